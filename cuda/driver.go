@@ -1,0 +1,134 @@
+package cuda
+
+import "time"
+
+// Ptr is a device (or managed, or mapped host) virtual address.
+type Ptr uint64
+
+// Range is Bytes bytes of address space from Base.
+type Range struct {
+	Base  Ptr
+	Bytes int64
+}
+
+// End is the first address after the range.
+func (r Range) End() Ptr { return r.Base + Ptr(r.Bytes) }
+
+// Location is a side of the bus that memory can be on.
+type Location int
+
+// The two sides.
+const (
+	Host Location = iota
+	Device
+)
+
+func (l Location) String() string {
+	if l == Host {
+		return "host"
+	}
+	return "device"
+}
+
+// Stream, Event and Handle are opaque driver objects. Stream 0 is the legacy default stream.
+type (
+	Stream uintptr
+	Event  uintptr
+	Handle uint64 // physical memory made by MemCreate
+)
+
+// Advice is a hint about a managed range.
+type Advice int
+
+// The hints Penstock uses.
+const (
+	SetReadMostly Advice = iota
+	UnsetReadMostly
+	SetPreferredLocation
+	UnsetPreferredLocation
+	SetAccessedBy
+	UnsetAccessedBy
+)
+
+// DeviceInfo describes the GPU a Driver is bound to.
+type DeviceInfo struct {
+	Ordinal           int
+	Name              string
+	UUID              string
+	TotalBytes        int64
+	ComputeMajor      int
+	ComputeMinor      int
+	DriverVersion     string // of the kernel driver, such as "580.159.03"; empty when unknown
+	CUDAVersion       int    // 13000 for 13.0
+	SimulatedHardware bool
+}
+
+// Capabilities says what this driver and card can do. It is probed once, when
+// the driver is opened, and is a plain value from then on.
+type Capabilities struct {
+	ManagedMemory           bool // cuMemAllocManaged
+	ConcurrentManagedAccess bool // CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS: false under WSL
+	PageableMemoryAccess    bool // HMM or ATS
+	VirtualMemory           bool // cuMemCreate and friends
+	PrefetchBatch           bool // cuMemPrefetchBatchAsync (13.0)
+	DiscardBatch            bool // cuMemDiscardBatchAsync (13.0)
+	StreamMemOps            bool // cuStreamWaitValue32 / cuStreamWriteValue32
+	FunctionParamInfo       bool // cuFuncGetParamInfo (12.4)
+	HostNUMA                bool // physical host memory through cuMemCreate
+}
+
+// Driver is the part of the CUDA driver that Penstock uses, on one device. The
+// real driver and the simulated GPU of cuda/sim implement it. Every error is a
+// *Error that carries the CUDA name. Methods may be called from several
+// threads; each thread calls BindThread first.
+type Driver interface {
+	Info() DeviceInfo
+	Capabilities() Capabilities
+	// BindThread makes the device's primary context current on the calling OS thread.
+	BindThread() error
+	// Now is the driver's clock: monotonic time, virtual in the simulator.
+	Now() time.Duration
+	// MemInfo reports free and total device memory in bytes.
+	MemInfo() (free, total int64, err error)
+
+	MemAlloc(bytes int64) (Ptr, error)
+	MemFree(p Ptr) error
+	// HostAlloc returns pinned host memory that the device can access at the same address.
+	HostAlloc(bytes int64) (Ptr, error)
+	HostFree(p Ptr) error
+
+	// MemAllocManaged returns unified memory attached globally. Nothing is resident until touched or prefetched.
+	MemAllocManaged(bytes int64) (Ptr, error)
+	// Prefetch migrates managed ranges to a side, in order on the stream.
+	Prefetch(ranges []Range, to Location, s Stream) error
+	// Discard tells the driver that the contents of managed ranges are dead. The
+	// caller guarantees that no unfinished work touches them; the next write or
+	// prefetch brings a range back to life with unspecified contents.
+	Discard(ranges []Range, s Stream) error
+	Advise(r Range, a Advice, l Location) error
+
+	StreamCreate() (Stream, error) // non-blocking
+	StreamDestroy(s Stream) error
+	StreamSynchronize(s Stream) error
+	StreamQuery(s Stream) (done bool, err error)
+	StreamWaitEvent(s Stream, e Event) error
+	EventCreate() (Event, error)
+	EventDestroy(e Event) error
+	EventRecord(e Event, s Stream) error
+	EventQuery(e Event) (done bool, err error)
+	EventSynchronize(e Event) error
+
+	// CopyAsync copies bytes from src to dst (any of device, managed, pinned), in order on the stream.
+	CopyAsync(dst, src Ptr, bytes int64, s Stream) error
+
+	// Virtual memory management: physical handles, reserved ranges, mappings.
+	MemCreate(bytes int64, l Location) (Handle, error)
+	MemRelease(h Handle) error
+	AddressReserve(bytes, align int64, hint Ptr) (Ptr, error)
+	AddressFree(p Ptr, bytes int64) error
+	Map(p Ptr, bytes int64, h Handle) error
+	Unmap(p Ptr, bytes int64) error
+	SetAccess(p Ptr, bytes int64) error
+	// Granularity is the smallest unit of MemCreate and Map in bytes.
+	Granularity() int64
+}

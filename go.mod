@@ -1,0 +1,3 @@
+module github.com/penstock-gpu/penstock
+
+go 1.26
