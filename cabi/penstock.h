@@ -1,0 +1,66 @@
+/*
+ * Penstock's C interface: a GPU memory allocator that can use more memory than
+ * the device has. Stable within an ABI version. All sizes are in bytes.
+ * Functions may be called from any thread. In a forked child every call is
+ * harmless: allocation returns NULL, the rest does nothing.
+ */
+#ifndef PENSTOCK_H
+#define PENSTOCK_H
+#include <stddef.h>
+#include <sys/types.h>
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define PENSTOCK_ABI_VERSION 1
+
+/* The ABI version this library implements. */
+int penstock_abi_version(void);
+
+/* Starts the runtime on a device with the PENSTOCK_* environment. Called by the
+ * first allocation if not called before. Returns 0, or a negative errno value;
+ * penstock_last_error says what was wrong. */
+int penstock_init(int device);
+
+/* Allocates size bytes on a device for work ordered on stream (a CUstream or
+ * cudaStream_t). Returns NULL when out of memory, or when size is 0. */
+void *penstock_malloc(ssize_t size, int device, void *stream);
+
+/* Frees ptr once the work already queued on its stream is done with it. size is ignored. */
+void penstock_free(void *ptr, ssize_t size, int device, void *stream);
+
+/* Says that work on another stream uses ptr: it is reused only after that work, as queued at free time, is done. */
+void penstock_record_stream(void *ptr, void *stream);
+
+/* Gives cached device memory back to the driver. */
+void penstock_empty_cache(void);
+
+/* Frees caches and resets statistics; live allocations stay. */
+void penstock_reset(void);
+
+/* Limits the runtime to a fraction (0 < f <= 1) of the device's memory. Returns 0 or a negative errno value. */
+int penstock_set_memory_fraction(double fraction, int device);
+
+/* Resets peak statistics. */
+void penstock_reset_peak_stats(void);
+
+/* Writes statistics as a JSON object, NUL-terminated. Returns the length
+ * needed without the NUL; when that is >= capacity nothing useful was written. Keys:
+ * allocated_bytes, allocated_peak_bytes, reserved_bytes, reserved_peak_bytes,
+ * resident_bytes, resident_peak_bytes, budget_bytes, host_budget_bytes,
+ * device_total_bytes, device_free_bytes (budget less live: what an allocation may still take on the device),
+ * allocations (count), allocations_live, frees, retries, ooms,
+ * h2d_bytes, d2h_bytes, faults (-1 when unavailable), stall_seconds,
+ * launches, prediction_hit_rate (-1 when nothing was predicted), engine, policy. */
+long penstock_stats(char *json, size_t capacity);
+
+/* Writes the last error of the calling process, NUL-terminated; returns as penstock_stats. "" when none. */
+long penstock_last_error(char *text, size_t capacity);
+
+/* Prints the verdict, closes the trace and stops the runtime's threads. Allocations stay valid until exit. */
+void penstock_close(void);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,61 @@
+package replay
+
+import "github.com/penstock-gpu/penstock/cuda/sim"
+
+// Policies that a trace can be replayed under.
+const (
+	PolicyNaive    = "naive"    // the stock driver on demand paging under PyTorch's caching allocator
+	PolicyLRU      = "lru"      // prefetch of each launch's access set when it is seen; least recently used out; dead blocks known
+	PolicyDeepUM   = "deepum"   // correlation tables, pre-eviction of the least recently migrated unpredicted block, dead blocks invalidated
+	PolicyPenstock = "penstock" // access sets from parameters, next-use eviction, look-ahead
+	PolicyOracle   = "oracle"   // knows the future; no software cost: the bound
+)
+
+// Engines: how bytes move.
+const (
+	EngineManaged  = "managed"
+	EngineExplicit = "explicit"
+)
+
+// Options say what to replay and on what.
+type Options struct {
+	Policy      string
+	Engine      string
+	Ratio       float64 // oversubscription: peak live bytes over budget; used when BudgetBytes is 0
+	BudgetBytes int64
+	Profile     sim.Profile
+	Timeline    bool                 // fill Result.Timeline
+	Progress    func(done, total int) // called now and then with events replayed; may be nil
+}
+
+// Result is what one replay measured on the simulated GPU over the last full
+// iteration of the trace. Every number in it is simulated.
+type Result struct {
+	Trace             string  `json:"trace"`
+	Policy            string  `json:"policy"`
+	Engine            string  `json:"engine"`
+	GPU               string  `json:"gpu"`
+	BudgetBytes       int64   `json:"budget_bytes"`
+	PeakLiveBytes     int64   `json:"peak_live_bytes"`
+	ComputeSeconds    float64 `json:"compute_seconds"`
+	IterationSeconds  float64 `json:"iteration_seconds"`
+	StallSeconds      float64 `json:"stall_seconds"`
+	H2DBytes          int64   `json:"h2d_bytes"`
+	D2HBytes          int64   `json:"d2h_bytes"`
+	Faults            int64   `json:"faults"`
+	PredictionHitRate float64 `json:"prediction_hit_rate"` // launches predicted correctly over launches; 0 for policies that do not predict
+	Simulated         bool    `json:"simulated"`           // always true
+
+	Timeline []Sample `json:"timeline,omitempty"`
+}
+
+// Sample is the state at one moment of the last full iteration. Bytes and
+// stalls are cumulative since the iteration began.
+type Sample struct {
+	Seconds       float64 `json:"seconds"`
+	ResidentBytes int64   `json:"resident_bytes"`
+	LiveBytes     int64   `json:"live_bytes"`
+	H2DBytes      int64   `json:"h2d_bytes"`
+	D2HBytes      int64   `json:"d2h_bytes"`
+	StallSeconds  float64 `json:"stall_seconds"`
+}
