@@ -1,0 +1,106 @@
+# Penstock's build. `make` alone builds everything; `make help` lists the targets.
+# Needs Go, gcc, g++, make and python3. CUDA is not needed to build or to test.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DELETE_ON_ERROR:
+.DEFAULT_GOAL := build
+
+GO ?= go
+PYTHON ?= python3
+CC ?= gcc
+CXX ?= g++
+NM ?= nm
+export CC CXX
+export CGO_ENABLED := 1
+
+# -buildvcs=false: a checkout owned by another user (a container's mount) must build too.
+# The version is stamped below instead.
+export GOFLAGS := $(strip $(GOFLAGS) -buildvcs=false)
+VERSION ?= $(or $(shell git describe --tags --always --dirty 2>/dev/null),dev)
+STAMP := -X main.version=$(VERSION)
+
+FUZZTIME ?= 20s
+# Seconds that all fuzz targets together may take; 0 is no limit. Targets left out are named.
+FUZZTOTAL ?= 0
+BENCHTIME ?= 1s
+
+LIBS := lib/libpenstock.so lib/libpenstock_hook.so lib/libpenstock_torch.so
+
+.PHONY: build test vet gofmt gotest pytest demo fuzz bench clean help FORCE
+
+build: bin/penstock $(LIBS) ## bin/penstock and the three libraries in lib/
+
+help: ## this list
+	@sed -nE 's/^([a-z]+):.*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
+
+# The Go and C builds find out by themselves what is stale.
+FORCE:
+
+bin/penstock: FORCE
+	$(GO) build -trimpath -ldflags '$(STAMP)' -o $@ ./cmd/penstock
+
+# The library exports what cabi/penstock.h declares and nothing else: the linker
+# gets the list, and the result is compared with it.
+build/exports.txt: cabi/penstock.h
+	@mkdir -p $(@D)
+	@sed -nE 's/^[a-z][a-z_ ]*[ *](penstock_[a-z0-9_]+)\(.*\);.*/\1/p' $< | LC_ALL=C sort > $@
+	@test -s $@ || { echo "$<: no declarations found, so nothing would be exported" >&2; exit 1; }
+
+build/exports.map: build/exports.txt
+	@{ echo '{ global:'; sed 's/$$/;/' $<; echo 'local: *; };'; } > $@
+
+lib/libpenstock.so: build/exports.map FORCE
+	@mkdir -p $(@D)
+	$(GO) build -trimpath -buildmode=c-shared -ldflags "$(STAMP) -extldflags '-Wl,--version-script=$(abspath build/exports.map)'" -o $@ ./cabi
+	@rm -f lib/libpenstock.h # cgo's header; programs include cabi/penstock.h
+	@diff build/exports.txt <($(NM) -D --defined-only $@ | awk '{print $$3}' | LC_ALL=C sort) \
+		|| { echo "$@: the exported symbols (>) differ from cabi/penstock.h (<)" >&2; rm -f $@; exit 1; }
+
+lib/libpenstock_hook.so: FORCE
+	@mkdir -p $(@D)
+	$(MAKE) --no-print-directory -C cabi/hook OUT=$(abspath $@)
+
+lib/libpenstock_torch.so: FORCE
+	@mkdir -p $(@D)
+	$(MAKE) --no-print-directory -C cabi/torch OUT=$(abspath $@)
+
+demo: bin/penstock ## the main job on the simulated GPU: a table, and demo.html
+	bin/penstock demo
+
+test: vet gofmt build gotest pytest ## vet, gofmt, Go tests with the race detector, Python tests
+
+vet:
+	$(GO) vet ./...
+
+gofmt:
+	@unformatted=$$(find . -path './.?*' -prune -o -name '*.go' -print0 | xargs -0 gofmt -l); \
+	if [ -n "$$unformatted" ]; then echo "gofmt: run 'gofmt -w' on:" >&2; echo "$$unformatted" >&2; exit 1; fi
+	@echo gofmt: clean
+
+gotest: build
+	$(GO) test -race -timeout 9m ./...
+
+# pytest of the system when it has one, else from a local .venv (which sees the system's packages, such as torch).
+pytest: build
+	@py=$(PYTHON); \
+	if ! $$py -c 'import pytest' 2>/dev/null; then \
+		py=.venv/bin/python; \
+		if ! $$py -c 'import pytest' 2>/dev/null; then \
+			echo "pytest: not on this machine, installing it into .venv"; \
+			$(PYTHON) -m venv --system-site-packages .venv || { echo "pytest: cannot make .venv; install python3-venv or pytest" >&2; exit 1; }; \
+			.venv/bin/pip install --quiet --disable-pip-version-check pytest; \
+		fi; \
+	fi; \
+	echo "$$py -m pytest -q python/tests"; \
+	PYTHONPATH="$(abspath python)$${PYTHONPATH:+:$$PYTHONPATH}" $$py -m pytest -q python/tests
+
+fuzz: ## every Fuzz target for FUZZTIME each (FUZZTIME=20s, FUZZTOTAL=0 seconds)
+	@GO="$(GO)" .ci/fuzz "$(FUZZTIME)" "$(FUZZTOTAL)"
+
+bench: ## Go benchmarks of every package (BENCHTIME=1s)
+	$(GO) test -run '^$$' -bench . -benchmem -benchtime $(BENCHTIME) ./...
+
+clean: ## remove what the targets above made
+	rm -rf bin lib build .venv demo.html
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
