@@ -1,0 +1,73 @@
+/*
+ * libpenstock_torch.so: what PyTorch's pluggable allocator needs on top of
+ * penstock.h. PyTorch calls C++ functions and expects C++ exceptions; the
+ * engine speaks C and returns NULL. This library stands between the two.
+ *
+ * It is built without PyTorch or CUDA headers: what it needs of PyTorch (the
+ * exception type, the allocator object's virtual functions) is looked up by
+ * symbol name in the process, so one binary serves several versions.
+ *
+ * The engine is opened by the first allocation, not when this library is loaded:
+ * processes that import torch and never touch the GPU (DataLoader workers,
+ * launchers) stay free of the Go runtime and may fork at will.
+ */
+#ifndef PENSTOCK_TORCH_H
+#define PENSTOCK_TORCH_H
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <sys/types.h>
+#include <utility>
+
+struct CUstream_st;
+using CudaStream = CUstream_st *;
+/* c10::MempoolId_t */
+using PoolId = std::pair<unsigned long long, unsigned long long>;
+
+#pragma GCC visibility push(default)
+extern "C" {
+/* Says where libpenstock.so is. Opens nothing. Returns NULL, or what is wrong
+ * (valid until the next call). */
+const char *penstock_torch_setup(const char *engine_path);
+/* 1 once an allocation has opened the engine in this process, else 0. */
+int penstock_torch_started(void);
+/* The dlopen handle of the engine, NULL before it is opened and in a forked child. */
+void *penstock_torch_engine(void);
+/* The device of the first allocation, or -1. */
+int penstock_torch_device(void);
+/* Closes the engine (the verdict), once. Nothing to do when it was never opened. */
+void penstock_torch_close(void);
+
+/* The allocator pair. malloc throws c10::OutOfMemoryError instead of returning NULL. */
+void *penstock_torch_malloc(ssize_t size, int device, CudaStream stream);
+void penstock_torch_free(void *ptr, ssize_t size, int device, CudaStream stream);
+
+/* For the setters of torch._C._cuda_CUDAAllocator; they take addresses. */
+void penstock_torch_record_stream(void *ptr, CudaStream stream);
+void penstock_torch_empty_cache(void);
+void penstock_torch_set_memory_fraction(double fraction, int device);
+void penstock_torch_begin_pool(int device, PoolId id, std::function<bool(CudaStream)> filter);
+void penstock_torch_end_pool(int device, PoolId id);
+void penstock_torch_release_pool(int device, PoolId id);
+
+/* The fraction last set for a device; 1 when none was. */
+double penstock_torch_memory_fraction(int device);
+
+/* Counters of requests, exact to the byte: 24 numbers, for {all, small, large}
+ * for {count, bytes}: current, peak, allocated in total, freed in total.
+ * "small" is up to 1 MiB, as PyTorch's own allocator draws the line. */
+void penstock_torch_counters(int64_t out[24]);
+void penstock_torch_reset_peak(void);
+void penstock_torch_reset_accumulated(void);
+
+/* Gives the installed allocator object the virtual functions that PyTorch's
+ * pluggable allocator answers only with "does not yet support" (cacheInfo, which
+ * cuDNN's benchmark mode calls, and the statistics resets). Call after
+ * change_current_allocator. Returns how many were replaced, or -1 when the
+ * object is not PyTorch's pluggable allocator; nothing is changed then. */
+int penstock_torch_adopt(void);
+}
+#pragma GCC visibility pop
+
+#endif

@@ -1,0 +1,138 @@
+/*
+ * An engine for tests: implements cabi/penstock.h over malloc, with the two
+ * budgets counted together. What it is told to do comes from FAKE_* variables:
+ *   FAKE_LOG         a file to which every call that a test wants to see is appended
+ *   FAKE_INIT_ERROR  penstock_init fails with this text
+ * Budgets are plain byte counts in PENSTOCK_BUDGET and PENSTOCK_HOST_BUDGET.
+ * With -DNO_POOLS it has no graph pools; with -DOLD_ABI it is of another version.
+ */
+#include "penstock.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define CAP 65536
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static struct { void *p; size_t n; } live[CAP];
+static long long allocated, peak, allocations, frees, ooms;
+static char error_text[512];
+static double fraction = 1.0;
+
+static void logf_(const char *fmt, ...) {
+    const char *path = getenv("FAKE_LOG");
+    if (!path) return;
+    FILE *f = fopen(path, "a");
+    if (!f) return;
+    va_list ap;
+    va_start(ap, fmt);
+    fprintf(f, "%d ", (int)getpid());
+    vfprintf(f, fmt, ap);
+    fputc('\n', f);
+    va_end(ap);
+    fclose(f);
+}
+
+static long long env_bytes(const char *name, long long otherwise) {
+    const char *v = getenv(name);
+    return v && *v ? atoll(v) : otherwise;
+}
+static long long budget(void) { return (long long)(env_bytes("PENSTOCK_BUDGET", 1LL << 30) * fraction); }
+static long long host_budget(void) { return env_bytes("PENSTOCK_HOST_BUDGET", 1LL << 30); }
+
+int penstock_abi_version(void) {
+#ifdef OLD_ABI
+    return PENSTOCK_ABI_VERSION + 1;
+#else
+    return PENSTOCK_ABI_VERSION;
+#endif
+}
+
+int penstock_init(int device) {
+    const char *why = getenv("FAKE_INIT_ERROR");
+    logf_("init %d", device);
+    if (why) {
+        snprintf(error_text, sizeof error_text, "%s", why);
+        return -ENODEV;
+    }
+    return 0;
+}
+
+void *penstock_malloc(ssize_t size, int device, void *stream) {
+    void *p = NULL;
+    (void)stream;
+    if (size <= 0) return NULL;
+    pthread_mutex_lock(&lock);
+    if (allocated + size <= budget() + host_budget()) p = malloc((size_t)size);
+    if (p) {
+        for (int i = 0; i < CAP; i++)
+            if (!live[i].p) {
+                live[i].p = p;
+                live[i].n = (size_t)size;
+                break;
+            }
+        allocated += size;
+        allocations++;
+        if (allocated > peak) peak = allocated;
+    } else {
+        ooms++;
+        snprintf(error_text, sizeof error_text, "both budgets are spent");
+    }
+    pthread_mutex_unlock(&lock);
+    logf_("malloc %zd %d", size, device);
+    return p;
+}
+
+void penstock_free(void *ptr, ssize_t size, int device, void *stream) {
+    (void)size, (void)stream;
+    pthread_mutex_lock(&lock);
+    for (int i = 0; i < CAP; i++)
+        if (live[i].p == ptr) {
+            allocated -= (long long)live[i].n;
+            live[i].p = NULL;
+            frees++;
+            free(ptr);
+            break;
+        }
+    pthread_mutex_unlock(&lock);
+    logf_("free %d", device);
+}
+
+void penstock_record_stream(void *ptr, void *stream) { logf_("record_stream %d %d", ptr != NULL, stream != NULL); }
+void penstock_empty_cache(void) { logf_("empty_cache"); }
+void penstock_reset(void) { logf_("reset"); }
+void penstock_reset_peak_stats(void) { peak = allocated; }
+
+int penstock_set_memory_fraction(double f, int device) {
+    logf_("fraction %g %d", f, device);
+    if (f > 1 || f <= 0) {
+        snprintf(error_text, sizeof error_text, "a memory fraction is above 0 and at most 1, not %g", f);
+        return -EINVAL;
+    }
+    fraction = f;
+    return 0;
+}
+
+long penstock_stats(char *json, size_t capacity) {
+    return snprintf(json, capacity,
+                    "{\"allocated_bytes\":%lld,\"allocated_peak_bytes\":%lld,\"reserved_bytes\":%lld,\"reserved_peak_bytes\":%lld,"
+                    "\"resident_bytes\":%lld,\"resident_peak_bytes\":%lld,\"budget_bytes\":%lld,\"host_budget_bytes\":%lld,"
+                    "\"device_total_bytes\":%lld,\"device_free_bytes\":%lld,\"allocations\":%lld,\"allocations_live\":%lld,"
+                    "\"frees\":%lld,\"retries\":3,\"ooms\":%lld,\"h2d_bytes\":11,\"d2h_bytes\":12,\"faults\":-1,"
+                    "\"stall_seconds\":0.25,\"launches\":7,\"prediction_hit_rate\":-1,\"engine\":\"fake\",\"policy\":\"none\"}",
+                    allocated, peak, allocated + 4096, peak + 4096, allocated, peak, budget(), host_budget(), 1LL << 33,
+                    budget() > allocated ? budget() - allocated : 0, allocations, allocations - frees, frees, ooms);
+}
+
+long penstock_last_error(char *text, size_t capacity) { return snprintf(text, capacity, "%s", error_text); }
+void penstock_close(void) { logf_("close"); }
+
+#ifndef NO_POOLS
+void penstock_begin_pool(int device, unsigned long long hi, unsigned long long lo) { logf_("begin_pool %d %llu %llu", device, hi, lo); }
+void penstock_end_pool(int device, unsigned long long hi, unsigned long long lo) { logf_("end_pool %d %llu %llu", device, hi, lo); }
+void penstock_release_pool(int device, unsigned long long hi, unsigned long long lo) { logf_("release_pool %d %llu %llu", device, hi, lo); }
+#endif
