@@ -1,0 +1,129 @@
+/*
+ * The functions of libcuda.so.1 that Penstock calls, declared by hand so that
+ * no CUDA toolkit is needed to build. Handles are uintptr_t: the ABI passes
+ * them like the pointers they are. The names are those of the symbols: a
+ * suffix is part of the ABI (cuMemPrefetchAsync and cuMemPrefetchAsync_v2 take
+ * different arguments).
+ */
+#ifndef PENSTOCK_LIBCUDA_H
+#define PENSTOCK_LIBCUDA_H
+#include <dlfcn.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+
+typedef int psk_result; /* CUresult */
+#define PSK_NOT_SUPPORTED 801
+
+typedef struct { int type, id; } psk_location; /* CUmemLocation */
+enum { PSK_LOCATION_DEVICE = 1, PSK_LOCATION_HOST = 2, PSK_LOCATION_HOST_NUMA = 3 };
+
+typedef struct { /* CUmemAllocationProp */
+    int type;    /* 1: pinned */
+    int handle_types;
+    psk_location location;
+    void *win32_metadata;
+    struct {
+        unsigned char compression, rdma;
+        unsigned short usage;
+        unsigned char reserved[4];
+    } flags;
+} psk_alloc_prop;
+
+typedef struct { /* CUmemAccessDesc */
+    psk_location location;
+    int flags; /* 3: read and write */
+} psk_access_desc;
+
+_Static_assert(sizeof(psk_alloc_prop) == 32 && offsetof(psk_alloc_prop, win32_metadata) == 16, "CUmemAllocationProp");
+_Static_assert(sizeof(psk_access_desc) == 12, "CUmemAccessDesc");
+
+/* X(symbol, required, (arguments), parameters...) */
+#define PSK_FUNCTIONS(X) \
+    X(cuInit, 1, (flags), unsigned flags) \
+    X(cuDriverGetVersion, 1, (version), int *version) \
+    X(cuDeviceGetCount, 1, (count), int *count) \
+    X(cuDeviceGet, 1, (dev, ordinal), int *dev, int ordinal) \
+    X(cuDeviceGetName, 1, (name, len, dev), char *name, int len, int dev) \
+    X(cuDeviceGetAttribute, 1, (value, attr, dev), int *value, int attr, int dev) \
+    X(cuDeviceTotalMem_v2, 1, (bytes, dev), size_t *bytes, int dev) \
+    X(cuDeviceGetUuid_v2, 0, (uuid, dev), void *uuid, int dev) \
+    X(cuDeviceGetUuid, 0, (uuid, dev), void *uuid, int dev) \
+    X(cuDevicePrimaryCtxRetain, 1, (ctx, dev), uintptr_t *ctx, int dev) \
+    X(cuDevicePrimaryCtxRelease_v2, 1, (dev), int dev) \
+    X(cuCtxGetCurrent, 1, (ctx), uintptr_t *ctx) \
+    X(cuCtxSetCurrent, 1, (ctx), uintptr_t ctx) \
+    X(cuMemGetInfo_v2, 1, (free_bytes, total_bytes), size_t *free_bytes, size_t *total_bytes) \
+    X(cuMemAlloc_v2, 1, (p, n), uint64_t *p, size_t n) \
+    X(cuMemFree_v2, 1, (p), uint64_t p) \
+    X(cuMemHostAlloc, 1, (p, n, flags), uint64_t *p, size_t n, unsigned flags) \
+    X(cuMemFreeHost, 1, (p), uint64_t p) \
+    X(cuMemHostRegister_v2, 0, (p, n, flags), uint64_t p, size_t n, unsigned flags) \
+    X(cuMemHostUnregister, 0, (p), uint64_t p) \
+    X(cuMemAllocManaged, 0, (p, n, flags), uint64_t *p, size_t n, unsigned flags) \
+    X(cuMemPrefetchAsync, 0, (p, n, dev, s), uint64_t p, size_t n, int dev, uintptr_t s) \
+    X(cuMemPrefetchAsync_v2, 0, (p, n, loc, flags, s), uint64_t p, size_t n, psk_location loc, unsigned flags, uintptr_t s) \
+    X(cuMemPrefetchBatchAsync, 0, (p, n, count, locs, idx, nlocs, flags, s), \
+      uint64_t *p, size_t *n, size_t count, psk_location *locs, size_t *idx, size_t nlocs, unsigned long long flags, uintptr_t s) \
+    X(cuMemDiscardBatchAsync, 0, (p, n, count, flags, s), \
+      uint64_t *p, size_t *n, size_t count, unsigned long long flags, uintptr_t s) \
+    X(cuMemDiscardAndPrefetchBatchAsync, 0, (p, n, count, locs, idx, nlocs, flags, s), \
+      uint64_t *p, size_t *n, size_t count, psk_location *locs, size_t *idx, size_t nlocs, unsigned long long flags, uintptr_t s) \
+    X(cuMemAdvise, 0, (p, n, advice, dev), uint64_t p, size_t n, int advice, int dev) \
+    X(cuMemAdvise_v2, 0, (p, n, advice, loc), uint64_t p, size_t n, int advice, psk_location loc) \
+    X(cuStreamCreate, 1, (s, flags), uintptr_t *s, unsigned flags) \
+    X(cuStreamDestroy_v2, 1, (s), uintptr_t s) \
+    X(cuStreamSynchronize, 1, (s), uintptr_t s) \
+    X(cuStreamQuery, 1, (s), uintptr_t s) \
+    X(cuStreamWaitEvent, 1, (s, e, flags), uintptr_t s, uintptr_t e, unsigned flags) \
+    X(cuEventCreate, 1, (e, flags), uintptr_t *e, unsigned flags) \
+    X(cuEventDestroy_v2, 1, (e), uintptr_t e) \
+    X(cuEventRecord, 1, (e, s), uintptr_t e, uintptr_t s) \
+    X(cuEventQuery, 1, (e), uintptr_t e) \
+    X(cuEventSynchronize, 1, (e), uintptr_t e) \
+    X(cuMemcpyAsync, 1, (dst, src, n, s), uint64_t dst, uint64_t src, size_t n, uintptr_t s) \
+    X(cuMemCreate, 0, (h, n, prop, flags), uint64_t *h, size_t n, const psk_alloc_prop *prop, unsigned long long flags) \
+    X(cuMemRelease, 0, (h), uint64_t h) \
+    X(cuMemAddressReserve, 0, (p, n, align, hint, flags), uint64_t *p, size_t n, size_t align, uint64_t hint, unsigned long long flags) \
+    X(cuMemAddressFree, 0, (p, n), uint64_t p, size_t n) \
+    X(cuMemMap, 0, (p, n, offset, h, flags), uint64_t p, size_t n, size_t offset, uint64_t h, unsigned long long flags) \
+    X(cuMemUnmap, 0, (p, n), uint64_t p, size_t n) \
+    X(cuMemSetAccess, 0, (p, n, desc, count), uint64_t p, size_t n, const psk_access_desc *desc, size_t count) \
+    X(cuMemGetAllocationGranularity, 0, (n, prop, option), size_t *n, const psk_alloc_prop *prop, int option) \
+    /* Never called from here: only their presence counts. */ \
+    X(cuStreamWaitValue32_v2, 0, (s, p, v, flags), uintptr_t s, uint64_t p, uint32_t v, unsigned flags) \
+    X(cuStreamWriteValue32_v2, 0, (s, p, v, flags), uintptr_t s, uint64_t p, uint32_t v, unsigned flags) \
+    X(cuFuncGetParamInfo, 0, (f, i, offset, size), uintptr_t f, size_t i, size_t *offset, size_t *size)
+
+#define PSK_FIELD(name, required, args, ...) psk_result (*name)(__VA_ARGS__);
+typedef struct { PSK_FUNCTIONS(PSK_FIELD) } psk_driver;
+#undef PSK_FIELD
+
+/* A function that the driver lacks answers "not supported": never a jump to NULL. */
+#define PSK_CALL(name, required, args, ...) \
+    static inline psk_result psk_##name(const psk_driver *d, __VA_ARGS__) { return d->name ? d->name args : PSK_NOT_SUPPORTED; }
+PSK_FUNCTIONS(PSK_CALL)
+#undef PSK_CALL
+
+typedef struct {
+    const char *name;
+    int required;
+} psk_symbol;
+#define PSK_NAME(name, required, args, ...) {#name, required},
+static const psk_symbol psk_symbols[] = {PSK_FUNCTIONS(PSK_NAME)};
+#undef PSK_NAME
+enum { PSK_SYMBOLS = sizeof psk_symbols / sizeof psk_symbols[0] };
+_Static_assert(sizeof(psk_driver) == PSK_SYMBOLS * sizeof(void *), "the table is an array of pointers");
+
+static inline const psk_symbol *psk_symbol_at(int i) { return &psk_symbols[i]; }
+static inline void psk_set(psk_driver *d, int i, void *fn) { ((void **)d)[i] = fn; }
+static inline int psk_has(const psk_driver *d, int i) { return ((void *const *)d)[i] != NULL; }
+
+/* dlopen and the text of its failure, which the next call would overwrite. */
+static inline void *psk_open(const char *path, const char **why)
+{
+    void *h = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    *why = h ? NULL : dlerror();
+    return h;
+}
+#endif
