@@ -1,0 +1,93 @@
+package oracle
+
+import (
+	"slices"
+
+	"github.com/penstock-gpu/penstock/trace"
+)
+
+// repeated returns the events up to the end of the last full iteration,
+// followed by that iteration once more, under new allocation ids. What the
+// iteration frees but did not allocate (gradients, say) came from the
+// iteration before; its counterpart is the allocation with the same ordinal.
+// It reports false, and the events as they are, when the last two iterations
+// do not allocate alike, since then nothing says what a repetition would touch.
+func repeated(events []trace.Event, from, to int) ([]trace.Event, bool) {
+	before := from - 1
+	for before >= 0 && events[before].Kind != trace.KindMark {
+		before--
+	}
+	if before < 0 {
+		return events, false
+	}
+	earlier, mine := allocations(events[before:from]), allocations(events[from:to])
+	if !slices.EqualFunc(earlier, mine, func(a, b trace.Event) bool { return a.Bytes == b.Bytes }) {
+		return events, false
+	}
+	// An id of the last iteration stands for this one in its repetition.
+	rename := make(map[uint64]uint64, 2*len(mine))
+	for i := range earlier {
+		rename[earlier[i].Alloc] = mine[i].Alloc
+	}
+	var fresh uint64 // above every id used so far
+	for _, event := range events {
+		fresh = max(fresh, event.Alloc+1)
+	}
+	alive := map[uint64]bool{}
+	for _, event := range events[:to] {
+		switch event.Kind {
+		case trace.KindAlloc:
+			alive[event.Alloc] = true
+		case trace.KindFree:
+			delete(alive, event.Alloc)
+		}
+	}
+	// What lives on is itself; it must not be mistaken for its successor.
+	for id := range rename {
+		if alive[id] {
+			delete(rename, id)
+		}
+	}
+	for i := range mine {
+		rename[mine[i].Alloc] = fresh + uint64(i)
+	}
+	named := func(id uint64) uint64 {
+		if to, ok := rename[id]; ok {
+			return to
+		}
+		return id
+	}
+	result := slices.Clone(events[:to+1])
+	for _, event := range events[from+1 : to] {
+		switch event.Kind {
+		case trace.KindAlloc:
+			event.Alloc = named(event.Alloc)
+			alive[event.Alloc] = true
+		case trace.KindFree:
+			event.Alloc = named(event.Alloc)
+			if !alive[event.Alloc] {
+				continue // a one-off: it has no counterpart to free
+			}
+			delete(alive, event.Alloc)
+		case trace.KindLaunch, trace.KindCopy:
+			accesses := make([]trace.Access, len(event.Accesses))
+			for i, access := range event.Accesses {
+				access.Alloc = named(access.Alloc)
+				accesses[i] = access
+			}
+			event.Accesses = accesses
+		}
+		result = append(result, event)
+	}
+	return result, true
+}
+
+func allocations(events []trace.Event) []trace.Event {
+	var all []trace.Event
+	for _, event := range events {
+		if event.Kind == trace.KindAlloc {
+			all = append(all, event)
+		}
+	}
+	return all
+}

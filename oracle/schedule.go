@@ -1,0 +1,431 @@
+package oracle
+
+import (
+	"fmt"
+	"math"
+	"slices"
+)
+
+// gapState is how far a gap has got.
+type gapState uint8
+
+const (
+	gapAhead   gapState = iota // its item is still in use
+	gapQueued                  // waiting for the copy out
+	gapLeaving                 // being copied out
+	gapKept                    // being copied out, but wanted back before its space was
+	gapClean                   // copied out, still present: can be dropped at once
+	gapAway                    // gone
+	gapComing                  // being copied in
+	gapOver                    // present again, dead, or given up
+)
+
+// link is one direction of the bus.
+type link struct {
+	bytesPerSecond float64
+	gap            int32 // what it copies, or never
+	start, end     float64
+	copied         int64 // bytes of all finished copies
+}
+
+func (l *link) idle() bool { return l.gap == never }
+
+// bytesAt is how much had crossed at a moment since the current copy began.
+func (l *link) bytesAt(now float64, bytes int64) float64 {
+	if l.idle() {
+		return float64(l.copied)
+	}
+	return float64(l.copied) + float64(bytes)*(now-l.start)/(l.end-l.start)
+}
+
+// scheduler executes a plan in seconds.
+type scheduler struct {
+	*program
+	plan
+	o        Options
+	state    []gapState
+	openAt   [][]int32 // gaps that open when the launch at this position is over
+	gapOf    []int32   // per item: its open gap, or never
+	present  []bool    // per item: occupies space
+	slack    *slack
+	now      float64
+	next     int // the launch to start next
+	running  bool
+	runEnd   float64
+	used     int64
+	pinned   int64
+	out, in  link
+	outQueue queue // by deadline
+	inQueue  queue // by next use
+	clean    queue // farthest end first
+
+	starts, ends []float64 // per launch
+	samples      []Sample  // after each launch of the iteration
+	iterH2D      float64   // crossed when the iteration began
+	iterD2H      float64
+}
+
+func newScheduler(p *program, pl plan, o Options) *scheduler {
+	s := &scheduler{program: p, plan: pl, o: o,
+		state:   make([]gapState, len(pl.gaps)),
+		openAt:  make([][]int32, len(p.launches)),
+		gapOf:   make([]int32, len(p.items)),
+		present: make([]bool, len(p.items)),
+		slack:   newSlack(pl.free),
+		out:     link{bytesPerSecond: o.D2HBytesPerSecond, gap: never},
+		in:      link{bytesPerSecond: o.H2DBytesPerSecond, gap: never},
+		starts:  make([]float64, len(p.launches)),
+		ends:    make([]float64, len(p.launches)),
+	}
+	for i := range s.gapOf {
+		s.gapOf[i] = never
+	}
+	for i, g := range pl.gaps {
+		s.openAt[g.after] = append(s.openAt[g.after], int32(i))
+	}
+	return s
+}
+
+// run executes everything up to the end of the last full iteration.
+func (s *scheduler) run() error {
+	s.arrive()
+	for {
+		for s.step() {
+		}
+		at := math.Inf(1)
+		if s.running {
+			at = min(at, s.runEnd)
+		}
+		if !s.out.idle() {
+			at = min(at, s.out.end)
+		}
+		if !s.in.idle() {
+			at = min(at, s.in.end)
+		}
+		if math.IsInf(at, 1) {
+			return fmt.Errorf("oracle: the schedule is stuck before launch %d (%s) with %d of %d bytes used: this is a bug",
+				s.next, s.launches[s.next].name, s.used+s.pinned, s.o.BudgetBytes)
+		}
+		s.now = at
+		if !s.out.idle() && s.out.end <= s.now {
+			s.left()
+		}
+		if !s.in.idle() && s.in.end <= s.now {
+			s.came()
+		}
+		if s.running && s.runEnd <= s.now {
+			if s.finished(); s.next == s.last {
+				return nil
+			}
+		}
+	}
+}
+
+// step starts one thing that can start now and says whether there was one.
+func (s *scheduler) step() bool {
+	if !s.running && s.startLaunch() {
+		return true
+	}
+	s.keep()
+	if s.o.Duplex {
+		return s.out.idle() && s.startOut() || s.in.idle() && s.startIn()
+	}
+	if !s.out.idle() || !s.in.idle() {
+		return false
+	}
+	// One bus: what is due first goes first.
+	coming, incoming := s.head(&s.inQueue)
+	leaving, outgoing := s.head(&s.outQueue)
+	if incoming && (!outgoing || s.gaps[coming].back <= s.gaps[leaving].deadline) && s.startIn() {
+		return true
+	}
+	return s.startOut() || s.startIn()
+}
+
+// arrive is called when the launch at s.next is the next to start: what dies
+// before it vanishes.
+func (s *scheduler) arrive() {
+	for _, k := range s.freesAt[s.next] {
+		if g := s.gapOf[k]; g != never {
+			s.gapOf[k] = never
+			switch s.state[g] {
+			case gapLeaving, gapKept:
+				s.state[g] = gapOver // its space is given back when the copy ends
+				continue
+			case gapComing:
+				panic("oracle: an item dies while it is being fetched")
+			}
+			s.state[g] = gapOver
+		}
+		if s.present[k] {
+			s.present[k] = false
+			s.used -= s.items[k].bytes
+		}
+	}
+}
+
+// startLaunch starts the next launch when everything it touches is present.
+func (s *scheduler) startLaunch() bool {
+	l := &s.launches[s.next]
+	need := l.pinnedBytes - s.pinned
+	for _, k := range l.items {
+		g := s.gapOf[k]
+		if g == never {
+			if !s.present[k] {
+				need += s.items[k].bytes
+			}
+			continue
+		}
+		switch s.state[g] {
+		case gapQueued, gapClean:
+			s.state[g] = gapOver // it never had to leave
+			s.gapOf[k] = never
+		default:
+			return false
+		}
+	}
+	if !s.makeRoom(need) {
+		return false
+	}
+	for _, k := range l.items {
+		if !s.present[k] {
+			s.present[k] = true
+			s.used += s.items[k].bytes
+		}
+	}
+	s.pinned = l.pinnedBytes
+	s.running = true
+	s.runEnd = s.now + l.seconds
+	s.starts[s.next] = s.now
+	return true
+}
+
+// finished is called when the running launch is over.
+func (s *scheduler) finished() {
+	s.running = false
+	s.ends[s.next] = s.now
+	for _, g := range s.openAt[s.next] {
+		gap := &s.gaps[g]
+		s.state[g] = gapQueued
+		s.gapOf[gap.item] = g
+		s.outQueue.push(entry{key: float64(gap.deadline), id: g, stamp: gap.after})
+		if gap.back != never {
+			s.inQueue.push(entry{key: float64(gap.back), id: g})
+		}
+	}
+	if s.next >= s.first-1 {
+		s.sample()
+	}
+	s.next++
+	if s.next < len(s.launches) {
+		s.arrive()
+	}
+}
+
+// position is the first launch that memory taken now is taken from.
+func (s *scheduler) position() int { return s.next }
+
+// makeRoom drops copied-out items until so many bytes are free.
+func (s *scheduler) makeRoom(bytes int64) bool {
+	for s.o.BudgetBytes-s.used-s.pinned < bytes {
+		top, ok := s.clean.top()
+		if !ok {
+			return false
+		}
+		s.clean.pop()
+		if s.state[top.id] != gapClean {
+			continue
+		}
+		k := s.gaps[top.id].item
+		s.state[top.id] = gapAway
+		s.present[k] = false
+		s.used -= s.items[k].bytes
+	}
+	return true
+}
+
+// head is the first gap of a queue that still waits in it.
+func (s *scheduler) head(q *queue) (int32, bool) {
+	for {
+		top, ok := q.top()
+		if !ok {
+			return never, false
+		}
+		state := s.state[top.id]
+		if q == &s.outQueue && state == gapQueued ||
+			q == &s.inQueue && state != gapOver && state != gapKept && state != gapComing {
+			return top.id, true
+		}
+		q.pop()
+	}
+}
+
+func (s *scheduler) startOut() bool {
+	g, ok := s.head(&s.outQueue)
+	if !ok {
+		return false
+	}
+	s.outQueue.pop()
+	s.state[g] = gapLeaving
+	s.out.begin(g, s.now, s.items[s.gaps[g].item].copied)
+	return true
+}
+
+func (l *link) begin(gap int32, now float64, bytes int64) {
+	l.gap, l.start, l.end = gap, now, now+float64(bytes)/l.bytesPerSecond
+}
+
+// left is called when a copy out is over.
+func (s *scheduler) left() {
+	g := s.out.gap
+	k := s.gaps[g].item
+	s.out.gap = never
+	s.out.copied += s.items[k].copied
+	switch s.state[g] {
+	case gapLeaving:
+		s.state[g] = gapClean
+		s.clean.push(entry{key: -float64(s.gaps[g].end), id: g})
+	case gapKept:
+		s.state[g] = gapOver
+		s.gapOf[k] = never
+	case gapOver: // died meanwhile
+		s.present[k] = false
+		s.used -= s.items[k].bytes
+	}
+}
+
+// affordable says whether a gap can end now without any position before its
+// next use overflowing.
+func (s *scheduler) affordable(g int32) bool {
+	gap := &s.gaps[g]
+	from := max(s.position(), int(gap.deadline))
+	return s.slack.min(from, int(gap.back)) >= s.items[gap.item].bytes
+}
+
+func (s *scheduler) commit(g int32) {
+	gap := &s.gaps[g]
+	s.slack.take(max(s.position(), int(gap.deadline)), int(gap.back), s.items[gap.item].bytes)
+}
+
+// keep ends, at no cost, the gaps of items that are still here, as long as
+// nothing that is needed sooner waits to come in.
+func (s *scheduler) keep() {
+	for {
+		g, ok := s.head(&s.inQueue)
+		if !ok || s.state[g] == gapAway || !s.affordable(g) {
+			return
+		}
+		s.inQueue.pop()
+		s.commit(g)
+		if s.state[g] == gapLeaving {
+			s.state[g] = gapKept
+			continue
+		}
+		s.state[g] = gapOver
+		s.gapOf[s.gaps[g].item] = never
+	}
+}
+
+// startIn starts the copy in of what is needed soonest, if the plan has room
+// for it until then.
+func (s *scheduler) startIn() bool {
+	g, ok := s.head(&s.inQueue)
+	if !ok || s.state[g] != gapAway || !s.affordable(g) {
+		return false
+	}
+	k := s.gaps[g].item
+	bytes := s.items[k].bytes
+	reserve := int64(0)
+	if int(s.gaps[g].back) > s.next {
+		reserve = s.nextNeed() // the next launch comes first
+	}
+	if !s.makeRoom(bytes + reserve) {
+		return false
+	}
+	s.inQueue.pop()
+	s.commit(g)
+	s.state[g] = gapComing
+	s.present[k] = true
+	s.used += bytes
+	s.in.begin(g, s.now, s.items[k].copied)
+	return true
+}
+
+// nextNeed is the space that the next launch takes beyond what is present.
+func (s *scheduler) nextNeed() int64 {
+	at := s.next
+	if s.running {
+		at++
+	}
+	if at >= len(s.launches) {
+		return 0
+	}
+	l := &s.launches[at]
+	need := l.pinnedBytes - s.pinned
+	for _, k := range l.items {
+		if !s.present[k] && s.gapOf[k] == never {
+			need += s.items[k].bytes
+		}
+	}
+	return max(0, need)
+}
+
+// came is called when a copy in is over.
+func (s *scheduler) came() {
+	g := s.in.gap
+	k := s.gaps[g].item
+	s.in.gap = never
+	s.in.copied += s.items[k].copied
+	s.state[g] = gapOver
+	s.gapOf[k] = never
+}
+
+// crossed is the traffic so far.
+func (s *scheduler) crossed() (h2d, d2h float64) {
+	bytes := func(l *link) int64 {
+		if l.idle() {
+			return 0
+		}
+		return s.items[s.gaps[l.gap].item].copied
+	}
+	return s.in.bytesAt(s.now, bytes(&s.in)), s.out.bytesAt(s.now, bytes(&s.out))
+}
+
+// sample records the state after a launch; the first one, after the launch
+// before the iteration, is where its counting starts.
+func (s *scheduler) sample() {
+	h2d, d2h := s.crossed()
+	if s.next == s.first-1 {
+		s.iterH2D, s.iterD2H = h2d, d2h
+		return
+	}
+	s.samples = append(s.samples, Sample{
+		Seconds:       s.now,
+		ResidentBytes: s.used + s.pinned,
+		LiveBytes:     s.launches[s.next].liveBytes,
+		H2DBytes:      int64(h2d - s.iterH2D),
+		D2HBytes:      int64(d2h - s.iterD2H),
+	})
+}
+
+// result is the last full iteration of a finished run.
+func (s *scheduler) result() Result {
+	began := 0.0
+	if s.first > 0 {
+		began = s.ends[s.first-1]
+	}
+	r := Result{PeakLiveBytes: s.peakBytes, Repeats: s.repeats}
+	r.IterationSeconds = s.ends[s.last-1] - began
+	for i := range s.samples {
+		sample := &s.samples[i]
+		r.ComputeSeconds += s.launches[s.first+i].seconds
+		sample.Seconds -= began
+		sample.StallSeconds = max(0, sample.Seconds-r.ComputeSeconds)
+	}
+	end := s.samples[len(s.samples)-1]
+	r.H2DBytes, r.D2HBytes, r.StallSeconds = end.H2DBytes, end.D2HBytes, end.StallSeconds
+	if s.o.Timeline {
+		r.Timeline = slices.Clone(s.samples)
+	}
+	return r
+}
