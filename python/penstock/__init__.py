@@ -1,0 +1,42 @@
+"""Penstock lets a training job use more memory than the GPU has.
+
+    import penstock
+    penstock.enable(budget="24GiB")     # before the first CUDA call
+
+or, without touching the script::
+
+    penstock run --budget 24GiB -- python train.py
+
+``enable`` installs Penstock's allocator in PyTorch. From then on tensors may
+add up to more than the device's budget; what does not fit is kept in host
+memory and moved before it is needed. ``torch.cuda.memory_allocated`` and its
+relatives report Penstock's numbers.
+
+Importing this package is cheap: it loads neither PyTorch nor a native library.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ._errors import PenstockError, PenstockWarning
+from ._version import __version__
+
+if TYPE_CHECKING:
+    from ._runtime import disable, enable, is_enabled, stats
+
+__all__ = ["PenstockError", "PenstockWarning", "__version__", "disable", "enable", "is_enabled", "stats"]
+
+
+# The rest is imported on use: every Python process under `penstock run` imports
+# this package, and most of them never touch a GPU.
+def __getattr__(name: str) -> Any:
+    if name in ("disable", "enable", "is_enabled", "stats"):
+        from . import _runtime
+
+        return getattr(_runtime, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,201 @@
+"""Installing Penstock in the PyTorch of this process."""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import os
+import sys
+import threading
+import warnings
+from typing import Any, Optional
+
+from . import _libs, _options, _patch
+from ._errors import PenstockError, PenstockWarning
+from ._native import Native
+
+# PyTorch's setters, and the functions of the shim that they get.
+_SETTERS = {
+    "set_record_stream_fn": "penstock_torch_record_stream",
+    "set_reset_fn": "penstock_torch_empty_cache",  # what torch.cuda.empty_cache() ends in
+    "set_memory_fraction_fn": "penstock_torch_set_memory_fraction",
+    "set_begin_allocate_to_pool": "penstock_torch_begin_pool",
+    "set_end_allocate_to_pool_fn": "penstock_torch_end_pool",
+    "set_release_pool": "penstock_torch_release_pool",
+}
+
+_lock = threading.Lock()
+_native: Optional[Native] = None
+_allocator: Any = None  # PyTorch holds the C++ object; this keeps the Python one
+
+
+def enable(
+    budget: Optional[_options.Size] = None,
+    host_budget: Optional[_options.Size] = None,
+    engine: Optional[str] = None,
+    policy: Optional[str] = None,
+    trace: Optional[_options.Value] = None,
+    report: Optional[_options.Value] = None,
+    *,
+    restart: bool = False,
+    **options: Optional[_options.Value],
+) -> None:
+    """Makes PyTorch allocate its GPU memory through Penstock, for the rest of the process.
+
+    Call it before the first CUDA call. It is cheap: the engine starts with the
+    first allocation on the GPU, so processes that never get there (DataLoader
+    workers, launchers) do not run it.
+
+    Args:
+        budget: device memory to use, in bytes or as text such as ``"24GiB"``.
+            All of the card when absent.
+        host_budget: host memory to use.
+        engine: how memory is moved, such as ``"managed"``.
+        policy: what is evicted, such as ``"next-use"``.
+        trace: a file to record the run to.
+        report: a file for the verdict as JSON.
+        restart: when the launch hook is not preloaded, start this interpreter
+            again with it. What the program did before this call is done again.
+        options: any other option, by the name of its PENSTOCK_* variable in
+            lower case.
+
+    An option that is not given keeps the value of its PENSTOCK_* variable.
+    Enabling twice is harmless; options may change until the engine starts.
+    """
+    env = _options.to_environment(
+        dict(options, budget=budget, host_budget=host_budget, engine=engine, policy=policy, trace=trace, report=report)
+    )
+    global _native, _allocator
+    with _lock:
+        if _native is not None:
+            changed = _options.differing(env, os.environ)
+            if changed and _native.started():
+                raise PenstockError(
+                    f"Penstock is already running, so {', '.join(changed)} cannot change; call penstock.enable() once, before the first CUDA call"
+                )
+            os.environ.update(env)
+            return
+        torch = _import_torch()
+        _check(torch)
+        # Everything that can fail comes before anything that changes PyTorch.
+        shim, library = _libs.find(_libs.TORCH), _libs.find(_libs.ENGINE)
+        _preload(restart, env)
+        native = Native(shim, library)
+        # Only now: the engine reads its environment when it is opened, which is later.
+        os.environ.update(env)
+        _allocator = _install(torch, native)
+        _patch.apply(torch, native)
+        _native = native
+        atexit.register(_close, os.getpid())
+
+
+def disable() -> None:
+    """Not possible: PyTorch cannot change its allocator once it is in use."""
+    raise PenstockError("Penstock cannot be disabled in a running process; start the program without it")
+
+
+def is_enabled() -> bool:
+    """Whether enable() has taken effect in this process."""
+    return _native is not None
+
+
+def stats() -> dict[str, Any]:
+    """What the engine has counted: bytes allocated, resident and moved, faults, stalls and more.
+
+    ``enabled`` and ``started`` are always there; the rest comes with the first
+    allocation. A value of None is one that cannot be had on this machine.
+    """
+    native = _native
+    values: dict[str, Any] = {"enabled": native is not None, "started": False}
+    if native is None:
+        return values
+    engine = native.stats()
+    if engine is not None:
+        values.update(engine, started=True, device=native.device(), requested_bytes=native.counters()["all"]["bytes"]["current"])
+    return values
+
+
+def _import_torch() -> Any:
+    try:
+        import torch
+    except ImportError as e:
+        raise PenstockError(f"PyTorch cannot be imported ({e}); install it, Penstock works inside it") from None
+    return torch
+
+
+def _check(torch: Any) -> None:
+    version = getattr(torch, "version", None)
+    if getattr(version, "hip", None):
+        raise PenstockError("this PyTorch is built for ROCm; Penstock needs the CUDA build")
+    if not getattr(version, "cuda", None):
+        raise PenstockError("this PyTorch is built without CUDA; install a CUDA build of it")
+    if torch.cuda.is_initialized():
+        raise PenstockError(
+            "PyTorch has already initialised CUDA, and its allocator cannot be changed after that; "
+            "call penstock.enable() before the first CUDA call, or use `penstock run`"
+        )
+
+
+def _install(torch: Any, native: Native) -> Any:
+    memory = torch.cuda.memory
+    allocator = memory.CUDAPluggableAllocator(str(native.path), "penstock_torch_malloc", "penstock_torch_free")
+    inner = allocator.allocator()
+    missing = [name for name in _SETTERS if not hasattr(inner, name)]
+    if missing:
+        raise PenstockError(
+            f"this PyTorch ({getattr(torch, '__version__', 'unknown version')}) has an allocator interface without "
+            f"{', '.join(missing)}; Penstock needs PyTorch 2.1 or newer"
+        )
+    for setter, function in _SETTERS.items():
+        getattr(inner, setter)(native.address(function))
+    try:
+        memory.change_current_allocator(allocator)
+    except RuntimeError as e:
+        raise PenstockError(
+            f"PyTorch did not accept the allocator ({str(e).splitlines()[0]}); call penstock.enable() before the first CUDA call, and install no other"
+        ) from None
+    if native.adopt() < 0:
+        warnings.warn(
+            "this PyTorch's allocator object is not as expected: torch.backends.cudnn.benchmark will not work under Penstock",
+            PenstockWarning,
+            stacklevel=4,
+        )
+    return allocator
+
+
+def hook_loaded() -> bool:
+    """Whether the launch hook is preloaded in this process."""
+    return hasattr(ctypes.CDLL(None), "penstock_hook_attach")
+
+
+def _preload(restart: bool, env: dict[str, str]) -> None:
+    # The hook takes part in symbol resolution from the start of the process or
+    # not at all, so it cannot be loaded from here.
+    if hook_loaded():
+        return
+    try:
+        hook: Optional[str] = str(_libs.find(_libs.HOOK))
+    except PenstockError:
+        if restart:
+            raise
+        hook = None
+    if restart and hook:
+        if os.environ.get("PENSTOCK_RESTARTED") == hook:
+            raise PenstockError(f"the interpreter was started again, and {hook} is still not loaded; is LD_PRELOAD honoured here?")
+        preload = os.environ.get("LD_PRELOAD", "")
+        os.environ.update(env, LD_PRELOAD=f"{hook}:{preload}" if preload else hook, PENSTOCK_RESTARTED=hook)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
+    warnings.warn(
+        "the launch hook is not preloaded, so Penstock sees allocations but no kernel launches and moves memory only on demand; "
+        f"use `penstock run`, penstock.enable(restart=True), or LD_PRELOAD={hook or _libs.HOOK}",
+        PenstockWarning,
+        stacklevel=3,
+    )
+
+
+def _close(pid: int) -> None:
+    # A forked child that exits in the ordinary way runs its parent's handlers.
+    if _native is not None and os.getpid() == pid:
+        _native.close()
