@@ -84,6 +84,8 @@ class Sandbox:
         if fake_torch:
             path.append(TESTS / "fake_torch")
         env.update(PYTHONPATH=os.pathsep.join(map(str, path)), PENSTOCK_LIB=str(self.libs), FAKE_LOG=str(self.log))
+        # The fake has no C++ allocator object to adopt.
+        env["PYTHONWARNINGS"] = "ignore:this PyTorch's allocator object"
         if hook:
             env["LD_PRELOAD"] = str(self.libs / "libpenstock_hook.so")
         env.update(extra)

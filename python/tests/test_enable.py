@@ -215,7 +215,7 @@ assert penstock.stats()["budget_bytes"] == 2000
 def test_warns_without_the_hook(sandbox):
     r = run(sandbox, "penstock.enable()\nassert alloc(10)", env=sandbox.environment(hook=False))
     assert r.code == 0
-    assert r.err.count("PenstockWarning") == 1 and "libpenstock_hook.so" in r.err
+    assert r.err.count("PenstockWarning:") == 1 and "libpenstock_hook.so" in r.err
 
 
 def test_restart_preloads_the_hook(sandbox):
