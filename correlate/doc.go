@@ -1,0 +1,36 @@
+// Package correlate learns which memory the coming kernels will touch.
+//
+// Two learners live here, and they answer different questions.
+//
+// [History] is Penstock's own. Training repeats, and a launch's parameters name
+// its tensors, so the access set of every launch is known the first time it is
+// seen. What has to be predicted is only the order of what comes next. History
+// therefore keeps a log of what happened (operations, allocations, frees) and a
+// cursor into it: the place in the past that looks like the present. As long as
+// operations arrive as they did after the cursor, the log after the cursor is
+// the future. This is address streaming (Wenisch et al., HPCA 2009) at the
+// granularity of launches. Allocations are matched by where in the sequence
+// they were made, not by address, so the prediction holds when addresses differ
+// from one iteration to the next. When the present departs from the past (a
+// changed batch size, an evaluation between epochs, an expert that got no
+// tokens) the cursor is realigned nearby, or found again through an index of
+// recent contexts, or admitted to be lost.
+//
+// [Tables] are the correlation tables of DeepUM (Jung, Kim, Lee; ASPLOS '23):
+// execution IDs, an execution table with history, and per-execution block
+// tables walked by chaining. They learn from blocks alone, know neither tensors
+// nor their deaths, and serve the deepum policy, the baseline that Penstock is
+// compared with.
+//
+// # Invariants
+//
+//   - Memory is bounded: the log, the instances it names, the context index and
+//     the tables all have caps; the oldest entries are dropped first.
+//   - Positions count observed operations from the start of the process and
+//     never repeat. The cursor is always behind the newest operation.
+//
+// # Caveats
+//
+// Nothing here is safe for concurrent use: the caller (package um) holds its
+// lock. A prediction is a guess; callers must stay correct when it is wrong.
+package correlate

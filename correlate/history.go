@@ -1,0 +1,466 @@
+package correlate
+
+import (
+	"math"
+
+	"github.com/hashicorp/golang-lru/v2/simplelru"
+)
+
+// Positions in the sequence of observed operations.
+const (
+	// Never is the next use of an allocation that is not used again before it dies.
+	Never int64 = math.MaxInt64
+	// Unknown is the next use of an allocation that nothing is known about.
+	Unknown int64 = math.MaxInt64 - 1
+)
+
+const (
+	contextOps       = 8   // operations that make up a context in the index
+	realignOps       = 256 // how far ahead of the cursor a departed sequence is looked for
+	realignMatch     = 3   // operations that must match for a realignment
+	maxInsertedOps   = 64  // unexpected operations in a row before the cursor is given up
+	defaultMaxOps    = 1 << 18
+	defaultMaxIndex  = 1 << 18
+	trimFraction     = 4 // a quarter of the log is dropped at a time
+	noInstance       = 0
+	firstInstance    = 1
+	lostCursor       = int64(-1)
+	noPosition       = int64(-1)
+	minLogOps        = 1024
+	contextSeed      = 0x9e3779b97f4a7c15
+	contextMultipler = 0xff51afd7ed558ccd
+)
+
+// HistoryConfig bounds a History. Zero values take the defaults.
+type HistoryConfig struct {
+	MaxOps   int // operations remembered (default 262,144)
+	MaxIndex int // contexts indexed, least recently used dropped first (default 262,144)
+}
+
+// InstanceID names one life of one allocation. 0 is none.
+type InstanceID uint32
+
+// instance is one life of an allocation, as the log remembers it.
+type instance struct {
+	bytes   int64
+	born    int64 // position of the first operation after it was allocated
+	died    int64 // position of the first operation after it was freed; noPosition while alive
+	uses    []int64
+	past    InstanceID // its counterpart in the previous iteration, if any
+	pastGen uint32     // generation of past when it was linked
+	gen     uint32     // bumped when the slot is recycled
+	live    bool
+	used    bool // the slot holds an instance
+}
+
+// step is what the log remembers of one operation.
+type step struct {
+	signature  uint64
+	freshBytes int64 // allocated between the previous operation and this one
+	freedBytes int64 // freed between the previous operation and this one
+	births     []InstanceID
+	birthGens  []uint32
+}
+
+// HistoryStats counts what a History has seen.
+type HistoryStats struct {
+	Ops           int64 // operations observed
+	Predicted     int64 // operations that came exactly as predicted, with exactly the predicted access set
+	Realignments  int64 // times the cursor moved to another place
+	Lost          int64 // times the cursor was given up
+	Period        int64 // operations between the cursor and the present: the iteration length when it is stable; 0 when lost
+	InstancesLive int64
+	Bytes         int64 // memory held by the log, approximately
+}
+
+// History is a log of operations with a cursor at the place in the past that
+// the present repeats. See the package comment.
+type History struct {
+	maxOps int
+	base   int64 // position of steps[0]
+	steps  []step
+	now    int64 // position of the next operation to be observed
+	cursor int64 // position that matches now-1, or lostCursor
+
+	instances []instance
+	recycled  []InstanceID
+	graveyard []InstanceID // dead instances in order of death
+
+	index   *simplelru.LRU[uint64, int64]
+	recent  [contextOps]uint64 // signatures of the last operations, newest last
+	missed  int                // unexpected operations in a row
+	version uint64
+
+	// what was allocated and freed since the last operation
+	freshBytes, freedBytes int64
+	births                 []InstanceID
+	birthGens              []uint32
+	birthOrdinal           int // births matched so far since the last operation
+
+	stats HistoryStats
+}
+
+// NewHistory returns an empty History.
+func NewHistory(c HistoryConfig) *History {
+	if c.MaxOps <= 0 {
+		c.MaxOps = defaultMaxOps
+	}
+	if c.MaxOps < minLogOps {
+		c.MaxOps = minLogOps
+	}
+	if c.MaxIndex <= 0 {
+		c.MaxIndex = defaultMaxIndex
+	}
+	index, err := simplelru.NewLRU[uint64, int64](c.MaxIndex, nil)
+	if err != nil {
+		panic(err) // only a size <= 0 fails, and it is positive
+	}
+	return &History{
+		maxOps:    c.MaxOps,
+		cursor:    lostCursor,
+		instances: make([]instance, firstInstance),
+		index:     index,
+	}
+}
+
+// Now is the position that the next observed operation will have.
+func (h *History) Now() int64 { return h.now }
+
+// Locked says whether the present is matched to a place in the past.
+func (h *History) Locked() bool { return h.cursor != lostCursor }
+
+// Version changes whenever predictions made before may no longer hold for
+// reasons other than operations being observed: on a realignment, or a loss.
+func (h *History) Version() uint64 { return h.version }
+
+// Stats reports counters.
+func (h *History) Stats() HistoryStats {
+	s := h.stats
+	if h.Locked() {
+		s.Period = h.now - 1 - h.cursor
+	}
+	s.InstancesLive = int64(len(h.instances) - firstInstance - len(h.recycled))
+	s.Bytes = int64(cap(h.steps))*72 + int64(cap(h.instances))*80 + int64(h.index.Len())*64
+	for i := range h.instances {
+		s.Bytes += int64(cap(h.instances[i].uses)) * 8
+	}
+	return s
+}
+
+// Alloc records an allocation and returns the name of its life.
+func (h *History) Alloc(bytes int64) InstanceID {
+	var id InstanceID
+	if n := len(h.recycled); n > 0 {
+		id = h.recycled[n-1]
+		h.recycled = h.recycled[:n-1]
+	} else {
+		h.instances = append(h.instances, instance{})
+		id = InstanceID(len(h.instances) - 1)
+	}
+	in := &h.instances[id]
+	*in = instance{bytes: bytes, born: h.now, died: noPosition, uses: in.uses[:0], gen: in.gen, live: true, used: true}
+	h.matchBirth(id)
+	h.births = append(h.births, id)
+	h.birthGens = append(h.birthGens, in.gen)
+	h.freshBytes += bytes
+	return id
+}
+
+// matchBirth links an allocation to its counterpart: the one made at the same
+// place after the cursor, of the same size.
+func (h *History) matchBirth(id InstanceID) {
+	if !h.Locked() {
+		return
+	}
+	next := h.at(h.cursor + 1)
+	if next == nil {
+		return
+	}
+	in := &h.instances[id]
+	for i := h.birthOrdinal; i < len(next.births); i++ {
+		past := next.births[i]
+		p := &h.instances[past]
+		if p.gen != next.birthGens[i] || p.bytes != in.bytes {
+			continue
+		}
+		h.birthOrdinal = i + 1
+		return
+	}
+}
+
+// Free records the end of an allocation's life.
+func (h *History) Free(id InstanceID) {
+	in := &h.instances[id]
+	if !in.live {
+		return
+	}
+	in.live = false
+	in.died = h.now
+	h.freedBytes += in.bytes
+	h.graveyard = append(h.graveyard, id)
+}
+
+// Observe records an operation with a signature that is the same whenever the
+// same work is done (kernel identity and shape, no addresses), and the distinct
+// allocations it touches.
+func (h *History) Observe(signature uint64, touched []InstanceID) {
+	exact := h.Locked() && h.now > 0
+	if exact {
+		next := h.at(h.cursor + 1)
+		exact = next != nil && next.signature == signature
+		for _, id := range touched {
+			if !exact {
+				break
+			}
+			exact = h.NextUse(id) == h.now
+		}
+	}
+	if exact {
+		h.stats.Predicted++
+	}
+	h.stats.Ops++
+
+	h.steps = append(h.steps, step{
+		signature: signature, freshBytes: h.freshBytes, freedBytes: h.freedBytes,
+		births: h.births, birthGens: h.birthGens,
+	})
+	h.freshBytes, h.freedBytes, h.births, h.birthGens, h.birthOrdinal = 0, 0, nil, nil, 0
+	for _, id := range touched {
+		in := &h.instances[id]
+		if n := len(in.uses); n == 0 || in.uses[n-1] != h.now {
+			in.uses = append(in.uses, h.now)
+		}
+	}
+	h.now++
+	copy(h.recent[:], h.recent[1:])
+	h.recent[contextOps-1] = signature
+	h.follow(signature)
+	if h.now-h.base > contextOps {
+		h.index.Add(h.context(), h.now-1)
+	}
+	if len(h.steps) > h.maxOps {
+		h.trim()
+	}
+}
+
+// follow moves the cursor on to the newest operation.
+func (h *History) follow(signature uint64) {
+	if h.Locked() {
+		if s := h.at(h.cursor + 1); s != nil && s.signature == signature {
+			h.cursor++
+			h.missed = 0
+			return
+		}
+		h.missed++
+		if p := h.realign(); p != lostCursor {
+			h.jump(p)
+			return
+		}
+	}
+	if p, ok := h.index.Get(h.context()); ok && p >= h.base && h.matches(p, realignMatch) {
+		h.jump(p)
+		return
+	}
+	if h.Locked() && h.missed > maxInsertedOps {
+		h.cursor = lostCursor
+		h.version++
+		h.stats.Lost++
+	}
+}
+
+// jump puts the cursor at a new place.
+func (h *History) jump(p int64) {
+	h.cursor = p
+	h.missed = 0
+	h.version++
+	h.stats.Realignments++
+}
+
+// realign looks shortly ahead of the cursor for the last few operations: some
+// that happened in the past did not happen this time.
+func (h *History) realign() int64 {
+	for p := h.cursor + 2; p <= h.cursor+realignOps && p < h.now-1; p++ {
+		if h.matches(p, realignMatch) {
+			return p
+		}
+	}
+	// Operations that were not there in the past: the newest continues at the cursor.
+	for p := h.cursor - maxInsertedOps; p <= h.cursor; p++ {
+		if p >= h.base && h.matches(p, realignMatch) {
+			return p
+		}
+	}
+	return lostCursor
+}
+
+// matches says whether the n operations up to position p are the n newest.
+func (h *History) matches(p int64, n int) bool {
+	for i := 0; i < n; i++ {
+		s := h.at(p - int64(i))
+		if s == nil || s.signature != h.recent[contextOps-1-i] {
+			return false
+		}
+	}
+	return true
+}
+
+func (h *History) context() uint64 {
+	x := uint64(contextSeed)
+	for _, s := range h.recent {
+		x = (x ^ s) * contextMultipler
+		x ^= x >> 29
+	}
+	return x
+}
+
+func (h *History) at(p int64) *step {
+	if p < h.base || p >= h.now {
+		return nil
+	}
+	return &h.steps[p-h.base]
+}
+
+// counterpart is the life in the log whose uses after the cursor foretell id's:
+// its counterpart in the previous iteration, or itself when it has been alive
+// since before the cursor.
+func (h *History) counterpart(id InstanceID) *instance {
+	in := &h.instances[id]
+	if in.past != noInstance {
+		if p := &h.instances[in.past]; p.gen == in.pastGen && p.used {
+			return p
+		}
+		in.past = noInstance
+	}
+	if in.born <= h.cursor {
+		return in
+	}
+	return nil
+}
+
+// NextUse predicts the position of the next operation that touches a live
+// allocation; Never when it dies first, Unknown when nothing is known.
+func (h *History) NextUse(id InstanceID) int64 {
+	if !h.Locked() {
+		return Unknown
+	}
+	in := h.counterpart(id)
+	if in == nil {
+		return Unknown
+	}
+	if p := after(in.uses, h.cursor); p != noPosition {
+		return h.now - 1 + (p - h.cursor)
+	}
+	if in.live {
+		return Unknown // alive for an iteration and not used in it
+	}
+	return Never
+}
+
+// Death predicts the position of the first operation after a live allocation is
+// freed; Never when it outlives the log, Unknown when nothing is known.
+func (h *History) Death(id InstanceID) int64 {
+	if !h.Locked() {
+		return Unknown
+	}
+	in := h.counterpart(id)
+	switch {
+	case in == nil:
+		return Unknown
+	case in.died == noPosition:
+		return Never
+	case in.died <= h.cursor:
+		return h.now // overdue: it died earlier last time
+	}
+	return h.now - 1 + (in.died - h.cursor)
+}
+
+// Future calls visit for each coming operation in order, with the bytes
+// expected to be allocated and freed just before it, until visit returns false
+// or the log ends. Positions start at Now.
+func (h *History) Future(visit func(position, freshBytes, freedBytes int64) bool) {
+	if !h.Locked() {
+		return
+	}
+	for p := h.cursor + 1; p < h.now; p++ {
+		s := &h.steps[p-h.base]
+		fresh, freed := s.freshBytes, s.freedBytes
+		if p == h.cursor+1 { // some of it has happened already
+			fresh = max(0, fresh-h.freshBytes)
+			freed = max(0, freed-h.freedBytes)
+		}
+		if !visit(h.now-1+(p-h.cursor), fresh, freed) {
+			return
+		}
+	}
+}
+
+// after is the first of the sorted positions that is greater than p.
+func after(sorted []int64, p int64) int64 {
+	lo, hi := 0, len(sorted)
+	for lo < hi {
+		if mid := (lo + hi) / 2; sorted[mid] > p {
+			hi = mid
+		} else {
+			lo = mid + 1
+		}
+	}
+	if lo == len(sorted) {
+		return noPosition
+	}
+	return sorted[lo]
+}
+
+// trim forgets the oldest part of the log and the lives that ended in it.
+func (h *History) trim() {
+	drop := int64(len(h.steps) / trimFraction)
+	h.base += drop
+	h.steps = append(h.steps[:0:0], h.steps[drop:]...)
+	if h.Locked() && h.cursor < h.base {
+		h.cursor = lostCursor
+		h.version++
+		h.stats.Lost++
+	}
+	kept := h.graveyard[:0]
+	for _, id := range h.graveyard {
+		in := &h.instances[id]
+		if in.died < h.base {
+			*in = instance{uses: in.uses[:0], gen: in.gen + 1}
+			h.recycled = append(h.recycled, id)
+		} else {
+			kept = append(kept, id)
+		}
+	}
+	h.graveyard = kept
+	for i := range h.instances {
+		in := &h.instances[i]
+		if n := len(in.uses); n > 0 && in.uses[0] < h.base {
+			first := after(in.uses, h.base-1)
+			k := n
+			if first != noPosition {
+				for k = 0; in.uses[k] != first; k++ {
+				}
+			}
+			in.uses = append(in.uses[:0], in.uses[k:]...)
+		}
+	}
+}
+
+// Births calls visit with the size of each allocation that is predicted before
+// the operation at a position, in order.
+func (h *History) Births(before int64, visit func(bytes int64)) {
+	if !h.Locked() {
+		return
+	}
+	for p := h.cursor + 1; p < h.now && h.now-1+(p-h.cursor) <= before; p++ {
+		s := &h.steps[p-h.base]
+		first := 0
+		if p == h.cursor+1 {
+			first = h.birthOrdinal
+		}
+		for i := first; i < len(s.births); i++ {
+			if in := &h.instances[s.births[i]]; in.gen == s.birthGens[i] {
+				visit(in.bytes)
+			}
+		}
+	}
+}

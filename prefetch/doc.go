@@ -1,0 +1,20 @@
+// Package prefetch looks ahead: it decides what to bring to the device next,
+// when to wait, and how much must leave to make room.
+//
+// The look-ahead walks the future in order of need. Along the way it keeps the
+// account of device memory as it will be: predicted allocations take from it,
+// predicted frees give back, and every absent block that a coming operation
+// needs takes its size at the position where it is needed. From that one walk
+// follow three answers. What may be fetched now: the next needs that fit at
+// every position between now and their use, so that an early fetch never
+// displaces something needed sooner (the rule of G10 and DeepUM: pause rather
+// than displace). What must leave: the first position where the account goes
+// negative is a coming peak, and eviction for it starts at once, because a bus
+// that idles now is missing later. And where to stop: the degree, in
+// operations, and the look-ahead in bytes.
+//
+// # Caveats
+//
+// The account is in bytes as the caller rounds them; it knows nothing of
+// addresses or fragmentation. Positions are those of package correlate.
+package prefetch

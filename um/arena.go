@@ -1,0 +1,236 @@
+package um
+
+import (
+	"sort"
+
+	"github.com/penstock-gpu/penstock/cuda"
+)
+
+// anyStream marks free blocks whose last work has finished: safe for every stream.
+const anyStream = -1
+
+// extent is a run of free blocks that share their state.
+type extent struct {
+	first, n int32
+	onDevice bool
+	stale    bool   // the host holds dead pages: discard them before populating, or they are copied
+	stream   int    // whose queued work may still use them; anyStream when none
+	seq      uint64 // they are idle once stream has finished this operation
+	others   []streamSeq
+}
+
+// streamSeq is a moment on a stream.
+type streamSeq struct {
+	stream int
+	seq    uint64
+}
+
+func (e *extent) end() int32 { return e.first + e.n }
+
+// arena is address space in blocks: which are free, and which are on the device.
+// Free extents are sorted by address; neighbours that share their state are one.
+type arena struct {
+	base         cuda.Ptr
+	blocks       int32
+	onDevice     []bool
+	resident     int32 // blocks on the device, free ones included
+	free         []extent
+	freeStale    int32 // free blocks with dead pages on the host
+	compactAt    int   // number of free extents at which they are merged again
+	freeOnDevice int32 // free blocks on the device
+}
+
+func newArena(base cuda.Ptr, bytes int64) *arena {
+	n := int32(bytes / BlockBytes)
+	return &arena{
+		base: base, blocks: n,
+		onDevice: make([]bool, n), moving: make([]bool, n), stale: make([]bool, n), owner: make([]*tensor, n), arrived: make([]int64, n),
+		free: []extent{{first: 0, n: n, stream: anyStream}},
+	}
+}
+
+func (a *arena) ptr(block int32) cuda.Ptr { return a.base + cuda.Ptr(int64(block)*BlockBytes) }
+
+func (a *arena) contains(p cuda.Ptr) bool {
+	return p >= a.base && p < a.ptr(a.blocks)
+}
+
+func (a *arena) block(p cuda.Ptr) int32 { return int32(int64(p-a.base) / BlockBytes) }
+
+func (a *arena) setOnDevice(first, n int32, on bool) {
+	for b := first; b < first+n; b++ {
+		if a.onDevice[b] != on {
+			a.onDevice[b] = on
+			if on {
+				a.resident++
+				a.arrivals++
+				a.arrived[b] = a.arrivals
+				a.stale[b] = false
+			} else {
+				a.resident--
+			}
+		}
+	}
+}
+
+// usable says whether stream s may use the extent now. passed answers whether a
+// stream has finished an operation.
+func (e *extent) usable(s int, passed func(streamSeq) bool) bool {
+	if e.stream != anyStream && passed(streamSeq{e.stream, e.seq}) {
+		e.stream = anyStream
+	}
+	for len(e.others) > 0 && passed(e.others[0]) {
+		e.others = e.others[1:]
+	}
+	return len(e.others) == 0 && (e.stream == anyStream || e.stream == s)
+}
+
+// idle says whether no queued work can touch the extent.
+func (e *extent) idle(passed func(streamSeq) bool) bool { return e.usable(anyStream, passed) }
+
+// place finds room for n blocks for stream s: on the device if possible (best
+// fit, lowest address), else where the fewest blocks are missing. preferDevice
+// false ignores residency, as an allocator that knows nothing of it would.
+func (a *arena) place(n int32, s int, preferDevice bool, passed func(streamSeq) bool) (first int32, ok bool) {
+	bestMissing, bestWaste := int32(1<<30), int32(1<<30)
+	first = -1
+	if len(a.free) > a.compactAt {
+		a.compact(passed)
+	}
+	for i := 0; i < len(a.free); i++ {
+		e := &a.free[i]
+		if !e.usable(s, passed) {
+			continue
+		}
+		// a window of n blocks that starts with this extent, over neighbours that join on
+		var run, missing int32
+		for j := i; j < len(a.free) && run < n; j++ {
+			f := &a.free[j]
+			if j > i && (f.first != a.free[j-1].end() || !f.usable(s, passed)) {
+				break
+			}
+			take := min(f.n, n-run)
+			if !f.onDevice {
+				missing += take
+			}
+			run += take
+		}
+		if run < n {
+			continue
+		}
+		if !preferDevice {
+			missing = 0
+		}
+		waste := max(0, e.n-n)
+		if missing < bestMissing || missing == bestMissing && waste < bestWaste {
+			bestMissing, bestWaste, first = missing, waste, e.first
+			if missing == 0 && waste == 0 {
+				break
+			}
+		}
+	}
+	return first, first >= 0
+}
+
+// compact merges neighbours that have come to share their state because the
+// work on them has finished.
+func (a *arena) compact(passed func(streamSeq) bool) {
+	old := a.free
+	a.free, a.freeOnDevice, a.freeStale = make([]extent, 0, len(old)), 0, 0
+	for i := range old {
+		old[i].idle(passed)
+		a.insert(old[i])
+	}
+	a.compactAt = 2*len(a.free) + 64
+}
+
+// take removes a run of blocks from the free extents.
+func (a *arena) take(first, n int32) []extent {
+	i := sort.Search(len(a.free), func(i int) bool { return a.free[i].end() > first })
+	var taken, left []extent
+	j := i
+	for ; j < len(a.free) && a.free[j].first < first+n; j++ {
+		e := a.free[j]
+		lo, hi := max(e.first, first), min(e.end(), first+n)
+		if e.first < lo {
+			head := e
+			head.n = lo - e.first
+			left = append(left, head)
+		}
+		if hi < e.end() {
+			tail := e
+			tail.first, tail.n = hi, e.end()-hi
+			left = append(left, tail)
+		}
+		e.first, e.n = lo, hi-lo
+		taken = append(taken, e)
+		a.count(&e, -1)
+	}
+	a.free = append(a.free[:i], append(left, a.free[j:]...)...)
+	return taken
+}
+
+// give adds a run of blocks to the free extents.
+func (a *arena) give(first, n int32, stream int, seq uint64, others []streamSeq) {
+	for b := first; b < first+n; {
+		on, stale := a.onDevice[b], a.stale[b]
+		c := b + 1
+		for c < first+n && a.onDevice[c] == on && a.stale[c] == stale {
+			c++
+		}
+		a.insert(extent{first: b, n: c - b, onDevice: on, stale: stale, stream: stream, seq: seq, others: others})
+		b = c
+	}
+}
+
+// count adds an extent to the totals, or takes it out.
+func (a *arena) count(e *extent, sign int32) {
+	if e.onDevice {
+		a.freeOnDevice += sign * e.n
+	}
+	if e.stale {
+		a.freeStale += sign * e.n
+	}
+}
+
+func (a *arena) insert(e extent) {
+	a.count(&e, 1)
+	i := sort.Search(len(a.free), func(i int) bool { return a.free[i].first > e.first })
+	joins := func(x, y *extent) bool {
+		return x.end() == y.first && x.onDevice == y.onDevice && x.stale == y.stale && x.stream == y.stream && len(x.others) == 0 && len(y.others) == 0
+	}
+	if i > 0 && joins(&a.free[i-1], &e) {
+		p := &a.free[i-1]
+		p.n += e.n
+		p.seq = max(p.seq, e.seq)
+		if i < len(a.free) && joins(p, &a.free[i]) {
+			p.n += a.free[i].n
+			p.seq = max(p.seq, a.free[i].seq)
+			a.free = append(a.free[:i], a.free[i+1:]...)
+		}
+		return
+	}
+	if i < len(a.free) && joins(&e, &a.free[i]) {
+		f := &a.free[i]
+		f.first, f.n = e.first, f.n+e.n
+		f.seq = max(f.seq, e.seq)
+		return
+	}
+	a.free = append(a.free, extent{})
+	copy(a.free[i+1:], a.free[i:])
+	a.free[i] = e
+}
+
+// largestFree is the largest run of free blocks whatever their state.
+func (a *arena) largestFree() int32 {
+	var best, run int32
+	for i := range a.free {
+		if i > 0 && a.free[i].first == a.free[i-1].end() {
+			run += a.free[i].n
+		} else {
+			run = a.free[i].n
+		}
+		best = max(best, run)
+	}
+	return best
+}

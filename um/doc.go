@@ -1,0 +1,44 @@
+// Package um is the runtime: it hands out memory, keeps what the coming kernels
+// need on the device, and moves the rest out in time.
+//
+// # Story
+//
+// A [Runtime] owns one arena of address space in 2 MiB blocks (the driver's own
+// unit, a va_block). An allocation of 1 MiB and more is a tensor with a run of
+// blocks of its own; what is smaller lives in plain device memory (package
+// pool). Every operation on a stream is reported by [Runtime.Op] with the
+// tensors that its parameters name, when it is queued, not when it runs, so the
+// runtime sees some way ahead of the GPU for certain, and further by prediction
+// (package correlate). [Runtime.Next] answers a worker thread that asks what to
+// move now; [Runtime.Done] takes its report. An operation that names a tensor
+// which is not on the device is held back on its stream by a gate, in the GPU's
+// queue: no thread of the job ever waits. The gate opens when its tensors have
+// arrived and everything before it may run.
+//
+// Freed memory is dead: it is never moved. Its blocks stay on the device as long
+// as there is room and are handed out again first, so that most allocations cost
+// no transfer and no populating; under pressure they are discarded.
+//
+// Two kinds of budget exist. Under a software cap the card has room and the
+// runtime itself keeps residency under the budget, evicting by prefetching to
+// the host. When the card is really full the driver evicts inside a prefetch,
+// several times faster because it does not map the pages for the CPU; the
+// runtime then chooses the victims by the order in which it makes blocks recent
+// ([Config.DriverEvicts]).
+//
+// # Invariants
+//
+//   - Blocks on the device, as the ledger counts them, are the sum over blocks;
+//     [Runtime.Check] recounts. Together with plain memory they never exceed the
+//     budget, except while one operation's own access set does.
+//   - A tensor's contents are never discarded: only blocks that are free, and
+//     whose last work has finished, are.
+//   - Everything in the managed engine is a hint. If every decision here were
+//     wrong the job would be slow, not wrong.
+//
+// # Locking
+//
+// A Runtime is not safe for concurrent use. [Live] wraps it with the one lock
+// and the worker threads of a real process; package replay drives it in virtual
+// time. No driver call that can wait for the GPU is made under the lock.
+package um

@@ -1,0 +1,163 @@
+package um
+
+import "github.com/penstock-gpu/penstock/cuda"
+
+// ready says whether every tensor of an operation is on the device and stays.
+func (x *op) ready() bool {
+	for _, t := range x.tensors {
+		if t.present != t.n || t.leaving > 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// missingBlocks are the blocks of an operation that are not on the device.
+func (x *op) missingBlocks() (n int32) {
+	for _, t := range x.tensors {
+		n += t.missing()
+	}
+	return n
+}
+
+// openGates lets every stream run as far as it can.
+func (r *Runtime) openGates() {
+	for s := range r.gated {
+		for len(r.gated[s]) > 0 {
+			x := r.gated[s][0]
+			if !x.ready() {
+				if r.config.Policy.Fetch != FetchOnFault || !r.roomToFault(x) {
+					break
+				}
+				r.arriveByFault(x)
+			}
+			r.gated[s] = r.gated[s][1:]
+			r.letGo(x)
+			r.process.OpenGate(s, x.seq)
+		}
+	}
+	r.accountStall()
+}
+
+// head is the first operation in order whose gate is closed, or nil.
+func (r *Runtime) head() (h *op) {
+	for s := range r.gated {
+		if q := r.gated[s]; len(q) > 0 && (h == nil || q[0].position < h.position) {
+			h = q[0]
+		}
+	}
+	return h
+}
+
+func (r *Runtime) dropGated(x *op) {
+	q := r.gated[x.stream]
+	for i := range q {
+		if q[i] == x {
+			r.gated[x.stream] = append(q[:i:i], q[i+1:]...)
+			return
+		}
+	}
+}
+
+// letLate opens the gate of an operation that cannot be served: it faults for
+// what is missing, which is slow and correct.
+func (r *Runtime) letLate(x *op) {
+	r.stats.LateOps++
+	r.dropGated(x)
+	r.letGo(x)
+	r.arriveByFault(x)
+	r.process.OpenGate(x.stream, x.seq)
+	r.epoch++
+	r.accountStall()
+}
+
+// OpenAll opens every gate and keeps no operation back any more: the engine has failed.
+func (r *Runtime) OpenAll() {
+	for h := r.head(); h != nil; h = r.head() {
+		r.letLate(h)
+	}
+}
+
+// roomToFault says whether an operation's missing blocks fit, or nothing more
+// can be done about it.
+func (r *Runtime) roomToFault(x *op) bool {
+	return r.room() >= x.missingBlocks() || r.leaving == 0 && !r.oldestExists(x)
+}
+
+// arriveByFault enters an operation's missing blocks into the ledger: the kernel
+// brings them in itself.
+func (r *Runtime) arriveByFault(x *op) {
+	for _, t := range x.tensors {
+		for b := t.first; b < t.first+t.n; b++ {
+			if !r.arena.onDevice[b] && !r.arena.moving[b] {
+				r.arena.setOnDevice(b, 1, true)
+				t.present++
+			}
+		}
+		if t.present == t.n && t.leaving == 0 && !t.freed {
+			r.process.SetResident(t.slot, true)
+		}
+	}
+	r.notePeak()
+}
+
+// Migrated reports what the driver did on its own (demand faults, its own
+// evictions), block by block, so that the ledger follows the truth.
+func (r *Runtime) Migrated(x cuda.Range, toDevice bool) {
+	if !r.arena.contains(x.Base) {
+		return
+	}
+	for b := r.arena.block(x.Base); b < r.arena.blocks && r.arena.ptr(b) < x.End(); b++ {
+		if r.arena.moving[b] || r.arena.onDevice[b] == toDevice {
+			continue
+		}
+		t := r.arena.owner[b]
+		if t == nil {
+			// Free blocks change sides only by our own moves and by the driver's
+			// eviction; re-enter them so that the extents agree.
+			r.refile(b, toDevice)
+			continue
+		}
+		r.arena.setOnDevice(b, 1, toDevice)
+		if toDevice {
+			t.present++
+		} else {
+			t.present--
+		}
+		r.process.SetResident(t.slot, t.present == t.n && t.leaving == 0)
+	}
+	r.notePeak()
+	r.epoch++
+}
+
+// refile moves one free block to the other side of the ledger.
+func (r *Runtime) refile(b int32, onDevice bool) {
+	e := r.arena.take(b, 1)
+	if len(e) == 0 { // in a worker's hands
+		return
+	}
+	r.arena.setOnDevice(b, 1, onDevice)
+	r.arena.stale[b] = !onDevice
+	r.arena.give(b, 1, e[0].stream, e[0].seq, e[0].others)
+}
+
+// accountStall measures how long the oldest queued operation has been held back
+// with everything before it finished.
+func (r *Runtime) accountStall() {
+	var x *op
+	if len(r.pending) > 0 && !r.pending[0].open {
+		x = r.pending[0]
+	}
+	if x == r.stalled {
+		return
+	}
+	now := r.process.Now()
+	if r.stalled != nil {
+		d := now - r.stalledAt
+		r.stats.Stall += d
+		if r.stalledForSpace {
+			r.stats.StallForSpace += d
+		}
+	}
+	r.stalled, r.stalledAt, r.stalledForSpace = x, now, false
+}

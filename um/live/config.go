@@ -1,0 +1,40 @@
+package live
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/penstock-gpu/penstock/um"
+)
+
+// Config says how the engine runs in a process.
+type Config struct {
+	Policy            um.Policy
+	BudgetBytes       int64 // device memory; 0 = what the card has free, less a reserve
+	HostBudgetBytes   int64 // host memory; 0 = most of what is available
+	ManagedLimitBytes int64 // most managed address space; 0 = no limit
+	PlainOnly         bool  // no managed memory at all: a caching allocator
+}
+
+const (
+	reserveBytes     = 512 << 20 // left to the CUDA context, libraries and kernels' local memory
+	overflowStep     = 1 << 30
+	progressEvery    = 16
+	idleWait         = 10 * time.Millisecond
+	busyWait         = 50 * time.Microsecond
+	watchdogPatience = 20 * time.Second
+)
+
+func (c Config) validate(totalBytes int64) error {
+	switch {
+	case c.BudgetBytes < 0 || c.HostBudgetBytes < 0 || c.ManagedLimitBytes < 0:
+		return fmt.Errorf("a budget cannot be negative")
+	case c.BudgetBytes > totalBytes:
+		return fmt.Errorf("the budget of %d bytes is above the card's %d: leave --budget out to use the whole card", c.BudgetBytes, totalBytes)
+	case c.BudgetBytes > 0 && c.BudgetBytes < minBudgetBytes:
+		return fmt.Errorf("a budget of %d bytes is too small for anything: give at least %d", c.BudgetBytes, int64(minBudgetBytes))
+	}
+	return nil
+}
+
+const minBudgetBytes = 64 << 20

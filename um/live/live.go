@@ -1,0 +1,270 @@
+package live
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/penstock-gpu/penstock/cuda"
+	"github.com/penstock-gpu/penstock/internal/hook"
+	"github.com/penstock-gpu/penstock/pool"
+	"github.com/penstock-gpu/penstock/um"
+)
+
+// Hook is the launch hook as the engine sees it; *hook.Shared is the real one.
+type Hook interface {
+	Publish(slot uint32, r cuda.Range, resident bool)
+	Withdraw(slot uint32, r cuda.Range)
+	SetResident(slot uint32, resident bool)
+	OpenGate(stream int, seq uint64)
+	Progress(stream int) uint32
+	Head() uint64
+	Drain(visit func(*hook.Record)) int
+	Streams() []uint64
+	FunctionName(id uint32) string
+	Wait(timeout time.Duration)
+	SetMode(m hook.Mode)
+	SetProgressEvery(n uint32)
+	Words(gate, progress cuda.Ptr)
+	Counters() hook.Counters
+}
+
+// Live is the engine in a process. See the package comment.
+type Live struct {
+	config Config
+	driver cuda.Driver
+	hook   Hook // nil: no launches are seen
+	log    *zap.Logger
+
+	mu         sync.Mutex
+	work       *sync.Cond // a worker may have something to do
+	runtime    *um.Runtime
+	arenaPtr   cuda.Ptr
+	plain      *pool.Caching
+	plainBytes int64 // device memory in plain segments
+	budget     int64
+	fraction   float64
+	overflowed bool // the card was full once: large allocations go to the arena
+
+	streamIDs   map[uint64]int // stream handle to the runtime's number for it
+	hookStreams []int          // the hook's index to the runtime's number
+	ownStreams  []int          // the runtime's number to the hook's index, -1 if unknown
+	functions   map[uint32]uint64
+	sinks       []Sink
+
+	gateWords, progressWords cuda.Ptr
+	failed                   error
+	closing                  bool
+	threads                  sync.WaitGroup
+	lastMove                 time.Time
+	counts                   counts
+	faults                   faultFeed
+}
+
+type counts struct {
+	allocs, frees, ooms, retries int64
+	livePeak, reservedPeak       int64
+	moveTime                     [2]time.Duration // by direction
+}
+
+// moved accounts for a move.
+func (c *counts) moved(m *um.Move, d time.Duration) {
+	if m.Kind == um.MoveEvict || m.Kind == um.MoveDiscard {
+		c.moveTime[um.Out] += d
+	} else {
+		c.moveTime[um.In] += d
+	}
+}
+
+// Sink receives what happens, for recording. It is called under the lock.
+type Sink interface {
+	Alloc(id uint64, p cuda.Ptr, bytes int64, stream uint64)
+	Free(p cuda.Ptr)
+	Record(r *hook.Record, function string)
+	Move(m *um.Move, began, ended time.Duration)
+}
+
+// ErrOutOfMemory is what Malloc fails with when both budgets are spent.
+var ErrOutOfMemory = um.ErrOutOfMemory
+
+// New starts the engine. hookOrNil is nil when no launch hook is loaded: then
+// nothing can be foreseen, and managed memory moves by faults alone.
+func New(c Config, d cuda.Driver, hookOrNil Hook, log *zap.Logger) (*Live, error) {
+	if err := d.BindThread(); err != nil {
+		return nil, err
+	}
+	free, total, err := d.MemInfo()
+	if err != nil {
+		return nil, err
+	}
+	if err := c.validate(total); err != nil {
+		return nil, err
+	}
+	caps := d.Capabilities()
+	if !c.PlainOnly {
+		switch {
+		case !caps.ManagedMemory:
+			return nil, errors.New("this device has no managed memory: the managed engine cannot run")
+		case !caps.ConcurrentManagedAccess:
+			return nil, errors.New("this driver cannot page GPU memory on demand (concurrentManagedAccess is 0, as under WSL): the managed engine cannot run here")
+		}
+	}
+	l := &Live{
+		config: c, driver: d, hook: hookOrNil, log: log,
+		budget: c.BudgetBytes, fraction: 1,
+		streamIDs: map[uint64]int{0: 0}, ownStreams: []int{0}, functions: map[uint32]uint64{},
+		lastMove: time.Now(),
+	}
+	if l.budget == 0 {
+		l.budget = max(minBudgetBytes, free-reserveBytes)
+	}
+	l.work = sync.NewCond(&l.mu)
+	l.plain = pool.NewCaching(plainSource{l}, eventFences{d})
+	if c.BudgetBytes > 0 && !c.PlainOnly {
+		if err := l.openArena(); err != nil {
+			return nil, err
+		}
+	}
+	return l, nil
+}
+
+// openArena starts the managed engine: from now on allocations can leave the device.
+func (l *Live) openArena() error {
+	bytes := l.budget + l.hostBudget()
+	if limit := l.config.ManagedLimitBytes; limit > 0 {
+		bytes = min(bytes, limit)
+	}
+	bytes = bytes / um.BlockBytes * um.BlockBytes
+	if bytes < um.BlockBytes {
+		return fmt.Errorf("a managed limit of %d bytes leaves no room for an arena: raise PENSTOCK_MANAGED_LIMIT", l.config.ManagedLimitBytes)
+	}
+	p, err := l.driver.MemAllocManaged(bytes)
+	if err != nil {
+		return fmt.Errorf("managed arena of %d bytes: %w", bytes, err)
+	}
+	if p%um.BlockBytes != 0 {
+		return fmt.Errorf("the driver returned managed memory at %#x, not aligned to %d bytes", uint64(p), um.BlockBytes)
+	}
+	policy := l.config.Policy
+	r := um.New(um.Config{
+		Policy: policy, BudgetBytes: l.budget, HostBudgetBytes: l.hostBudget(), ArenaBytes: bytes,
+	}, process{l}, p)
+	r.SetPlainBytes(l.plainBytes)
+	l.runtime, l.arenaPtr = r, p
+	if l.hook != nil {
+		if err := l.startGates(); err != nil {
+			return err
+		}
+		l.threads.Add(1)
+		go l.loop()
+		for _, d := range []um.Direction{um.In, um.Out} {
+			l.threads.Add(1)
+			go l.worker(d)
+		}
+	}
+	l.openFaults()
+	return nil
+}
+
+func (l *Live) hostBudget() int64 {
+	if l.config.HostBudgetBytes > 0 {
+		return l.config.HostBudgetBytes
+	}
+	return availableHostBytes() / 10 * 8
+}
+
+// startGates gives the hook its words and switches it on.
+func (l *Live) startGates() error {
+	if !l.driver.Capabilities().StreamMemOps {
+		l.log.Warn("this driver has no stream memory operations: launches are not held back, and fault for what comes late")
+		l.hook.SetMode(hook.Observe)
+		return nil
+	}
+	words, err := l.driver.HostAlloc(2 * hook.WordsBytes)
+	if err != nil {
+		return fmt.Errorf("pinned memory for the gates: %w", err)
+	}
+	l.gateWords, l.progressWords = words, words+hook.WordsBytes
+	l.hook.Words(l.gateWords, l.progressWords)
+	l.hook.SetProgressEvery(progressEvery)
+	l.hook.SetMode(hook.Gated)
+	return nil
+}
+
+// process is what the runtime sees of this process.
+type process struct{ l *Live }
+
+func (p process) Publish(slot uint32, r cuda.Range, resident bool) {
+	if p.l.hook != nil {
+		p.l.hook.Publish(slot, r, resident)
+	}
+}
+
+func (p process) Withdraw(slot uint32, r cuda.Range) {
+	if p.l.hook != nil {
+		p.l.hook.Withdraw(slot, r)
+	}
+}
+
+func (p process) SetResident(slot uint32, resident bool) {
+	if p.l.hook != nil {
+		p.l.hook.SetResident(slot, resident)
+	}
+}
+
+func (p process) OpenGate(stream int, seq uint64) {
+	if i := p.l.ownStreams[stream]; i >= 0 && p.l.gateWords != 0 {
+		p.l.hook.OpenGate(i, seq)
+	}
+}
+
+func (p process) Now() time.Duration { return p.l.driver.Now() }
+
+// fail gives the engine up: every gate opens and stays open. The caller holds the lock.
+func (l *Live) fail(err error) {
+	if l.failed != nil {
+		return
+	}
+	l.failed = err
+	l.log.Error("the engine has failed; the job goes on under the driver's own demand paging", zap.Error(err))
+	if l.hook != nil {
+		l.hook.SetMode(hook.Off)
+		l.drain()
+		l.runtime.OpenAll()
+		const farAhead = 1 << 30 // half the range of the cyclic comparison
+		for i := range l.hook.Streams() {
+			if l.gateWords != 0 {
+				l.hook.OpenGate(i, l.hook.Head()+farAhead)
+			}
+		}
+	}
+	l.work.Broadcast()
+}
+
+// Close stops the threads and opens every gate. Allocations stay valid.
+func (l *Live) Close() error {
+	l.mu.Lock()
+	if l.closing {
+		l.mu.Unlock()
+		return nil
+	}
+	l.closing = true
+	if l.hook != nil && l.runtime != nil {
+		l.hook.SetMode(hook.Off)
+		l.drain()
+		l.runtime.OpenAll()
+	}
+	l.work.Broadcast()
+	l.mu.Unlock()
+	l.threads.Wait()
+	l.closeFaults()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.runtime != nil && l.failed == nil {
+		return l.runtime.Check()
+	}
+	return l.failed
+}

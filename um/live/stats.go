@@ -1,0 +1,164 @@
+package live
+
+import (
+	"bufio"
+	"os"
+	"strconv"
+	"strings"
+
+	"go.uber.org/zap"
+
+	"github.com/penstock-gpu/penstock/um"
+)
+
+// unavailable stands for a number that cannot be had here; it is never printed as zero.
+const unavailable = -1
+
+// Stats is a snapshot of the engine. Its JSON keys are those of penstock_stats (cabi/penstock.h).
+type Stats struct {
+	AllocatedBytes     int64   `json:"allocated_bytes"`
+	AllocatedPeakBytes int64   `json:"allocated_peak_bytes"`
+	ReservedBytes      int64   `json:"reserved_bytes"`
+	ReservedPeakBytes  int64   `json:"reserved_peak_bytes"`
+	ResidentBytes      int64   `json:"resident_bytes"`
+	ResidentPeakBytes  int64   `json:"resident_peak_bytes"`
+	BudgetBytes        int64   `json:"budget_bytes"`
+	HostBudgetBytes    int64   `json:"host_budget_bytes"`
+	DeviceTotalBytes   int64   `json:"device_total_bytes"`
+	DeviceFreeBytes    int64   `json:"device_free_bytes"`
+	Allocations        int64   `json:"allocations"`
+	AllocationsLive    int64   `json:"allocations_live"`
+	Frees              int64   `json:"frees"`
+	Retries            int64   `json:"retries"`
+	OOMs               int64   `json:"ooms"`
+	H2DBytes           int64   `json:"h2d_bytes"`
+	D2HBytes           int64   `json:"d2h_bytes"`
+	Faults             int64   `json:"faults"`
+	DroppedEvents      int64   `json:"dropped_events"`
+	StallSeconds       float64 `json:"stall_seconds"`
+	Launches           int64   `json:"launches"`
+	PredictionHitRate  float64 `json:"prediction_hit_rate"`
+	Engine             string  `json:"engine"`
+	Policy             string  `json:"policy"`
+
+	FetchedBytes      int64   `json:"fetched_bytes"`
+	EvictedBytes      int64   `json:"evicted_bytes"`
+	DiscardedBytes    int64   `json:"discarded_bytes"`
+	PopulatedBytes    int64   `json:"populated_bytes"`
+	Fetches           int64   `json:"fetches"`
+	Evictions         int64   `json:"evictions"`
+	Discards          int64   `json:"discards"`
+	Populates         int64   `json:"populates"`
+	InSeconds         float64 `json:"in_seconds"`  // the worker that brings in was busy
+	OutSeconds        float64 `json:"out_seconds"` // the worker that takes out was busy
+	SpaceStallSeconds float64 `json:"space_stall_seconds"`
+	GatedLaunches     int64   `json:"gated_launches"`
+	LateLaunches      int64   `json:"late_launches"`
+	OpaqueLaunches    int64   `json:"opaque_launches"`
+	DroppedRecords    int64   `json:"dropped_records"`
+	UnhookedSymbols   int64   `json:"unhooked_symbols"`
+	OversizeLaunches  int64   `json:"oversize_launches"`
+	OversizeName      string  `json:"oversize_name,omitempty"`
+	OversizeBytes     int64   `json:"oversize_bytes,omitempty"`
+	FaultBatches      int64   `json:"fault_batches"`
+	FaultedBytes      int64   `json:"faulted_bytes"`
+	IterationLaunches int64   `json:"iteration_launches"` // operations in the learned iteration; 0 when none is known
+	Hooked            bool    `json:"hooked"`
+	Failure           string  `json:"failure,omitempty"`
+}
+
+// Stats reports the engine's state.
+func (l *Live) Stats() Stats {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.drain()
+	s := Stats{
+		AllocatedBytes: l.liveBytes(), AllocatedPeakBytes: l.counts.livePeak,
+		ReservedBytes: l.reservedBytes(), ReservedPeakBytes: l.counts.reservedPeak,
+		ResidentBytes: l.plainBytes, ResidentPeakBytes: l.plain.Stats().ReservedPeakBytes,
+		BudgetBytes: l.budget, HostBudgetBytes: l.hostBudget(), DeviceTotalBytes: l.driver.Info().TotalBytes,
+		Allocations: l.counts.allocs, AllocationsLive: l.counts.allocs - l.counts.frees, Frees: l.counts.frees,
+		Retries: l.counts.retries + l.plain.Stats().Retries, OOMs: l.counts.ooms,
+		Faults: unavailable, DroppedEvents: unavailable, H2DBytes: 0, PredictionHitRate: unavailable,
+		Engine: "plain", Policy: l.config.Policy.Name, Hooked: l.hook != nil,
+		InSeconds: l.counts.moveTime[um.In].Seconds(), OutSeconds: l.counts.moveTime[um.Out].Seconds(),
+	}
+	s.DeviceFreeBytes = max(0, l.budget-s.AllocatedBytes)
+	if l.failed != nil {
+		s.Failure = l.failed.Error()
+	}
+	if l.hook != nil {
+		c := l.hook.Counters()
+		s.Launches = int64(c.Launches)
+		s.OpaqueLaunches, s.DroppedRecords, s.UnhookedSymbols = int64(c.Opaque), int64(c.Dropped), int64(c.Unhooked)
+	}
+	if l.runtime == nil {
+		return s
+	}
+	r := l.runtime.Stats()
+	s.Engine = "managed"
+	s.ResidentBytes += r.ResidentBytes
+	s.ResidentPeakBytes += r.ResidentPeakBytes
+	s.H2DBytes, s.D2HBytes = r.FetchedBytes, r.EvictedBytes
+	s.FetchedBytes, s.EvictedBytes, s.DiscardedBytes, s.PopulatedBytes = r.FetchedBytes, r.EvictedBytes, r.DiscardedBytes, r.PopulatedBytes
+	s.Fetches, s.Evictions, s.Discards, s.Populates = r.Fetches, r.Evictions, r.Discards, r.Populates
+	s.StallSeconds, s.SpaceStallSeconds = r.Stall.Seconds(), r.StallForSpace.Seconds()
+	s.GatedLaunches, s.LateLaunches = r.GatedOps, r.LateOps
+	s.OversizeLaunches, s.OversizeName, s.OversizeBytes = r.OversizeOps, r.OversizeName, r.OversizeBytes
+	s.IterationLaunches = r.History.Period
+	if r.History.Ops > 0 {
+		s.PredictionHitRate = float64(r.History.Predicted) / float64(r.History.Ops)
+	}
+	if f := &l.faults; f.source != nil {
+		s.Faults, s.FaultBatches, s.FaultedBytes = f.faults, f.batches, f.faultedBytes
+		s.H2DBytes, s.D2HBytes = f.h2dBytes, f.d2hBytes
+		s.DroppedEvents = int64(f.source.Dropped())
+	}
+	return s
+}
+
+// ResetPeaks makes the present the peak.
+func (l *Live) ResetPeaks() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.plain.ResetPeaks()
+	l.counts.livePeak, l.counts.reservedPeak = l.liveBytes(), l.reservedBytes()
+}
+
+func (l *Live) liveBytes() int64 {
+	n := l.plain.Stats().LiveBytes
+	if l.runtime != nil {
+		n += l.runtime.LiveBytes()
+	}
+	return n
+}
+
+func (l *Live) reservedBytes() int64 {
+	n := l.plainBytes
+	if l.runtime != nil {
+		n += l.runtime.ReservedBytes()
+	}
+	return n
+}
+
+func zapBytes(key string, n int64) zap.Field { return zap.Int64(key, n) }
+
+// availableHostBytes is what the system says can be allocated without swapping;
+// 0 when it does not say.
+func availableHostBytes() int64 {
+	f, err := os.Open("/proc/meminfo")
+	if err != nil {
+		return 0
+	}
+	defer f.Close()
+	for s := bufio.NewScanner(f); s.Scan(); {
+		if rest, ok := strings.CutPrefix(s.Text(), "MemAvailable:"); ok {
+			kib, err := strconv.ParseInt(strings.TrimSuffix(strings.TrimSpace(rest), " kB"), 10, 64)
+			if err != nil {
+				return 0
+			}
+			return kib << 10
+		}
+	}
+	return 0
+}

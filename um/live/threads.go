@@ -1,0 +1,166 @@
+package live
+
+import (
+	"fmt"
+	"runtime"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/penstock-gpu/penstock/internal/hook"
+	"github.com/penstock-gpu/penstock/um"
+	"github.com/penstock-gpu/penstock/um/managed"
+)
+
+// drain hands the hook's records to the runtime. The caller holds the lock.
+func (l *Live) drain() (n int) {
+	if l.hook == nil || l.runtime == nil {
+		return 0
+	}
+	return l.hook.Drain(func(rec *hook.Record) {
+		for _, s := range l.sinks {
+			s.Record(rec, l.hook.FunctionName(rec.ID))
+		}
+		if rec.Flags&hook.FlagCaptured != 0 {
+			return // it runs when its graph is launched, and is reported then
+		}
+		op := um.Op{
+			Seq: rec.Seq, Stream: l.opStream(rec.Stream), Signature: l.signature(rec),
+			Slots: rec.Slots, Gated: rec.Flags&hook.FlagGated != 0,
+		}
+		if rec.Kind == hook.Launch {
+			op.Name = l.hook.FunctionName(rec.ID)
+		}
+		l.runtime.Op(op)
+	})
+}
+
+// opStream is the runtime's number for one of the hook's stream indices.
+func (l *Live) opStream(index int) int {
+	for len(l.hookStreams) <= index {
+		l.hookStreams = append(l.hookStreams, -1)
+	}
+	if l.hookStreams[index] < 0 {
+		var handle uint64
+		if s := l.hook.Streams(); index < len(s) {
+			handle = s[index]
+		}
+		id := l.streamID(handle)
+		l.hookStreams[index], l.ownStreams[id] = id, index
+	}
+	return l.hookStreams[index]
+}
+
+// signature identifies an operation without its addresses.
+func (l *Live) signature(rec *hook.Record) uint64 {
+	const k = 0x9e3779b97f4a7c15
+	x := uint64(rec.Kind)<<56 ^ uint64(rec.ID)<<16 ^ uint64(len(rec.Slots))
+	x *= k
+	return x ^ x>>31
+}
+
+// progress reads the streams' progress words. The caller holds the lock.
+func (l *Live) progress() {
+	if l.progressWords == 0 {
+		return
+	}
+	head := l.hook.Head()
+	for i, id := range l.hookStreams {
+		if id < 0 {
+			continue
+		}
+		low := l.hook.Progress(i)
+		seq := head&^0xffffffff | uint64(low)
+		if seq > head {
+			if seq < 1<<32 {
+				continue
+			}
+			seq -= 1 << 32
+		}
+		l.runtime.Progress(id, seq)
+	}
+}
+
+// loop feeds the runtime.
+func (l *Live) loop() {
+	defer l.threads.Done()
+	runtime.LockOSThread()
+	if err := l.driver.BindThread(); err != nil {
+		l.mu.Lock()
+		l.fail(err)
+		l.mu.Unlock()
+		return
+	}
+	for {
+		l.mu.Lock()
+		if l.closing || l.failed != nil {
+			l.mu.Unlock()
+			return
+		}
+		before := l.runtime.Epoch()
+		l.drain()
+		l.progress()
+		l.feedFaults()
+		if l.runtime.Epoch() != before {
+			l.work.Broadcast()
+		}
+		wait := idleWait
+		if l.runtime.Queued() > 0 {
+			wait = busyWait
+			if l.runtime.Held() && time.Since(l.lastMove) > watchdogPatience {
+				l.fail(fmt.Errorf("a launch has been held back for %s without any move being made", watchdogPatience))
+			}
+		} else {
+			l.lastMove = time.Now()
+		}
+		l.mu.Unlock()
+		l.hook.Wait(wait)
+	}
+}
+
+// worker carries out the moves of one direction.
+func (l *Live) worker(d um.Direction) {
+	defer l.threads.Done()
+	runtime.LockOSThread()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if err := l.driver.BindThread(); err != nil {
+		l.fail(err)
+		return
+	}
+	mover, err := managed.New(l.driver)
+	if err != nil {
+		l.fail(err)
+		return
+	}
+	defer func() {
+		if err := mover.Close(); err != nil {
+			l.log.Debug("closing a mover", zap.Error(err))
+		}
+	}()
+	for !l.closing && l.failed == nil {
+		l.drain() // what is already queued decides better than what was known before
+		m, ok := l.runtime.Next(d)
+		if !ok {
+			l.work.Wait()
+			continue
+		}
+		l.mu.Unlock()
+		began := l.driver.Now()
+		err := mover.Do(m)
+		ended := l.driver.Now()
+		l.mu.Lock()
+		l.lastMove = time.Now()
+		if err != nil {
+			l.fail(err)
+			return
+		}
+		l.progress()
+		l.runtime.Done(m)
+		l.counts.moved(m, ended-began)
+		for _, s := range l.sinks {
+			s.Move(m, began, ended)
+		}
+		l.work.Broadcast()
+	}
+}

@@ -1,0 +1,438 @@
+package um
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/penstock-gpu/penstock/correlate"
+	"github.com/penstock-gpu/penstock/cuda"
+)
+
+// Process is what a Runtime needs from the process around it: the launch hook
+// of a real one, or the replayer of a simulated one.
+type Process interface {
+	// Publish says which slot owns a run of addresses and whether it is wholly on the device.
+	Publish(slot uint32, r cuda.Range, resident bool)
+	// Withdraw ends a slot's ownership.
+	Withdraw(slot uint32, r cuda.Range)
+	// SetResident updates a published slot.
+	SetResident(slot uint32, resident bool)
+	// OpenGate lets a stream run up to and including an operation.
+	OpenGate(stream int, seq uint64)
+	// Now is the time, for accounting.
+	Now() time.Duration
+}
+
+// Op is an operation queued on a stream: a launch, a copy or a fill.
+type Op struct {
+	Seq       uint64 // ascending over all streams
+	Stream    int    // stream index
+	Signature uint64 // the same whenever the same work is done: kernel and shape, no addresses
+	Slots     []uint32
+	Gated     bool   // it waits on its stream for OpenGate
+	Name      string // for messages; may be empty
+}
+
+// op is a queued operation.
+type op struct {
+	position int64
+	seq      uint64
+	stream   int
+	gated    bool
+	open     bool
+	done     bool
+	name     string
+	tensors  []*tensor
+}
+
+// Errors.
+var (
+	ErrOutOfMemory = errors.New("out of memory")
+	ErrNotOurs     = errors.New("not an address that Penstock handed out")
+)
+
+// Runtime is the engine. See the package comment.
+type Runtime struct {
+	config  Config
+	process Process
+	arena   *arena
+	history *correlate.History
+	tables  *correlate.Tables
+
+	byPtr     map[cuda.Ptr]*tensor
+	slots     []*tensor // by slot; slot 0 is unused
+	freeSlots []uint32
+	foretold  []bool // by slot: the deepum tables predict it for the next kernels
+
+	pending  []*op
+	progress []uint64 // by stream: finished up to this seq
+	lastSeq  uint64
+
+	plainBytes int64 // device memory taken outside the arena
+	liveBlocks int32
+	liveBytes  int64
+	arriving   int32     // blocks in fetch and populate moves
+	leaving    int32     // blocks in evict, discard and displacing moves
+	gated      []([]*op) // by stream: gated operations whose gate is closed, in order
+	recency    *recency  // driver's eviction order; nil unless DriverEvicts
+
+	plan            plan
+	epoch           uint64 // counts events that may change what to do
+	stalledAt       time.Duration
+	stalled         *op
+	stalledForSpace bool
+	stats           Stats
+}
+
+// Stats counts what a Runtime did.
+type Stats struct {
+	FetchedBytes                            int64
+	EvictedBytes                            int64
+	DiscardedBytes                          int64
+	PopulatedBytes                          int64
+	Fetches, Evictions, Discards, Populates int64
+
+	LiveBytes, LivePeakBytes         int64
+	ResidentBytes, ResidentPeakBytes int64 // managed blocks on the device
+	PlainBytes                       int64
+
+	Ops, GatedOps int64
+	LateOps       int64 // operations let go although a tensor was missing: they fault
+	OversizeOps   int64 // operations whose own access set exceeds the budget
+	OversizeName  string
+	OversizeBytes int64
+	Stall         time.Duration // streams waited at a gate with nothing before it
+	StallForSpace time.Duration // of it, waiting for an eviction
+	History       correlate.HistoryStats
+}
+
+// New returns a Runtime over an arena of managed address space.
+func New(c Config, p Process, arenaBase cuda.Ptr) *Runtime {
+	c = c.withDefaults()
+	r := &Runtime{
+		config: c, process: p,
+		arena:   newArena(arenaBase, c.ArenaBytes),
+		history: correlate.NewHistory(correlate.HistoryConfig{}),
+		byPtr:   make(map[cuda.Ptr]*tensor),
+		slots:   make([]*tensor, 1), foretold: make([]bool, 1),
+	}
+	if c.Policy.Fetch == FetchTables {
+		r.tables = correlate.NewTables(correlate.TablesConfig{})
+	}
+	if c.DriverEvicts {
+		r.recency = newRecency(r.arena.blocks)
+	}
+	return r
+}
+
+func blocksOf(bytes int64) int32 { return int32((bytes + BlockBytes - 1) / BlockBytes) }
+
+func (r *Runtime) passed(m streamSeq) bool {
+	return m.stream < len(r.progress) && r.progress[m.stream] >= m.seq
+}
+
+// Malloc allocates for work on a stream.
+func (r *Runtime) Malloc(bytes int64, stream int) (cuda.Ptr, error) {
+	if bytes <= 0 || bytes > int64(r.arena.blocks)*BlockBytes {
+		return 0, r.outOfMemory(bytes)
+	}
+	n := blocksOf(bytes)
+	if limit := r.config.BudgetBytes + r.config.HostBudgetBytes; r.config.HostBudgetBytes > 0 &&
+		int64(r.liveBlocks+n)*BlockBytes+r.plainBytes > limit {
+		return 0, r.outOfMemory(bytes)
+	}
+	first, ok := r.arena.place(n, stream, r.config.Policy.DeadKnown, r.passed)
+	if !ok {
+		return 0, r.outOfMemory(bytes)
+	}
+	r.arena.take(first, n)
+	t := &tensor{first: first, n: n, bytes: bytes, stream: stream, instance: r.history.Alloc(int64(n) * BlockBytes)}
+	for b := first; b < first+n; b++ {
+		r.arena.owner[b] = t
+		if r.arena.onDevice[b] {
+			t.present++
+		}
+	}
+	if k := len(r.freeSlots); k > 0 {
+		t.slot = r.freeSlots[k-1]
+		r.freeSlots = r.freeSlots[:k-1]
+		r.slots[t.slot] = t
+	} else {
+		t.slot = uint32(len(r.slots))
+		r.slots = append(r.slots, t)
+		r.foretold = append(r.foretold, false)
+	}
+	p := r.arena.ptr(first)
+	r.byPtr[p] = t
+	r.liveBlocks += n
+	r.liveBytes += bytes
+	r.stats.LivePeakBytes = max(r.stats.LivePeakBytes, r.liveBytes)
+	r.process.Publish(t.slot, cuda.Range{Base: p, Bytes: int64(n) * BlockBytes}, t.present == t.n)
+	r.epoch++
+	return p, nil
+}
+
+func (r *Runtime) outOfMemory(bytes int64) error {
+	return fmt.Errorf("%w: %d bytes asked for, %d live; the device budget is %d bytes and the host budget %d bytes (largest free range %d): raise --budget or --host-budget",
+		ErrOutOfMemory, bytes, r.liveBytes, r.config.BudgetBytes, r.config.HostBudgetBytes, int64(r.arena.largestFree())*BlockBytes)
+}
+
+// RecordStream says that work on another stream uses the allocation.
+func (r *Runtime) RecordStream(p cuda.Ptr, stream int) error {
+	t := r.byPtr[p]
+	if t == nil {
+		return ErrNotOurs
+	}
+	if stream == t.stream {
+		return nil
+	}
+	for _, s := range t.others {
+		if s == stream {
+			return nil
+		}
+	}
+	t.others = append(t.others, stream)
+	return nil
+}
+
+// Owns says whether an address is in the arena.
+func (r *Runtime) Owns(p cuda.Ptr) bool { return r.arena.contains(p) }
+
+// Free ends an allocation's life. Work already queued may still use it.
+func (r *Runtime) Free(p cuda.Ptr) error {
+	t := r.byPtr[p]
+	if t == nil {
+		return fmt.Errorf("%w: %#x", ErrNotOurs, uint64(p))
+	}
+	delete(r.byPtr, p)
+	r.process.Withdraw(t.slot, cuda.Range{Base: p, Bytes: int64(t.n) * BlockBytes})
+	r.slots[t.slot] = nil
+	r.foretold[t.slot] = false
+	r.freeSlots = append(r.freeSlots, t.slot)
+	r.history.Free(t.instance)
+	r.liveBlocks -= t.n
+	r.liveBytes -= t.bytes
+	// Idle once each stream has finished an operation queued after this moment.
+	t.freeSeq = r.lastSeq + 1
+	for _, s := range t.others {
+		t.freeOthers = append(t.freeOthers, streamSeq{s, t.freeSeq})
+	}
+	t.freed = true
+	if t.arriving+t.leaving == 0 {
+		r.release(t)
+	}
+	r.epoch++
+	return nil
+}
+
+// release gives a dead tensor's blocks back.
+func (r *Runtime) release(t *tensor) {
+	a := r.arena
+	for b := t.first; b < t.first+t.n; b++ {
+		a.owner[b] = nil
+		if !a.onDevice[b] && t.named {
+			a.stale[b] = true
+		}
+	}
+	a.give(t.first, t.n, t.stream, t.freeSeq, t.freeOthers)
+}
+
+// Op reports an operation in the order of queueing.
+func (r *Runtime) Op(o Op) {
+	r.stats.Ops++
+	r.lastSeq = max(r.lastSeq, o.Seq)
+	for len(r.progress) <= o.Stream {
+		r.progress = append(r.progress, 0)
+	}
+	x := &op{position: r.history.Now(), seq: o.Seq, stream: o.Stream, gated: o.Gated, name: o.Name}
+	touched := make([]correlate.InstanceID, 0, len(o.Slots))
+	var blocks int32
+	for _, s := range o.Slots {
+		if int(s) >= len(r.slots) || r.slots[s] == nil {
+			continue
+		}
+		t := r.slots[s]
+		x.tensors = append(x.tensors, t)
+		touched = append(touched, t.instance)
+		blocks += t.n
+	}
+	r.history.Observe(o.Signature, touched)
+	for _, t := range x.tensors {
+		t.queued = append(t.queued, x.position)
+		t.lastUse = x.position
+		t.named = true
+		t.predictedVersion = 0
+	}
+	if bytes := int64(blocks)*BlockBytes + r.plainBytes; bytes > r.config.BudgetBytes {
+		r.stats.OversizeOps++
+		if bytes > r.stats.OversizeBytes {
+			r.stats.OversizeBytes, r.stats.OversizeName = bytes, o.Name
+		}
+	}
+	if r.tables != nil {
+		r.learnTables(o.Signature, x)
+	}
+	r.pending = append(r.pending, x)
+	if x.gated {
+		r.stats.GatedOps++
+		for len(r.gated) <= x.stream {
+			r.gated = append(r.gated, nil)
+		}
+		r.gated[x.stream] = append(r.gated[x.stream], x)
+	} else {
+		r.letGo(x)
+	}
+	r.epoch++
+	r.openGates()
+}
+
+// letGo marks an operation as free to run: its tensors must stay until it has.
+func (r *Runtime) letGo(x *op) {
+	x.open = true
+	for _, t := range x.tensors {
+		t.open++
+	}
+}
+
+// Progress reports that a stream has finished every operation up to seq.
+func (r *Runtime) Progress(stream int, seq uint64) {
+	for len(r.progress) <= stream {
+		r.progress = append(r.progress, 0)
+	}
+	if seq <= r.progress[stream] {
+		return
+	}
+	r.progress[stream] = seq
+	for _, x := range r.pending {
+		if x.seq > seq {
+			break
+		}
+		if x.stream != stream || x.done {
+			continue
+		}
+		x.done = true
+		if !x.open { // it ran although its gate was not opened here: the wait was given up
+			r.letGo(x)
+			r.dropGated(x)
+		}
+		for _, t := range x.tensors {
+			t.open--
+			for len(t.queued) > 0 && t.queued[0] <= x.position {
+				t.queued = t.queued[1:]
+			}
+		}
+	}
+	k := 0
+	for k < len(r.pending) && r.pending[k].done {
+		k++
+	}
+	if k > 0 {
+		r.pending = append(r.pending[:0], r.pending[k:]...)
+	}
+	r.epoch++
+	r.openGates()
+}
+
+// Epoch changes with every event that may change what to do.
+func (r *Runtime) Epoch() uint64 { return r.epoch }
+
+// Queued is how many operations are queued and not finished.
+func (r *Runtime) Queued() int { return len(r.pending) }
+
+// Held says whether any operation is held back.
+func (r *Runtime) Held() bool { return r.head() != nil }
+
+// Reserved says that operations up to seq have been queued, though perhaps not reported yet.
+func (r *Runtime) Reserved(seq uint64) { r.lastSeq = max(r.lastSeq, seq) }
+
+// SetPlainBytes says how much device memory is taken outside the arena.
+func (r *Runtime) SetPlainBytes(bytes int64) {
+	if r.plainBytes != bytes {
+		r.plainBytes = bytes
+		r.epoch++
+	}
+}
+
+// SetBudget changes the device budget.
+func (r *Runtime) SetBudget(bytes int64) {
+	r.config.BudgetBytes = bytes
+	r.epoch++
+}
+
+// Stats reports counters.
+func (r *Runtime) Stats() Stats {
+	s := r.stats
+	s.LiveBytes = r.liveBytes
+	s.PlainBytes = r.plainBytes
+	s.ResidentBytes = int64(r.arena.resident) * BlockBytes
+	s.History = r.history.Stats()
+	return s
+}
+
+// Check recounts the ledger and returns what does not add up.
+func (r *Runtime) Check() error {
+	var resident, freeResident, free, live, liveResident, moving int32
+	for _, on := range r.arena.onDevice {
+		if on {
+			resident++
+		}
+	}
+	for i := range r.arena.free {
+		e := &r.arena.free[i]
+		free += e.n
+		for b := e.first; b < e.end(); b++ {
+			if r.arena.onDevice[b] != e.onDevice {
+				return fmt.Errorf("free block %d: the extent says on device %t, the ledger %t", b, e.onDevice, r.arena.onDevice[b])
+			}
+		}
+		if e.onDevice {
+			freeResident += e.n
+		}
+		if i > 0 && r.arena.free[i-1].end() > e.first {
+			return fmt.Errorf("free extents overlap at block %d", e.first)
+		}
+	}
+	for _, t := range r.byPtr {
+		live += t.n
+		var present int32
+		for b := t.first; b < t.first+t.n; b++ {
+			if r.arena.onDevice[b] {
+				present++
+			}
+		}
+		if present != t.present {
+			return fmt.Errorf("tensor at block %d: %d blocks on the device, the tensor says %d", t.first, present, t.present)
+		}
+		liveResident += present
+	}
+	for _, m := range r.arena.moving {
+		if m {
+			moving++
+		}
+	}
+	switch {
+	case resident != r.arena.resident:
+		return fmt.Errorf("%d blocks on the device, the ledger says %d", resident, r.arena.resident)
+	case freeResident != r.arena.freeOnDevice:
+		return fmt.Errorf("%d free blocks on the device, the ledger says %d", freeResident, r.arena.freeOnDevice)
+	case live != r.liveBlocks:
+		return fmt.Errorf("%d live blocks, the ledger says %d", live, r.liveBlocks)
+	case moving == 0 && live+free != r.arena.blocks:
+		return fmt.Errorf("%d live and %d free blocks of %d", live, free, r.arena.blocks)
+	case moving == 0 && liveResident+freeResident != resident:
+		return fmt.Errorf("%d live and %d free blocks on the device, %d in all", liveResident, freeResident, resident)
+	case moving == 0 && (r.arriving != 0 || r.leaving != 0):
+		return fmt.Errorf("nothing moves, yet %d blocks arriving and %d leaving", r.arriving, r.leaving)
+	}
+	return nil
+}
+
+// LiveBytes are the bytes of live tensors, as asked for.
+func (r *Runtime) LiveBytes() int64 { return r.liveBytes }
+
+// ReservedBytes are the bytes of live tensors in whole blocks, and of free
+// blocks that are kept on the device.
+func (r *Runtime) ReservedBytes() int64 {
+	return int64(r.liveBlocks+r.arena.freeOnDevice) * BlockBytes
+}
