@@ -19,6 +19,7 @@ type Native struct {
 	device  C.int
 	context C.uintptr_t
 	numa    C.int // the host NUMA node closest to the device
+	devices int   // that this process sees
 	info    DeviceInfo
 	caps    Capabilities
 	granule int64

@@ -177,6 +177,29 @@ func TestCapabilities(t *testing.T) {
 	}
 }
 
+func TestProbeTakesNoContext(t *testing.T) {
+	library, calls := stub(t, "DEVICES=3")
+	s, err := Probe(Options{Library: library, Ordinal: 2})
+	if err != nil || s.Devices != 3 || s.Info.Name != "Stub 2" || !s.Capabilities.VirtualMemory {
+		t.Errorf("%+v, %v", s, err)
+	}
+	expect(t, calls, "")
+	if _, err := Probe(Options{Library: library, Ordinal: 3}); !errors.Is(err, ErrNoDevice) {
+		t.Errorf("a device too many: %v", err)
+	}
+}
+
+func TestOpenTakesAndGivesBackTheContext(t *testing.T) {
+	library, calls := stub(t)
+	n, err := OpenNative(Options{Library: library})
+	if err != nil {
+		t.Fatal(err)
+	}
+	expect(t, calls, "retain 0")
+	check1(t, n.Close())
+	expect(t, calls, "release 0")
+}
+
 func TestMissingFunctionsAnswer(t *testing.T) {
 	n, calls := open(t, Options{}, "NO_MANAGED", "NO_BATCH", "NO_VMM")
 	if _, err := n.MemAllocManaged(1); !errors.Is(err, ErrNotSupported) {

@@ -40,14 +40,30 @@ func Open(o Options) (Driver, error) {
 func OpenNative(o Options) (*Native, error) {
 	n := &Native{fn: (*C.psk_driver)(C.calloc(1, C.sizeof_psk_driver)), start: time.Now()}
 	n.managed.limitBytes = o.ManagedLimitBytes
-	if err := n.open(o); err != nil {
+	if err := n.prepare(o); err != nil {
 		C.free(unsafe.Pointer(n.fn))
 		return nil, err
+	}
+	if err := check(C.psk_cuDevicePrimaryCtxRetain(n.fn, &n.context, n.device), "cuDevicePrimaryCtxRetain"); err != nil {
+		C.free(unsafe.Pointer(n.fn))
+		return nil, &OpenError{Reason: ErrUnavailable, What: fmt.Sprintf("no context on device %d (%v)", o.Ordinal, err),
+			Do: "check that the GPU is healthy, not in exclusive use and not out of memory (nvidia-smi)", Cause: err}
 	}
 	return n, nil
 }
 
-func (n *Native) open(o Options) error {
+// Probe is what Open would find, without taking a context: it costs no device memory.
+func Probe(o Options) (Survey, error) {
+	n := &Native{fn: (*C.psk_driver)(C.calloc(1, C.sizeof_psk_driver))}
+	defer C.free(unsafe.Pointer(n.fn))
+	if err := n.prepare(o); err != nil {
+		return Survey{}, err
+	}
+	return Survey{Devices: n.devices, Info: n.info, Capabilities: n.caps}, nil
+}
+
+// prepare does all of Open but take the context.
+func (n *Native) prepare(o Options) error {
 	missing, err := n.load(o)
 	if err != nil {
 		return err
@@ -75,10 +91,6 @@ func (n *Native) open(o Options) error {
 		return err
 	}
 	n.probe()
-	if err := check(C.psk_cuDevicePrimaryCtxRetain(n.fn, &n.context, n.device), "cuDevicePrimaryCtxRetain"); err != nil {
-		return &OpenError{Reason: ErrUnavailable, What: fmt.Sprintf("no context on device %d (%v)", o.Ordinal, err),
-			Do: "check that the GPU is healthy, not in exclusive use and not out of memory (nvidia-smi)", Cause: err}
-	}
 	return nil
 }
 
@@ -174,7 +186,7 @@ func (n *Native) selectDevice(ordinal int) error {
 	if err := check(C.psk_cuDeviceGet(n.fn, &n.device, C.int(ordinal)), "cuDeviceGet"); err != nil {
 		return initError(err.(*Error))
 	}
-	n.info.Ordinal = ordinal
+	n.devices, n.info.Ordinal = int(count), ordinal
 	var name [256]C.char
 	if C.psk_cuDeviceGetName(n.fn, &name[0], C.int(len(name)-1), n.device) == 0 {
 		n.info.Name = C.GoString(&name[0])

@@ -25,6 +25,13 @@ type Options struct {
 	Resolve func(name string) unsafe.Pointer
 }
 
+// Survey is what Probe finds.
+type Survey struct {
+	Devices      int // that this process sees
+	Info         DeviceInfo
+	Capabilities Capabilities
+}
+
 // ManagedEngineError says why memory beyond the device cannot be had through
 // unified memory on a device with these capabilities; nil when it can.
 func ManagedEngineError(c Capabilities) error {
