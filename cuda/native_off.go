@@ -9,4 +9,4 @@ func Open(Options) (Driver, error) { return nil, errNoBinding }
 func Probe(Options) (Survey, error) { return Survey{}, errNoBinding }
 
 var errNoBinding = &OpenError{Reason: ErrUnavailable, What: "this build has no CUDA driver binding",
-		Do: "build on Linux with CGO_ENABLED=1, or use `penstock simulate`"}
+	Do: "build on Linux with CGO_ENABLED=1, or use `penstock simulate`"}
