@@ -12,10 +12,11 @@ import (
 // Geometry of a plot, in SVG user units. The view box is narrow enough for its
 // text to be readable on a telephone.
 const (
-	chartWidth  = 440.0
+	wideWidth   = 440.0 // of plots that hold every policy
+	narrowWidth = 350.0 // of plots of one policy, more of which stand in a line
 	chartHeight = 230.0
 	plotLeft    = 46.0
-	plotRight   = chartWidth - 14
+	rightMargin = 14.0
 	plotTop     = 16.0
 	plotBottom  = chartHeight - 34
 )
@@ -79,8 +80,8 @@ func (s scale) at(v float64) float64 {
 	return s.from + (s.to-s.from)*min(max(v/s.limit, 0), 1)
 }
 
-func xScale(limit float64) scale { return scale{limit, plotLeft, plotRight} }
-func yScale(limit float64) scale { return scale{limit, plotBottom, plotTop} }
+func xScale(limit, width float64) scale { return scale{limit, plotLeft, width - rightMargin} }
+func yScale(limit float64) scale        { return scale{limit, plotBottom, plotTop} }
 
 func position(v float64) string { return strconv.FormatFloat(math.Round(v*10)/10, 'f', -1, 64) }
 
@@ -115,12 +116,19 @@ func ticks(s scale, unit float64, n int) []tick {
 	return out
 }
 
-// newChart is an empty plot over [0, xLimit] x [0, yLimit].
-func newChart(title string, xLimit, xUnit float64, xLabel string, yLimit, yUnit float64, yLabel string) chart {
+// axis is one dimension of a plot: from 0 to limit, labelled in a unit.
+type axis struct {
+	limit float64
+	unit  float64
+	label string
+}
+
+// newChart is an empty plot.
+func newChart(title string, width float64, x, y axis) chart {
 	return chart{
-		Title: title, XLabel: xLabel, YLabel: yLabel,
-		XTicks: ticks(xScale(xLimit), xUnit, 6), YTicks: ticks(yScale(yLimit), yUnit, 4),
-		Width: chartWidth, Height: chartHeight, Left: plotLeft, Right: plotRight, Top: plotTop, Bottom: plotBottom,
+		Title: title, XLabel: x.label, YLabel: y.label,
+		XTicks: ticks(xScale(x.limit, width), x.unit, 6), YTicks: ticks(yScale(y.limit), y.unit, 5),
+		Width: width, Height: chartHeight, Left: plotLeft, Right: width - rightMargin, Top: plotTop, Bottom: plotBottom,
 	}
 }
 

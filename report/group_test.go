@@ -180,7 +180,7 @@ func TestTicks(t *testing.T) {
 		{0, 1, 4, "0"},
 	} {
 		var labels []string
-		for _, k := range ticks(xScale(test.limit), test.unit, test.n) {
+		for _, k := range ticks(xScale(test.limit, wideWidth), test.unit, test.n) {
 			labels = append(labels, k.Label)
 		}
 		if got := strings.Join(labels, " "); got != test.want {

@@ -301,13 +301,13 @@ func viewPoint(c benchCase, p point, classes classer, id string) pointView {
 
 // viewBars draws iteration time by policy: compute, then the time the GPU waited.
 func viewBars(c benchCase, p point, classes classer, id string) barChart {
-	const rowHeight, thickness, left, right = 37.0, 13.0, 2.0, chartWidth - 2
+	const rowHeight, left, right = 37.0, 2.0, wideWidth - 2
 	longest := 0.0
 	for _, r := range p.rows {
 		longest = max(longest, r.IterationSeconds)
 	}
 	x := scale{longest, left, right}
-	chart := barChart{ID: id + "-bars", Width: chartWidth, Height: rowHeight*float64(len(p.rows)) + 6}
+	chart := barChart{ID: id + "-bars", Width: wideWidth, Height: rowHeight*float64(len(p.rows)) + 6}
 	var words []string
 	for i, r := range p.rows {
 		top := rowHeight * float64(i)
@@ -348,7 +348,7 @@ func progressCharts(c benchCase, p point, classes classer, id string) []chart {
 		longest = max(longest, last.Seconds)
 		mostBytes = max(mostBytes, last.H2DBytes, last.D2HBytes)
 	}
-	bytesUnit, bytesOf := unitFor(mostBytes), func(n int64) float64 { return float64(n) }
+	bytesUnit := unitFor(mostBytes)
 	plots := []struct {
 		id, title, unit string
 		yUnit           float64
@@ -357,10 +357,10 @@ func progressCharts(c benchCase, p point, classes classer, id string) []chart {
 		limit           float64
 	}{
 		{"gpu", "Traffic to the GPU", bytesUnit.name, bytesUnit.bytes,
-			func(s replay.Sample) float64 { return bytesOf(s.H2DBytes) },
+			func(s replay.Sample) float64 { return float64(s.H2DBytes) },
 			func(v float64) string { return bytesUnit.in(int64(v)) }, float64(mostBytes)},
 		{"host", "Traffic to the host", bytesUnit.name, bytesUnit.bytes,
-			func(s replay.Sample) float64 { return bytesOf(s.D2HBytes) },
+			func(s replay.Sample) float64 { return float64(s.D2HBytes) },
 			func(v float64) string { return bytesUnit.in(int64(v)) }, float64(mostBytes)},
 		{"stall", "Stalls", c.time.name, c.time.seconds,
 			func(s replay.Sample) float64 { return s.StallSeconds },
@@ -372,9 +372,9 @@ func progressCharts(c benchCase, p point, classes classer, id string) []chart {
 		for _, r := range rows {
 			limit = max(limit, plot.value(r.Timeline[len(r.Timeline)-1]))
 		}
-		ch := newChart(plot.title, longest, c.time.seconds, "time ("+c.time.name+")", limit*1.04, plot.yUnit, plot.unit)
+		ch := newChart(plot.title, wideWidth, axis{longest, c.time.seconds, "time (" + c.time.name + ")"}, axis{limit * 1.04, plot.yUnit, plot.unit})
 		ch.ID = id + "-" + plot.id
-		x, y := xScale(longest), yScale(limit*1.04)
+		x, y := xScale(longest, wideWidth), yScale(limit*1.04)
 		shares := []float64{0, 0.25, 0.5, 0.75, 1}
 		ch.Data.Head = []string{"policy", "start", "25 %", "50 %", "75 %", "end", "iteration"}
 		var words []string
@@ -414,9 +414,9 @@ func memoryCharts(c benchCase, p point, classes classer, id string) []chart {
 	var out []chart
 	for i, r := range rows {
 		last := r.Timeline[len(r.Timeline)-1].Seconds
-		ch := newChart(r.label, last, c.time.seconds, "time ("+c.time.name+")", limit, c.bytes.bytes, c.bytes.name)
+		ch := newChart(r.label, narrowWidth, axis{last, c.time.seconds, "time (" + c.time.name + ")"}, axis{limit, c.bytes.bytes, c.bytes.name})
 		ch.ID = fmt.Sprintf("%s-memory%d", id, i+1)
-		x, y := xScale(last), yScale(limit)
+		x, y := xScale(last, narrowWidth), yScale(limit)
 		samples := thin(r.Timeline, keptMoments)
 		resident := path(samples, x, y, func(s replay.Sample) float64 { return float64(s.ResidentBytes) })
 		live := path(samples, x, y, func(s replay.Sample) float64 { return float64(s.LiveBytes) })
