@@ -28,9 +28,9 @@
 // # What it may not do
 //
 // It is a bound for programs that must stay correct. Memory that has not been
-// freed keeps its contents even when the trace never uses it again. Every
-// touched byte counts as written, since a trace imported from kernel
-// parameters does not tell reads from writes. The budget is never exceeded:
+// freed keeps its contents even when the trace never uses it again. Touched
+// memory counts as written unless the trace says that it was only read (one
+// imported from kernel parameters never does). The budget is never exceeded:
 // what comes in occupies space from the start of its copy, what goes out until
 // the end of it. An allocation occupies nothing before its first use.
 // Allocations below [Options.SmallBytes], and those that no launch was ever

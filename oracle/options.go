@@ -6,7 +6,7 @@ import (
 
 // Defaults of the optional fields of [Options].
 const (
-	DefaultPieceBytes = 32 << 20
+	DefaultPieceBytes = 16 << 20
 	DefaultSmallBytes = 1 << 20
 )
 
@@ -14,7 +14,7 @@ const (
 type Options struct {
 	BudgetBytes       int64   // device memory for everything the trace allocates
 	H2DBytesPerSecond float64 // rate of copies to the device
-	D2HBytesPerSecond float64 // rate of copies to the host
+	D2HBytesPerSecond float64 // rate of copies to the host; math.Inf(1) makes eviction free
 	Duplex            bool    // both directions at once; false: one bus, shared in time
 	BlockBytes        int64   // granularity of residency: sizes round up to it in the budget; 0 or 1 is exact
 	PieceBytes        int64   // a tensor moves in pieces of at most this; 0 is DefaultPieceBytes

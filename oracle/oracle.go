@@ -6,13 +6,14 @@ import (
 	"github.com/penstock-gpu/penstock/trace"
 )
 
-// RunEvents is [Run] on a trace's events.
-func RunEvents(events []trace.Event, o Options) (Result, error) {
+// Run computes the bound for a trace. A launch that does not fit the budget by
+// itself is a [*BudgetError].
+func Run(t *trace.Trace, o Options) (Result, error) {
 	o, err := o.withDefaults()
 	if err != nil {
 		return Result{}, err
 	}
-	p, err := newProgram(events, o)
+	p, err := newProgram(t, o)
 	if err != nil {
 		return Result{}, err
 	}

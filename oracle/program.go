@@ -3,7 +3,7 @@ package oracle
 import (
 	"errors"
 	"fmt"
-	"strings"
+	"math"
 
 	"github.com/penstock-gpu/penstock/trace"
 )
@@ -24,6 +24,7 @@ type launch struct {
 	seconds     float64
 	items       []int32 // what it touches, each once
 	next        []int32 // parallel to items: the next position that touches it, or never
+	reads       []bool  // parallel to items: known to be only read
 	pinnedBytes int64   // what never moves, at its largest since the launch before
 	liveBytes   int64   // everything allocated
 	name        string
@@ -47,41 +48,25 @@ type allocation struct {
 	pieces int32
 }
 
+// maxPieces bounds the items of one allocation, whatever its size.
+const maxPieces = 4096
+
 var errNoIteration = errors.New("oracle: the trace has no full iteration: it needs a mark named iter0, iter1, … and a mark after it")
 
-// lastIteration finds the events of the last full iteration.
-func lastIteration(events []trace.Event) (from, to int, err error) {
-	from, to = -1, -1
-	open := -1
-	for i, event := range events {
-		if event.Kind != trace.KindMark {
-			continue
-		}
-		if open >= 0 {
-			from, to = open, i
-		}
-		open = -1
-		if strings.HasPrefix(event.Name, "iter") {
-			open = i
-		}
-	}
-	if from < 0 {
-		return 0, 0, errNoIteration
-	}
-	return from, to, nil
-}
-
 // newProgram turns events into launches and items.
-func newProgram(events []trace.Event, o Options) (*program, error) {
-	from, to, err := lastIteration(events)
-	if err != nil {
-		return nil, err
+func newProgram(t *trace.Trace, o Options) (*program, error) {
+	iterations := t.Iterations()
+	if len(iterations) == 0 {
+		return nil, errNoIteration
 	}
+	events := t.Events
+	from, to := iterations[len(iterations)-1].First, iterations[len(iterations)-1].End
+	p := &program{}
 	recorded := len(events)
-	repeats := false
-	if !o.NoRepeat {
-		if events, repeats = repeated(events, from, to); repeats {
-			recorded = to + 1
+	if !o.NoRepeat && len(iterations) > 1 {
+		before := iterations[len(iterations)-2]
+		if events, p.repeats = repeated(events, before.First, before.End, from, to); p.repeats {
+			recorded = to
 		}
 	}
 	// What no launch was seen to touch may be touched unseen, so it stays.
@@ -93,7 +78,6 @@ func newProgram(events []trace.Event, o Options) (*program, error) {
 			}
 		}
 	}
-	p := &program{repeats: repeats}
 	live := map[uint64]*allocation{}
 	names := map[uint32]string{}
 	lastUse := []int32{}   // per item: the launch that used it last
@@ -111,7 +95,7 @@ func newProgram(events []trace.Event, o Options) (*program, error) {
 			if live[event.Alloc] != nil {
 				return nil, fmt.Errorf("oracle: event %d allocates %d, which is alive already: the trace is damaged", i, event.Alloc)
 			}
-			if event.Bytes < 0 {
+			if event.Bytes < 0 || event.Bytes > math.MaxInt64/4-liveBytes {
 				return nil, fmt.Errorf("oracle: event %d allocates %d bytes: the trace is damaged", i, event.Bytes)
 			}
 			a := &allocation{bytes: event.Bytes, first: int32(len(p.items))}
@@ -126,8 +110,12 @@ func newProgram(events []trace.Event, o Options) (*program, error) {
 				pinnedPeak = max(pinnedPeak, pinnedBytes)
 				continue
 			}
-			for offset := int64(0); offset < a.bytes; offset += o.PieceBytes {
-				bytes := roundUp(min(o.PieceBytes, a.bytes-offset), o.BlockBytes)
+			if a.bytes > o.BudgetBytes {
+				continue // whoever touches it is an error
+			}
+			piece := max(o.PieceBytes, roundUp(a.bytes/maxPieces+1, o.BlockBytes))
+			for offset := int64(0); offset < a.bytes; offset += piece {
+				bytes := roundUp(min(piece, a.bytes-offset), o.BlockBytes)
 				p.items = append(p.items, item{bytes: bytes, copied: min(bytes, a.bytes-offset), firstUse: never, freed: never})
 				lastUse = append(lastUse, never)
 				lastIndex = append(lastIndex, never)
@@ -158,8 +146,13 @@ func newProgram(events []trace.Event, o Options) (*program, error) {
 				if a == nil {
 					continue // a stale pointer: nothing alive is touched
 				}
+				if !a.pinned && a.bytes > o.BudgetBytes {
+					return nil, &BudgetError{Kernel: l.name, NeedBytes: a.bytes, BudgetBytes: o.BudgetBytes}
+				}
+				reads := access.Mode == trace.AccessRead
 				for k := a.first; k < a.first+a.pieces; k++ {
 					if lastUse[k] == at {
+						l.reads[lastIndex[k]] = l.reads[lastIndex[k]] && reads
 						continue
 					}
 					if previous := lastUse[k]; previous != never {
@@ -170,10 +163,17 @@ func newProgram(events []trace.Event, o Options) (*program, error) {
 					lastUse[k], lastIndex[k] = at, int32(len(l.items))
 					l.items = append(l.items, k)
 					l.next = append(l.next, never)
+					l.reads = append(l.reads, reads)
 				}
 			}
 			p.launches = append(p.launches, l)
 		}
+	}
+	if from >= len(events) { // an empty iteration, repeated
+		p.first = len(p.launches)
+	}
+	if to >= len(events) {
+		p.last = len(p.launches)
 	}
 	if p.first == p.last {
 		return nil, errors.New("oracle: the last full iteration has no launches")

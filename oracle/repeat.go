@@ -12,15 +12,8 @@ import (
 // iteration before; its counterpart is the allocation with the same ordinal.
 // It reports false, and the events as they are, when the last two iterations
 // do not allocate alike, since then nothing says what a repetition would touch.
-func repeated(events []trace.Event, from, to int) ([]trace.Event, bool) {
-	before := from - 1
-	for before >= 0 && events[before].Kind != trace.KindMark {
-		before--
-	}
-	if before < 0 {
-		return events, false
-	}
-	earlier, mine := allocations(events[before:from]), allocations(events[from:to])
+func repeated(events []trace.Event, before, beforeEnd, from, to int) ([]trace.Event, bool) {
+	earlier, mine := allocations(events[before:beforeEnd]), allocations(events[from:to])
 	if !slices.EqualFunc(earlier, mine, func(a, b trace.Event) bool { return a.Bytes == b.Bytes }) {
 		return events, false
 	}
@@ -31,7 +24,10 @@ func repeated(events []trace.Event, from, to int) ([]trace.Event, bool) {
 	}
 	var fresh uint64 // above every id used so far
 	for _, event := range events {
-		fresh = max(fresh, event.Alloc+1)
+		fresh = max(fresh, event.Alloc)
+	}
+	if fresh++; fresh == 0 || fresh+uint64(len(mine)) < fresh {
+		return events, false // no ids left
 	}
 	alive := map[uint64]bool{}
 	for _, event := range events[:to] {
@@ -57,8 +53,8 @@ func repeated(events []trace.Event, from, to int) ([]trace.Event, bool) {
 		}
 		return id
 	}
-	result := slices.Clone(events[:to+1])
-	for _, event := range events[from+1 : to] {
+	result := slices.Clone(events[:to])
+	for _, event := range events[from:to] {
 		switch event.Kind {
 		case trace.KindAlloc:
 			event.Alloc = named(event.Alloc)

@@ -32,7 +32,7 @@ func (l *link) idle() bool { return l.gap == never }
 
 // bytesAt is how much had crossed at a moment since the current copy began.
 func (l *link) bytesAt(now float64, bytes int64) float64 {
-	if l.idle() {
+	if l.idle() || now <= l.start {
 		return float64(l.copied)
 	}
 	return float64(l.copied) + float64(bytes)*(now-l.start)/(l.end-l.start)
@@ -47,6 +47,7 @@ type scheduler struct {
 	openAt   [][]int32 // gaps that open when the launch at this position is over
 	gapOf    []int32   // per item: its open gap, or never
 	present  []bool    // per item: occupies space
+	saved    []bool    // per item: the host's copy is up to date
 	slack    *slack
 	now      float64
 	next     int // the launch to start next
@@ -59,10 +60,39 @@ type scheduler struct {
 	inQueue  queue // by next use
 	clean    queue // farthest end first
 
-	starts, ends []float64 // per launch
-	samples      []Sample  // after each launch of the iteration
-	iterH2D      float64   // crossed when the iteration began
-	iterD2H      float64
+	ends    []float64 // per launch
+	samples []Sample  // after each launch of the iteration
+	iterH2D float64   // crossed when the iteration began
+	iterD2H float64
+	audit   func(action) // told of everything that happens; may be nil
+}
+
+// action is one thing that the schedule does at a moment.
+type action struct {
+	what   actionKind
+	now    float64
+	item   int32
+	launch int
+}
+
+type actionKind uint8
+
+const (
+	actLaunch actionKind = iota // a launch starts
+	actEnd                      // and ends
+	actFresh                    // an item takes space for the first time
+	actOut                      // a copy out starts
+	actLeft                     // and ends; the item is still present
+	actDrop                     // an item gives its space back
+	actIn                       // an item takes space and its copy in starts
+	actCame                     // and ends
+)
+
+func (s *scheduler) log(a action) {
+	if s.audit != nil {
+		a.now = s.now
+		s.audit(a)
+	}
 }
 
 func newScheduler(p *program, pl plan, o Options) *scheduler {
@@ -71,10 +101,10 @@ func newScheduler(p *program, pl plan, o Options) *scheduler {
 		openAt:  make([][]int32, len(p.launches)),
 		gapOf:   make([]int32, len(p.items)),
 		present: make([]bool, len(p.items)),
+		saved:   make([]bool, len(p.items)),
 		slack:   newSlack(pl.free),
 		out:     link{bytesPerSecond: o.D2HBytesPerSecond, gap: never},
 		in:      link{bytesPerSecond: o.H2DBytesPerSecond, gap: never},
-		starts:  make([]float64, len(p.launches)),
 		ends:    make([]float64, len(p.launches)),
 	}
 	for i := range s.gapOf {
@@ -152,14 +182,13 @@ func (s *scheduler) arrive() {
 			case gapLeaving, gapKept:
 				s.state[g] = gapOver // its space is given back when the copy ends
 				continue
-			case gapComing:
-				panic("oracle: an item dies while it is being fetched")
 			}
 			s.state[g] = gapOver
 		}
 		if s.present[k] {
 			s.present[k] = false
 			s.used -= s.items[k].bytes
+			s.log(action{what: actDrop, item: k})
 		}
 	}
 }
@@ -187,16 +216,20 @@ func (s *scheduler) startLaunch() bool {
 	if !s.makeRoom(need) {
 		return false
 	}
-	for _, k := range l.items {
+	for j, k := range l.items {
 		if !s.present[k] {
 			s.present[k] = true
 			s.used += s.items[k].bytes
+			s.saved[k] = false
+			s.log(action{what: actFresh, item: k})
+		} else if !l.reads[j] {
+			s.saved[k] = false
 		}
 	}
 	s.pinned = l.pinnedBytes
 	s.running = true
 	s.runEnd = s.now + l.seconds
-	s.starts[s.next] = s.now
+	s.log(action{what: actLaunch, launch: s.next})
 	return true
 }
 
@@ -204,6 +237,7 @@ func (s *scheduler) startLaunch() bool {
 func (s *scheduler) finished() {
 	s.running = false
 	s.ends[s.next] = s.now
+	s.log(action{what: actEnd, launch: s.next})
 	for _, g := range s.openAt[s.next] {
 		gap := &s.gaps[g]
 		s.state[g] = gapQueued
@@ -222,9 +256,6 @@ func (s *scheduler) finished() {
 	}
 }
 
-// position is the first launch that memory taken now is taken from.
-func (s *scheduler) position() int { return s.next }
-
 // makeRoom drops copied-out items until so many bytes are free.
 func (s *scheduler) makeRoom(bytes int64) bool {
 	for s.o.BudgetBytes-s.used-s.pinned < bytes {
@@ -239,6 +270,7 @@ func (s *scheduler) makeRoom(bytes int64) bool {
 		k := s.gaps[top.id].item
 		s.state[top.id] = gapAway
 		s.present[k] = false
+		s.log(action{what: actDrop, item: k})
 		s.used -= s.items[k].bytes
 	}
 	return true
@@ -266,7 +298,12 @@ func (s *scheduler) startOut() bool {
 		return false
 	}
 	s.outQueue.pop()
+	if s.saved[s.gaps[g].item] { // only read since it was last copied out
+		s.saveDone(g)
+		return true
+	}
 	s.state[g] = gapLeaving
+	s.log(action{what: actOut, item: s.gaps[g].item})
 	s.out.begin(g, s.now, s.items[s.gaps[g].item].copied)
 	return true
 }
@@ -281,16 +318,30 @@ func (s *scheduler) left() {
 	k := s.gaps[g].item
 	s.out.gap = never
 	s.out.copied += s.items[k].copied
+	s.saved[k] = true
+	s.log(action{what: actLeft, item: k})
 	switch s.state[g] {
 	case gapLeaving:
-		s.state[g] = gapClean
-		s.clean.push(entry{key: -float64(s.gaps[g].end), id: g})
+		s.saveDone(g)
 	case gapKept:
 		s.state[g] = gapOver
 		s.gapOf[k] = never
 	case gapOver: // died meanwhile
 		s.present[k] = false
+		s.log(action{what: actDrop, item: k})
 		s.used -= s.items[k].bytes
+	}
+}
+
+// saveDone is called when the host's copy of a gap's item is up to date: its
+// space is there for the taking, even before the plan counted on that.
+func (s *scheduler) saveDone(g int32) {
+	gap := &s.gaps[g]
+	s.state[g] = gapClean
+	s.clean.push(entry{key: -float64(gap.end), id: g})
+	if at := int32(s.next); at < gap.deadline {
+		s.slack.take(int(at), int(gap.deadline), -s.items[gap.item].bytes)
+		gap.deadline = at
 	}
 }
 
@@ -298,13 +349,13 @@ func (s *scheduler) left() {
 // next use overflowing.
 func (s *scheduler) affordable(g int32) bool {
 	gap := &s.gaps[g]
-	from := max(s.position(), int(gap.deadline))
+	from := max(s.next, int(gap.deadline))
 	return s.slack.min(from, int(gap.back)) >= s.items[gap.item].bytes
 }
 
 func (s *scheduler) commit(g int32) {
 	gap := &s.gaps[g]
-	s.slack.take(max(s.position(), int(gap.deadline)), int(gap.back), s.items[gap.item].bytes)
+	s.slack.take(max(s.next, int(gap.deadline)), int(gap.back), s.items[gap.item].bytes)
 }
 
 // keep ends, at no cost, the gaps of items that are still here, as long as
@@ -347,6 +398,7 @@ func (s *scheduler) startIn() bool {
 	s.state[g] = gapComing
 	s.present[k] = true
 	s.used += bytes
+	s.log(action{what: actIn, item: k})
 	s.in.begin(g, s.now, s.items[k].copied)
 	return true
 }
@@ -376,6 +428,7 @@ func (s *scheduler) came() {
 	k := s.gaps[g].item
 	s.in.gap = never
 	s.in.copied += s.items[k].copied
+	s.log(action{what: actCame, item: k})
 	s.state[g] = gapOver
 	s.gapOf[k] = never
 }

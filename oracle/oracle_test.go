@@ -1,0 +1,222 @@
+package oracle
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/penstock-gpu/penstock/trace"
+)
+
+const mib = 1 << 20
+
+// script builds a trace from words: "a8" allocates the next id with 8 MiB,
+// "f1" frees 1, "k1,2" is a launch of one second that touches 1 and 2, "r1"
+// one that only reads 1, "i" begins an iteration, "e" ends the last.
+func script(text string) *trace.Trace {
+	tr := &trace.Trace{}
+	add := func(e trace.Event) { tr.Events = append(tr.Events, e) }
+	var allocs uint64
+	marks := 0
+	for _, word := range strings.Fields(text) {
+		var n uint64
+		fmt.Sscan(word[1:], &n)
+		switch word[0] {
+		case 'a':
+			allocs++
+			add(trace.Event{Kind: trace.KindAlloc, Alloc: allocs, Bytes: int64(n) * mib})
+		case 'f':
+			add(trace.Event{Kind: trace.KindFree, Alloc: n})
+		case 'i':
+			add(trace.Event{Kind: trace.KindMark, Name: fmt.Sprint("iter", marks)})
+			marks++
+		case 'e':
+			add(trace.Event{Kind: trace.KindMark, Name: trace.MarkEnd})
+		default:
+			e := trace.Event{Kind: trace.KindLaunch, Duration: time.Second, Function: 7}
+			for _, id := range strings.Split(word[1:], ",") {
+				var alloc uint64
+				fmt.Sscan(id, &alloc)
+				access := trace.Access{Alloc: alloc}
+				if word[0] == 'r' {
+					access.Mode = trace.AccessRead
+				}
+				e.Accesses = append(e.Accesses, access)
+			}
+			add(e)
+		}
+	}
+	return tr
+}
+
+// TestKnownOptimum holds schedules against optima worked out by hand, at
+// 1 MiB a second each way and pieces of 1 MiB.
+func TestKnownOptimum(t *testing.T) {
+	for _, test := range []struct {
+		name    string
+		events  string
+		budget  float64 // MiB
+		change  func(*Options)
+		seconds float64
+		in, out int64 // MiB
+	}{
+		{"everything fits", "a8 a8 i k1 k2 i k1 k2 i k1 k2 e", 16, nil, 2, 0, 0},
+		// Each launch swaps 8 pieces; the copies in run one piece behind the copies out.
+		{"two tensors, room for one", "a8 a8 i k1 k2 i k1 k2 i k1 k2 e", 8, nil, 2 + 2*9, 16, 16},
+		{"and one bus", "a8 a8 i k1 k2 i k1 k2 i k1 k2 e", 8, func(o *Options) { o.Duplex = false }, 2 + 2*16, 16, 16},
+		{"and free eviction", "a8 a8 i k1 k2 i k1 k2 i k1 k2 e", 8, func(o *Options) { o.D2HBytesPerSecond = math.Inf(1) }, 2 + 2*8, 16, 16},
+		// Half of each can stay, or three quarters of one: what crosses is 4 MiB either way.
+		{"room for one and a half", "a8 a8 i k1 k2 i k1 k2 i k1 k2 e", 12, nil, 2 + 2*5, 8, 8},
+		// Once both are on the host, they are only dropped.
+		{"read only", "a8 a8 k1 k2 i r1 r2 i r1 r2 i r1 r2 e", 8, nil, 2 + 2*8, 16, 0},
+		// A gap that ends in a free needs no copy in, and what is freed no copy at all.
+		{"dead memory", "a8 i a8 k2 f2 a8 k3 f3 k1 i a8 k4 f4 a8 k5 f5 k1 i a8 k6 f6 a8 k7 f7 k1 e", 16, nil, 3, 0, 0},
+		// One piece of 1 and one of 2 take turns while launches on 3 run.
+		{"hidden", strings.Replace("a2 a2 a4 k1 I I I e", "I", "i k1 k3 k3 k3 k2,3 k3 k3 k3", -1), 7, nil, 8, 2, 2},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			o := Options{
+				BudgetBytes: int64(test.budget * mib), H2DBytesPerSecond: mib, D2HBytesPerSecond: mib, Duplex: true, PieceBytes: mib, Timeline: true,
+			}
+			if test.change != nil {
+				test.change(&o)
+			}
+			r, err := auditAll(t, script(test.events), o)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if math.Abs(r.IterationSeconds-test.seconds) > 1e-9 || r.H2DBytes != test.in*mib || r.D2HBytes != test.out*mib {
+				t.Errorf("%g s, %g MiB in, %g MiB out; the optimum is %g s, %d in, %d out (plan %s)", r.IterationSeconds,
+					float64(r.H2DBytes)/mib, float64(r.D2HBytes)/mib, test.seconds, test.in, test.out, r.Plan)
+			}
+			if len(r.Timeline) == 0 || r.Timeline[len(r.Timeline)-1].Seconds != r.IterationSeconds {
+				t.Errorf("the timeline of %d samples does not end with the iteration", len(r.Timeline))
+			}
+		})
+	}
+}
+
+func TestErrors(t *testing.T) {
+	good := Options{BudgetBytes: 8 * mib, H2DBytesPerSecond: mib, D2HBytesPerSecond: mib}
+	for _, test := range []struct {
+		name, events string
+		o            Options
+		want         string
+	}{
+		{"no budget", "i k1 e", Options{H2DBytesPerSecond: 1, D2HBytesPerSecond: 1}, "budget of 0 bytes"},
+		{"no rate", "i k1 e", Options{BudgetBytes: 1, D2HBytesPerSecond: 1}, "to the device"},
+		{"no rate back", "i k1 e", Options{BudgetBytes: 1, H2DBytesPerSecond: 1, D2HBytesPerSecond: math.NaN()}, "to the host"},
+		{"negative piece", "i k1 e", Options{BudgetBytes: 1, H2DBytesPerSecond: 1, D2HBytesPerSecond: 1, PieceBytes: -1}, "piece of -1"},
+		{"no iteration", "a1 k1", good, "no full iteration"},
+		{"unfinished iteration", "a1 i k1", good, "no full iteration"},
+		{"empty iteration", "a1 k1 i e", good, "no launches"},
+		{"freed twice", "a1 i k1 f1 f1 e", good, "frees 1, which is not alive"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			if _, err := Run(script(test.events), test.o); err == nil || !strings.Contains(err.Error(), test.want) || strings.Contains(err.Error(), "\n") {
+				t.Errorf("error %v, want one line with %q", err, test.want)
+			}
+		})
+	}
+}
+
+func TestBudgetError(t *testing.T) {
+	for name, events := range map[string]string{
+		"together":       "a6 a6 i k1 k1,2 e",
+		"one allocation": "a12 i k1 e",
+	} {
+		t.Run(name, func(t *testing.T) {
+			tr := script(events)
+			tr.Events = append([]trace.Event{{Kind: trace.KindFunction, Function: 7, Name: "gemm"}}, tr.Events...)
+			_, err := Run(tr, Options{BudgetBytes: 8 * mib, H2DBytesPerSecond: mib, D2HBytesPerSecond: mib})
+			var budget *BudgetError
+			if !errors.As(err, &budget) {
+				t.Fatalf("error %v, want a BudgetError", err)
+			}
+			if budget.Kernel != "kernel gemm" || budget.NeedBytes != 12*mib || budget.BudgetBytes != 8*mib {
+				t.Errorf("%+v", *budget)
+			}
+		})
+	}
+}
+
+// TestPinned checks that what never moves takes its part of the budget.
+func TestPinned(t *testing.T) {
+	// 3 is touched by nothing: it might be a workspace, and it stays.
+	tr := script("a8 a8 a4 i k1 k2 i k1 k2 e")
+	o := Options{BudgetBytes: 20 * mib, H2DBytesPerSecond: mib, D2HBytesPerSecond: mib, PieceBytes: mib, Duplex: true}
+	if r, err := auditAll(t, tr, o); err != nil || r.H2DBytes != 0 {
+		t.Errorf("with room for all: %+v, %v", r, err)
+	}
+	o.BudgetBytes = 12 * mib
+	if r, err := auditAll(t, tr, o); err != nil || r.H2DBytes != 16*mib {
+		t.Errorf("with room for one: %+v, %v", r, err)
+	}
+}
+
+func TestBlocksRoundUp(t *testing.T) {
+	// 3 MiB take two blocks of 2 MiB: two of them do not fit in 7 MiB.
+	tr := script("a3 a3 i k1 k2 i k1 k2 e")
+	o := Options{BudgetBytes: 7 * mib, H2DBytesPerSecond: mib, D2HBytesPerSecond: mib, PieceBytes: mib, Duplex: true}
+	if r, err := auditAll(t, tr, o); err != nil || r.H2DBytes != 0 {
+		t.Errorf("exact: %+v, %v", r, err)
+	}
+	o.BlockBytes = 2 * mib
+	if r, err := auditAll(t, tr, o); err != nil || r.H2DBytes == 0 {
+		t.Errorf("blocks of 2 MiB: %+v, %v", r, err)
+	}
+}
+
+// TestRepeat: the last iteration must not profit from the end of the trace.
+func TestRepeat(t *testing.T) {
+	// 1 (state) is used once an iteration, 2… (activations) are born and die in it.
+	iteration := func(i int) string { return fmt.Sprintf("i a8 k%d k%d f%d k1 ", i, i, i) }
+	tr := script("a8 " + iteration(2) + iteration(3) + iteration(4) + "e")
+	o := Options{BudgetBytes: 8 * mib, H2DBytesPerSecond: mib, D2HBytesPerSecond: mib, PieceBytes: mib, Duplex: true}
+	steady, err := auditAll(t, tr, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !steady.Repeats || steady.H2DBytes != 8*mib || steady.D2HBytes != 8*mib {
+		t.Errorf("steady state: %+v", steady)
+	}
+	// The gradients of one iteration die in the next: the repetition knows its counterparts.
+	tr = script("i a8 k1 i f1 a8 k2 i f2 a8 k3 e")
+	if r, err := auditAll(t, tr, o); err != nil || !r.Repeats || r.H2DBytes+r.D2HBytes != 0 {
+		t.Errorf("handed over: %+v, %v", r, err)
+	}
+	// Iterations that do not allocate alike are not repeated.
+	tr = script("i a8 k1 f1 i a4 k2 f2 e")
+	if r, err := auditAll(t, tr, o); err != nil || r.Repeats {
+		t.Errorf("unlike iterations: %+v, %v", r, err)
+	}
+}
+
+func TestSlack(t *testing.T) {
+	free := []int64{5, 9, 3, 7, 8}
+	s := newSlack(free)
+	naive := append([]int64{}, free...)
+	for _, take := range []struct {
+		from, to int
+		bytes    int64
+	}{{0, 5, 1}, {1, 2, 4}, {2, 4, 2}, {3, 3, 99}, {4, 5, 7}} {
+		s.take(take.from, take.to, take.bytes)
+		for i := take.from; i < take.to; i++ {
+			naive[i] -= take.bytes
+		}
+		for from := range free {
+			for to := from + 1; to <= len(free); to++ {
+				least := naive[from]
+				for _, n := range naive[from:to] {
+					least = min(least, n)
+				}
+				if got := s.min(from, to); got != least {
+					t.Fatalf("after %+v: least of [%d, %d) is %d, want %d", take, from, to, got, least)
+				}
+			}
+		}
+	}
+}
