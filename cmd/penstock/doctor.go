@@ -1,0 +1,97 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+)
+
+// Status of one thing the doctor looked at.
+type checkStatus string
+
+// The three statuses. Only "missing" may keep the managed engine from running,
+// and only in a check that is marked as required.
+const (
+	checkOK      checkStatus = "ok"
+	checkWarn    checkStatus = "warn"
+	checkMissing checkStatus = "missing"
+)
+
+// doctorCheck is one line of the doctor's report.
+type doctorCheck struct {
+	Name     string      `json:"name"`
+	Status   checkStatus `json:"status"`
+	Found    string      `json:"found"`
+	Do       string      `json:"do,omitempty"` // what to do about it
+	Required bool        `json:"required"`     // for the managed engine
+}
+
+// diagnosis is everything `penstock doctor` says.
+type diagnosis struct {
+	Version       string        `json:"version"`
+	ManagedEngine bool          `json:"managed_engine"` // it can run here
+	Why           string        `json:"why,omitempty"`  // why not, in one line
+	Checks        []doctorCheck `json:"checks"`
+}
+
+// exitDoctor ends the command with status 1, which is an answer and not an
+// error: nothing more is to be printed. A variable for tests.
+var exitDoctor = os.Exit
+
+// newDoctorCommand is `penstock doctor`.
+func newDoctorCommand() *cobra.Command {
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "doctor",
+		Short: "Say what this machine can do, and why not",
+		Long: `Look at the driver, the devices and their unified memory, the driver's event
+queue, Penstock's own libraries and Python. Nothing is changed and no device
+memory is used. The exit status is 0 when the managed engine can run here, and 1
+when it cannot.`,
+		Args:         cobra.NoArgs,
+		SilenceUsage: true,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			d := diagnose(cmd.Context(), realMachine{})
+			out := cmd.OutOrStdout()
+			if err := writeDiagnosis(out, d, asJSON); err != nil {
+				return fmt.Errorf("cannot write the report: %w", err)
+			}
+			if !d.ManagedEngine {
+				exitDoctor(1)
+			}
+			return nil
+		},
+	}
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON instead of a table")
+	return cmd
+}
+
+func writeDiagnosis(w io.Writer, d diagnosis, asJSON bool) error {
+	if asJSON {
+		e := json.NewEncoder(w)
+		e.SetIndent("", "  ")
+		return e.Encode(d)
+	}
+	width := 0
+	for _, c := range d.Checks {
+		width = max(width, len(c.Name))
+	}
+	var b strings.Builder
+	for _, c := range d.Checks {
+		fmt.Fprintf(&b, "%-7s  %-*s  %s\n", c.Status, width, c.Name, c.Found)
+		if c.Do != "" {
+			fmt.Fprintf(&b, "%-7s  %-*s  -> %s\n", "", width, "", c.Do)
+		}
+	}
+	if d.ManagedEngine {
+		b.WriteString("\nThe managed engine can run here.\n")
+	} else {
+		fmt.Fprintf(&b, "\nThe managed engine cannot run here: %s.\n", d.Why)
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
+}

@@ -1,0 +1,177 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"debug/elf"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/penstock-gpu/penstock/cuda"
+	"github.com/penstock-gpu/penstock/faults"
+	"github.com/penstock-gpu/penstock/internal/gpuinfo"
+)
+
+// realMachine is the machine this process runs on.
+type realMachine struct{}
+
+func (realMachine) probe(ordinal int) (cuda.Survey, error) {
+	return cuda.Probe(cuda.Options{Ordinal: ordinal})
+}
+
+func (realMachine) libcudaPath() string {
+	maps, err := os.ReadFile("/proc/self/maps")
+	if err != nil {
+		return ""
+	}
+	return mappedLibrary(string(maps), "libcuda.so")
+}
+
+// mappedLibrary finds the file of a loaded library in /proc/self/maps.
+func mappedLibrary(maps, prefix string) string {
+	for line := range strings.Lines(maps) {
+		if at := strings.IndexByte(line, '/'); at >= 0 {
+			path := strings.TrimSpace(line[at:])
+			if strings.HasPrefix(filepath.Base(path), prefix) {
+				return path
+			}
+		}
+	}
+	return ""
+}
+
+func (realMachine) kernelDriver() string { return cuda.KernelDriverVersion() }
+
+func (realMachine) nvml() (gpuinfo.Report, error) {
+	s, err := gpuinfo.Open()
+	if err != nil {
+		return gpuinfo.Report{}, err
+	}
+	defer s.Close()
+	return s.Report()
+}
+
+func (realMachine) eventQueue() error { return faults.CheckNode() }
+
+func (realMachine) environment() faults.Environment { return faults.LookAround() }
+
+func (realMachine) wsl() bool { return cuda.RunningUnderWSL() }
+
+func (realMachine) kernelRelease() string {
+	b, err := os.ReadFile("/proc/sys/kernel/osrelease")
+	if err != nil {
+		return "unknown"
+	}
+	return strings.TrimSpace(string(b))
+}
+
+func (realMachine) hostMemory() (totalBytes, availableBytes int64, err error) {
+	b, err := os.ReadFile("/proc/meminfo")
+	if err != nil {
+		return 0, 0, err
+	}
+	return parseMeminfo(string(b))
+}
+
+// parseMeminfo reads MemTotal and MemAvailable, which are in KiB whatever the unit says.
+func parseMeminfo(text string) (totalBytes, availableBytes int64, err error) {
+	found := map[string]int64{}
+	for line := range strings.Lines(text) {
+		f := strings.Fields(line)
+		if len(f) < 2 {
+			continue
+		}
+		if n, err := strconv.ParseInt(f[1], 10, 64); err == nil && n >= 0 && n < 1<<53 {
+			found[f[0]] = n << 10
+		}
+	}
+	total, ok1 := found["MemTotal:"]
+	available, ok2 := found["MemAvailable:"]
+	if !ok1 || !ok2 {
+		return 0, 0, errors.New("/proc/meminfo has no MemTotal and MemAvailable")
+	}
+	return total, available, nil
+}
+
+func (realMachine) executable() (string, error) {
+	exe, err := os.Executable()
+	if err != nil {
+		return "", err
+	}
+	if real, err := filepath.EvalSymlinks(exe); err == nil {
+		exe = real // a link in /usr/local/bin: the libraries are beside the file
+	}
+	return exe, nil
+}
+
+func (realMachine) libraryError(path string) error {
+	f, err := elf.Open(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("%s does not exist", path)
+	}
+	if err != nil {
+		return fmt.Errorf("%s is not a library (%v)", path, err)
+	}
+	defer f.Close()
+	if f.Type != elf.ET_DYN {
+		return fmt.Errorf("%s is not a shared library", path)
+	}
+	return nil
+}
+
+// pythonTimeout is generous: an interpreter on a cold network file system takes seconds to start.
+const pythonTimeout = 10 * time.Second
+
+// pythonProgram reads the version of torch without importing it, which would
+// take seconds and might start CUDA.
+const pythonProgram = `import sys, json
+try:
+    from importlib import metadata
+    torch = metadata.version("torch")
+except Exception:
+    torch = ""
+print(json.dumps({"path": sys.executable, "version": sys.version.split()[0], "torch": torch or ""}))`
+
+func (realMachine) python(ctx context.Context) (pythonFacts, error) {
+	path, err := exec.LookPath("python3")
+	if err != nil {
+		return pythonFacts{}, errors.New("no python3 on PATH")
+	}
+	return askPython(ctx, path, pythonTimeout)
+}
+
+func askPython(ctx context.Context, path string, timeout time.Duration) (pythonFacts, error) {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, path, "-c", pythonProgram)
+	// A wrapper script may leave a child holding the pipe: do not wait for it.
+	cmd.WaitDelay = time.Second
+	var errText bytes.Buffer
+	cmd.Stderr = &errText
+	out, err := cmd.Output()
+	if ctx.Err() != nil {
+		return pythonFacts{}, fmt.Errorf("%s did not answer within %v", path, timeout)
+	}
+	if err != nil {
+		line, _, _ := strings.Cut(strings.TrimSpace(errText.String()), "\n")
+		if line != "" {
+			line = ": " + line
+		}
+		return pythonFacts{}, fmt.Errorf("%s does not run (%v%s)", path, err, line)
+	}
+	// The last line: a site module may print something of its own first.
+	lines := strings.Split(strings.TrimSpace(string(out)), "\n")
+	var f pythonFacts
+	if err := json.Unmarshal([]byte(lines[len(lines)-1]), &f); err != nil || f.Version == "" {
+		return pythonFacts{}, fmt.Errorf("%s answers oddly", path)
+	}
+	return f, nil
+}
