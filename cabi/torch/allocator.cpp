@@ -5,6 +5,7 @@
 #include "penstock_torch.h"
 
 #include <atomic>
+#include <cstring>
 #include <stdexcept>
 #include <string>
 
@@ -21,9 +22,10 @@ struct Fractions {
     }
 } fractions;
 
-[[noreturn]] void no_pools() {
-    throw std::runtime_error("penstock: this engine cannot keep memory for CUDA graphs or torch.cuda.MemPool (libpenstock.so has no "
-                             "penstock_begin_pool); run without CUDA graphs, or use a newer build");
+// What the engine says of a call that failed.
+[[noreturn]] void fail(const Engine &e, const std::string &what, int rc) {
+    std::string why = last_error(e);
+    throw std::runtime_error("penstock: " + (why.empty() ? what + " (" + std::strerror(-rc) + ")" : why));
 }
 
 } // namespace
@@ -59,12 +61,7 @@ void penstock_torch_empty_cache(void) {
 
 void penstock_torch_set_memory_fraction(double fraction, int device) {
     const Engine &e = started(device);
-    if (int rc = e.set_memory_fraction(fraction, device)) {
-        std::string why = last_error(e);
-        throw std::runtime_error(why.empty() ? "penstock: cannot limit device " + std::to_string(device) + " to the fraction " +
-                                                   std::to_string(fraction) + " (error " + std::to_string(rc) + ")"
-                                             : "penstock: " + why);
-    }
+    if (int rc = e.set_memory_fraction(fraction, device)) fail(e, "cannot limit the device to a fraction of its memory", rc);
     fractions.of[device].store(fraction);
 }
 
@@ -78,18 +75,18 @@ double penstock_torch_memory_fraction(int device) {
 // is safe, and captures are short.
 void penstock_torch_begin_pool(int device, PoolId id, std::function<bool(CudaStream)>) {
     const Engine &e = started(device);
-    if (!e.begin_pool || !e.end_pool || !e.release_pool) no_pools();
-    e.begin_pool(device, id.first, id.second);
+    if (int rc = e.begin_pool(device, id.first, id.second)) fail(e, "cannot keep memory for a CUDA graph", rc);
 }
 
 void penstock_torch_end_pool(int device, PoolId id) {
     const Engine *e = opened();
-    if (e && e->end_pool) e->end_pool(device, id.first, id.second);
+    if (!e) return;
+    if (int rc = e->end_pool(device, id.first, id.second)) fail(*e, "cannot end the memory pool of a CUDA graph", rc);
 }
 
 // Called by the destructor of a CUDA graph, possibly at exit: must not throw.
 void penstock_torch_release_pool(int device, PoolId id) {
     const Engine *e = opened();
-    if (e && e->release_pool) e->release_pool(device, id.first, id.second);
+    if (e) e->release_pool(device, id.first, id.second);
 }
 }

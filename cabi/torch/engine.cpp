@@ -14,7 +14,6 @@
 namespace penstock {
 namespace {
 
-constexpr int abi_version = 1;
 constexpr int max_devices = 64;
 
 std::mutex setup_mutex; // guards path and the opening; taken by nothing else
@@ -39,9 +38,9 @@ void in_child() {
 
 [[noreturn]] void fail(const std::string &text) { throw std::runtime_error("penstock: " + text); }
 
-template <typename F> void resolve(void *handle, const char *name, F *&out, bool required) {
+template <typename F> void resolve(void *handle, const char *name, F *&out) {
     out = reinterpret_cast<F *>(dlsym(handle, name));
-    if (!out && required)
+    if (!out)
         fail(path + " does not export " + name + ": it is not the libpenstock.so of this version; rebuild with `make build`");
 }
 
@@ -56,25 +55,25 @@ const Engine &open_engine() {
         fail(std::string("cannot load the engine: ") + (why ? why : path.c_str()));
     }
     Engine e{};
-    int (*version)(void) = nullptr;
+    decltype(&penstock_abi_version) version = nullptr;
     e.handle = handle;
-    resolve(handle, "penstock_abi_version", version, true);
-    if (version() != abi_version)
-        fail(path + " has ABI version " + std::to_string(version()) + ", this is for version " + std::to_string(abi_version) +
+    resolve(handle, "penstock_abi_version", version);
+    if (version() != PENSTOCK_ABI_VERSION)
+        fail(path + " has ABI version " + std::to_string(version()) + ", this is for version " + std::to_string(PENSTOCK_ABI_VERSION) +
              ": use libraries of one build");
-    resolve(handle, "penstock_init", e.init, true);
-    resolve(handle, "penstock_malloc", e.malloc, true);
-    resolve(handle, "penstock_free", e.free, true);
-    resolve(handle, "penstock_record_stream", e.record_stream, true);
-    resolve(handle, "penstock_empty_cache", e.empty_cache, true);
-    resolve(handle, "penstock_set_memory_fraction", e.set_memory_fraction, true);
-    resolve(handle, "penstock_reset_peak_stats", e.reset_peak_stats, true);
-    resolve(handle, "penstock_stats", e.stats, true);
-    resolve(handle, "penstock_last_error", e.last_error, true);
-    resolve(handle, "penstock_close", e.close, true);
-    resolve(handle, "penstock_begin_pool", e.begin_pool, false);
-    resolve(handle, "penstock_end_pool", e.end_pool, false);
-    resolve(handle, "penstock_release_pool", e.release_pool, false);
+    resolve(handle, "penstock_init", e.init);
+    resolve(handle, "penstock_malloc", e.malloc);
+    resolve(handle, "penstock_free", e.free);
+    resolve(handle, "penstock_record_stream", e.record_stream);
+    resolve(handle, "penstock_empty_cache", e.empty_cache);
+    resolve(handle, "penstock_set_memory_fraction", e.set_memory_fraction);
+    resolve(handle, "penstock_reset_peak_stats", e.reset_peak_stats);
+    resolve(handle, "penstock_stats", e.stats);
+    resolve(handle, "penstock_last_error", e.last_error);
+    resolve(handle, "penstock_close", e.close);
+    resolve(handle, "penstock_begin_pool", e.begin_pool);
+    resolve(handle, "penstock_end_pool", e.end_pool);
+    resolve(handle, "penstock_release_pool", e.release_pool);
     engine = e;
     // Python's atexit comes first and is the usual way; this is for programs
     // that end by exit() from C.
@@ -156,6 +155,17 @@ const char *penstock_torch_setup(const char *engine_path) {
     return nullptr;
 }
 
+const char *penstock_torch_start(int device) {
+    static thread_local std::string error;
+    try {
+        started(device);
+        return nullptr;
+    } catch (const std::exception &e) {
+        error = e.what();
+        return error.c_str();
+    }
+}
+
 int penstock_torch_started(void) { return opened() != nullptr; }
 
 void *penstock_torch_engine(void) {
@@ -167,6 +177,6 @@ int penstock_torch_device(void) { return first_device.load(); }
 
 void penstock_torch_close(void) {
     const Engine *e = opened();
-    if (e && !closed.exchange(true)) e->close();
+    if (e && first_device.load() >= 0 && !closed.exchange(true)) e->close();
 }
 }

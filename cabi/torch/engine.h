@@ -2,6 +2,8 @@
 #ifndef PENSTOCK_TORCH_ENGINE_H
 #define PENSTOCK_TORCH_ENGINE_H
 
+#include "../penstock.h"
+
 #include <cstdint>
 #include <string>
 #include <sys/types.h>
@@ -10,20 +12,19 @@ namespace penstock {
 
 struct Engine {
     void *handle;
-    int (*init)(int);
-    void *(*malloc)(ssize_t, int, void *);
-    void (*free)(void *, ssize_t, int, void *);
-    void (*record_stream)(void *, void *);
-    void (*empty_cache)(void);
-    int (*set_memory_fraction)(double, int);
-    void (*reset_peak_stats)(void);
-    long (*stats)(char *, size_t);
-    long (*last_error)(char *, size_t);
-    void (*close)(void);
-    // Optional: NULL when the engine has no support for CUDA graph pools.
-    void (*begin_pool)(int, unsigned long long, unsigned long long);
-    void (*end_pool)(int, unsigned long long, unsigned long long);
-    void (*release_pool)(int, unsigned long long, unsigned long long);
+    decltype(&penstock_init) init;
+    decltype(&penstock_malloc) malloc;
+    decltype(&penstock_free) free;
+    decltype(&penstock_record_stream) record_stream;
+    decltype(&penstock_empty_cache) empty_cache;
+    decltype(&penstock_set_memory_fraction) set_memory_fraction;
+    decltype(&penstock_reset_peak_stats) reset_peak_stats;
+    decltype(&penstock_stats) stats;
+    decltype(&penstock_last_error) last_error;
+    decltype(&penstock_begin_pool) begin_pool;
+    decltype(&penstock_end_pool) end_pool;
+    decltype(&penstock_release_pool) release_pool;
+    decltype(&penstock_close) close;
 };
 
 // The engine when it has been opened in this process, else NULL. Never opens

@@ -30,13 +30,16 @@ extern "C" {
 /* Says where libpenstock.so is. Opens nothing. Returns NULL, or what is wrong
  * (valid until the next call). */
 const char *penstock_torch_setup(const char *engine_path);
+/* Opens the engine and starts it on the device, as the first allocation would.
+ * Returns NULL, or what is wrong (valid until the next call on this thread). */
+const char *penstock_torch_start(int device);
 /* 1 once an allocation has opened the engine in this process, else 0. */
 int penstock_torch_started(void);
 /* The dlopen handle of the engine, NULL before it is opened and in a forked child. */
 void *penstock_torch_engine(void);
 /* The device of the first allocation, or -1. */
 int penstock_torch_device(void);
-/* Closes the engine (the verdict), once. Nothing to do when it was never opened. */
+/* Closes the engine (the verdict), once. Nothing to do when it never started. */
 void penstock_torch_close(void);
 
 /* The allocator pair. malloc throws c10::OutOfMemoryError instead of returning NULL. */

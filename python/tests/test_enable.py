@@ -260,7 +260,7 @@ except penstock.PenstockError as e:
     assert r.out == "libcuda.so.1 was not found; install the NVIDIA driver\n", r.err
 
 
-@pytest.mark.parametrize("macro, says", [("OLD_ABI", "ABI version 2")])
+@pytest.mark.parametrize("macro, says", [("OTHER_ABI", "ABI version 2"), ("INCOMPLETE", "does not export penstock_release_pool")])
 def test_wrong_engine(sandbox, variant, libs, tmp_path, macro, says):
     folder = tmp_path / "lib"
     folder.mkdir()

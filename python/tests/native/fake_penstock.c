@@ -4,7 +4,8 @@
  *   FAKE_LOG         a file to which every call that a test wants to see is appended
  *   FAKE_INIT_ERROR  penstock_init fails with this text
  * Budgets are plain byte counts in PENSTOCK_BUDGET and PENSTOCK_HOST_BUDGET.
- * With -DNO_POOLS it has no graph pools; with -DOLD_ABI it is of another version.
+ *   FAKE_POOL_ERROR  penstock_begin_pool fails with this text
+ * With -DINCOMPLETE it lacks a function; with -DOTHER_ABI it is of another version.
  */
 #include "penstock.h"
 
@@ -45,7 +46,7 @@ static long long budget(void) { return (long long)(env_bytes("PENSTOCK_BUDGET", 
 static long long host_budget(void) { return env_bytes("PENSTOCK_HOST_BUDGET", 1LL << 30); }
 
 int penstock_abi_version(void) {
-#ifdef OLD_ABI
+#ifdef OTHER_ABI
     return PENSTOCK_ABI_VERSION + 1;
 #else
     return PENSTOCK_ABI_VERSION;
@@ -131,8 +132,22 @@ long penstock_stats(char *json, size_t capacity) {
 long penstock_last_error(char *text, size_t capacity) { return snprintf(text, capacity, "%s", error_text); }
 void penstock_close(void) { logf_("close"); }
 
-#ifndef NO_POOLS
-void penstock_begin_pool(int device, unsigned long long hi, unsigned long long lo) { logf_("begin_pool %d %llu %llu", device, hi, lo); }
-void penstock_end_pool(int device, unsigned long long hi, unsigned long long lo) { logf_("end_pool %d %llu %llu", device, hi, lo); }
-void penstock_release_pool(int device, unsigned long long hi, unsigned long long lo) { logf_("release_pool %d %llu %llu", device, hi, lo); }
+static int pool_error(void) {
+    if (!getenv("FAKE_POOL_ERROR")) return 0;
+    snprintf(error_text, sizeof error_text, "%s", getenv("FAKE_POOL_ERROR"));
+    return -ENOMEM;
+}
+int penstock_begin_pool(int device, unsigned long long hi, unsigned long long lo) {
+    logf_("begin_pool %d %llu %llu", device, hi, lo);
+    return pool_error();
+}
+int penstock_end_pool(int device, unsigned long long hi, unsigned long long lo) {
+    logf_("end_pool %d %llu %llu", device, hi, lo);
+    return 0;
+}
+#ifndef INCOMPLETE
+int penstock_release_pool(int device, unsigned long long hi, unsigned long long lo) {
+    logf_("release_pool %d %llu %llu", device, hi, lo);
+    return 0;
+}
 #endif

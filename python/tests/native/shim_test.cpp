@@ -1,0 +1,103 @@
+/*
+ * Calls the shim as PyTorch does: through function pointers, catching C++
+ * exceptions. Arguments: the shim, the engine, the case.
+ */
+#ifdef WITH_C10
+#include "fake_c10.h"
+#endif
+#include "penstock_torch.h"
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <dlfcn.h>
+#include <stdexcept>
+#include <thread>
+#include <vector>
+
+static void *shim;
+
+template <typename F> F *function(const char *name) {
+    auto *f = reinterpret_cast<F *>(dlsym(shim, name));
+    if (!f) std::fprintf(stderr, "no %s\n", name), std::exit(3);
+    return f;
+}
+#define SHIM(name) function<decltype(name)>(#name)
+
+// In another thread too: PyTorch's backward pass allocates in its own.
+static void out_of_memory(size_t bytes) {
+    auto *alloc = SHIM(penstock_torch_malloc);
+    try {
+        alloc(static_cast<ssize_t>(bytes), 0, nullptr);
+        std::puts("no exception");
+#ifdef WITH_C10
+    } catch (const c10::OutOfMemoryError &e) {
+        std::printf("c10::OutOfMemoryError %s\n", e.what());
+#endif
+    } catch (const std::runtime_error &e) {
+        std::printf("runtime_error %s\n", e.what());
+    }
+}
+
+static void pools() {
+    PoolId id{7, 9};
+    bool asked = false;
+    std::function<bool(CudaStream)> filter = [&asked](CudaStream) { return asked = true; };
+    try {
+        SHIM(penstock_torch_begin_pool)(0, id, filter);
+        SHIM(penstock_torch_malloc)(64, 0, nullptr);
+        SHIM(penstock_torch_end_pool)(0, id);
+        SHIM(penstock_torch_release_pool)(0, id);
+        std::puts("pools work");
+    } catch (const std::runtime_error &e) {
+        std::printf("runtime_error %s\n", e.what());
+    }
+}
+
+// Many threads at once: the counters must come out even.
+static void threads() {
+    auto *alloc = SHIM(penstock_torch_malloc);
+    auto *release = SHIM(penstock_torch_free);
+    std::vector<std::thread> all;
+    for (int t = 0; t < 8; t++)
+        all.emplace_back([=] {
+            for (int i = 0; i < 500; i++) {
+                ssize_t n = i % 5 == 0 ? (2 << 20) : 100;
+                void *p = alloc(n, 0, nullptr);
+                release(p, n, 0, nullptr);
+            }
+        });
+    for (auto &t : all) t.join();
+    int64_t c[24];
+    SHIM(penstock_torch_counters)(c);
+    for (int i = 0; i < 24; i++) std::printf("%lld ", static_cast<long long>(c[i]));
+    std::puts("");
+}
+
+int main(int argc, char **argv) {
+    if (argc != 4) return 2;
+    // As Python loads it.
+    shim = dlopen(argv[1], RTLD_NOW | RTLD_LOCAL);
+    if (!shim) return std::fprintf(stderr, "%s\n", dlerror()), 3;
+    if (const char *error = SHIM(penstock_torch_setup)(argv[2])) {
+        std::printf("setup: %s\n", error);
+        return 0;
+    }
+    const char *what = argv[3];
+    if (!std::strcmp(what, "oom")) {
+        out_of_memory(size_t{5} << 30);
+        std::thread(out_of_memory, size_t{5} << 30).join();
+        out_of_memory(~size_t{0} - 4095); // negative as a ssize_t
+#ifdef WITH_C10
+        std::printf("live %d\n", c10::Error::live);
+#endif
+    } else if (!std::strcmp(what, "pools"))
+        pools();
+    else if (!std::strcmp(what, "threads"))
+        threads();
+    else if (!std::strcmp(what, "exit"))
+        SHIM(penstock_torch_malloc)(64, 0, nullptr); // and leave by exit(): the engine must be closed
+    else
+        return 2;
+    return 0;
+}

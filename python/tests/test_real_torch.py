@@ -1,0 +1,230 @@
+"""Against a real PyTorch, when there is one. No GPU is needed: the allocator's
+C++ path runs as it is, and a preloaded library answers for the device."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+from conftest import NATIVE, build
+
+pytestmark = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="PyTorch is not installed")
+
+PRELUDE = """
+import warnings, penstock
+warnings.simplefilter("error", penstock.PenstockWarning)
+import torch
+C = torch._C
+def alloc(n): return C._cuda_cudaCachingAllocator_raw_alloc(n, 0)
+def free(p): C._cuda_cudaCachingAllocator_raw_delete(p)
+def pretend_initialised():
+    # There is no GPU to initialise: only PyTorch's own test for it is answered.
+    torch.cuda.is_initialized = torch.cuda.memory.is_initialized = lambda: True
+    torch.cuda._lazy_init = torch.cuda.memory._lazy_init = lambda: None
+    torch.cuda.current_device = lambda: 0
+    torch.cuda.memory._get_device_index = lambda device, optional=False: 0 if device is None else device
+"""
+
+
+@pytest.fixture(scope="session")
+def cudart(tmp_path_factory: pytest.TempPathFactory, compiler: str) -> Path:
+    out = tmp_path_factory.mktemp("cudart") / "libfakecudart.so"
+    build(compiler, "-shared", "-fPIC", "-o", out, NATIVE / "fake_cudart.c")
+    return out
+
+
+@pytest.fixture
+def run(sandbox, cudart):
+    def go(body: str, active: bool = False, **extra: str):
+        env = sandbox.environment(fake_torch=False, active=active, **extra)
+        env["LD_PRELOAD"] += f":{cudart}"
+        del env["PYTHONWARNINGS"]
+        r = sandbox.run(PRELUDE + body, env=env, timeout=180)
+        assert r.code == 0, r.err
+        return r
+
+    return go
+
+
+def test_allocation_and_statistics(run):
+    r = run(
+        """
+penstock.enable(budget="1GiB", host_budget="1GiB")
+a, b = alloc(1000), alloc(5 << 20)
+pretend_initialised()
+free(a)
+assert torch.cuda.memory_allocated() == 5 << 20, torch.cuda.memory_allocated()
+assert torch.cuda.max_memory_allocated() == (5 << 20) + 1000
+assert torch.cuda.memory_reserved() == (5 << 20) + 4096
+s = torch.cuda.memory_stats()
+assert s["num_alloc_retries"] == 3 and s["allocation.small_pool.freed"] == 1 and s["requested_bytes.large_pool.current"] == 5 << 20
+assert torch.cuda.memory_stats_as_nested_dict()["active_bytes"]["all"]["current"] == 5 << 20
+assert torch.cuda.mem_get_info() == ((1 << 30) - (5 << 20), 1 << 30)
+torch.cuda.reset_peak_memory_stats()
+assert torch.cuda.max_memory_allocated() == 5 << 20
+torch.cuda.reset_accumulated_memory_stats()
+assert torch.cuda.memory_stats()["allocation.all.allocated"] == 0
+assert "allocated" in torch.cuda.memory_summary()
+torch.cuda.set_per_process_memory_fraction(0.5)
+assert torch.cuda.get_per_process_memory_fraction() == 0.5
+torch.cuda.empty_cache()
+assert torch.cuda.memory.get_allocator_backend() == "pluggable"
+try: torch.cuda.memory_snapshot()
+except NotImplementedError: pass
+else: raise AssertionError
+try: torch.cuda.memory._record_memory_history()
+except NotImplementedError: pass
+else: raise AssertionError
+""",
+    )
+    assert r.calls() == ["init 0", "malloc 1000 0", "malloc 5242880 0", "free 0", "fraction 0.5 0", "empty_cache", "close"]
+
+
+# A script may index any key that PyTorch documents.
+def test_every_key_of_pytorch_is_there(run):
+    run(
+        """
+import re
+penstock.enable()
+alloc(1000)
+pretend_initialised()
+keys = set(torch.cuda.memory_stats())
+documented = re.findall('``"([a-z_]+)(?:\\\\.\\\\{all,large_pool,small_pool\\\\})?(?:\\\\.\\\\{current,peak,allocated,freed\\\\})?"``', torch.cuda.memory_stats.__doc__)
+assert len(documented) > 10, documented
+for name in documented:
+    name = {"allocated": "allocation"}.get(name, name)  # the documentation's slip
+    assert any(k == name or k.startswith(name + ".") for k in keys), name
+"""
+    )
+
+
+def test_out_of_memory_is_pytorchs_own(run):
+    run(
+        """
+import threading
+penstock.enable(budget=1000, host_budget=1000)
+def attempt():
+    try:
+        alloc(5 << 30)
+    except torch.OutOfMemoryError as e:
+        assert str(e).startswith("CUDA out of memory. Penstock could not allocate 5.00 GiB"), e
+        assert "device budget 1000 bytes" in str(e) and "host budget 1000 bytes" in str(e)
+        assert "\\n" not in str(e)
+        caught.append(e)
+caught = []
+attempt()
+t = threading.Thread(target=attempt); t.start(); t.join()
+assert len(caught) == 2
+assert alloc(10)  # and life goes on
+"""
+    )
+
+
+def test_engine_error_is_a_runtime_error(run):
+    run(
+        """
+penstock.enable()
+try:
+    alloc(10)
+except torch.OutOfMemoryError:
+    raise AssertionError("not out of memory")
+except RuntimeError as e:
+    assert str(e) == "penstock: no driver; install it", e
+else:
+    raise AssertionError
+""",
+        FAKE_INIT_ERROR="no driver; install it",
+    )
+
+
+def test_graph_pools(run):
+    r = run(
+        """
+penstock.enable()
+for f in (C._cuda_beginAllocateToPool, C._cuda_endAllocateToPool, C._cuda_releasePool):
+    f(0, (3, 4))
+"""
+    )
+    assert r.calls() == ["init 0", "begin_pool 0 3 4", "end_pool 0 3 4", "release_pool 0 3 4", "close"]
+
+
+def test_cxx_callers_of_the_missing_functions(run, libs, tmp_path_factory, compiler):
+    """cuDNN's benchmark mode calls cacheInfo on the allocator object: so does this program, through PyTorch's header."""
+    import torch
+
+    include = Path(torch.__file__).parent / "include"
+    cuda = [p for p in Path(torch.__file__).parent.parent.glob("nvidia/*/include") if (p / "cuda_runtime.h").exists() and (p / "crt" / "host_config.h").exists()]
+    if not cuda:
+        pytest.skip("the CUDA headers are not installed (pip install nvidia-cuda-runtime nvidia-cuda-crt)")
+    out = tmp_path_factory.mktemp("cxx")
+    source = out / "caller.cpp"
+    source.write_text(
+        """
+        #include <c10/cuda/CUDACachingAllocator.h>
+        namespace A = c10::cuda::CUDACachingAllocator;
+        extern "C" size_t cache_info(size_t largest) { A::get()->cacheInfo(0, &largest); return largest; }
+        extern "C" double fraction() { return A::get()->getMemoryFraction(0); }
+        extern "C" void reset_peak() { A::get()->resetPeakStats(0); A::get()->resetAccumulatedStats(0); }
+        """
+    )
+    build(
+        "g++", "-std=c++17", "-shared", "-fPIC", f"-I{include}", f"-I{include / 'torch/csrc/api/include'}", f"-I{cuda[0]}",
+        "-o", out / "caller.so", source, f"-L{Path(torch.__file__).parent / 'lib'}", "-lc10_cuda", "-lc10",
+    )  # fmt: skip
+    run(
+        f"""
+import ctypes
+penstock.enable(budget=1 << 20)
+lib = ctypes.CDLL({str(out / "caller.so")!r})
+lib.cache_info.restype, lib.cache_info.argtypes = ctypes.c_size_t, [ctypes.c_size_t]
+lib.fraction.restype = ctypes.c_double
+alloc(24)
+assert lib.cache_info(0) == (1 << 20) - 24
+assert lib.cache_info(1 << 30) == 1 << 30
+assert lib.fraction() == 1.0
+lib.reset_peak()
+"""
+    )
+
+
+def test_import_hook(run):
+    r = run("print(penstock.is_enabled(), C._cuda_getAllocatorBackend())\nassert alloc(10)", active=True, PENSTOCK_BUDGET="5000")
+    assert r.out == "True pluggable\n" and r.calls() == ["init 0", "malloc 10 0", "close"]
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_data_loader_workers(run, method):
+    r = run(
+        f"""
+import os
+class Data(torch.utils.data.Dataset):
+    def __len__(self): return 8
+    def __getitem__(self, i): return torch.full((3,), i), torch.tensor(penstock.stats()["started"])
+if __name__ == "__main__":
+    alloc(100)
+    got = []
+    for x, started in torch.utils.data.DataLoader(Data(), batch_size=2, num_workers=4, multiprocessing_context="{method}"):
+        assert not started.any()
+        got += x[:, 0].tolist()
+    assert got == list(range(8))
+    alloc(200)
+""",
+        active=True,
+    )
+    assert r.calls() == ["init 0", "malloc 100 0", "malloc 200 0", "close"]
+    assert len({line.split()[0] for line in r.log}) == 1
+
+
+def test_too_late(run):
+    r = run(
+        """
+pretend_initialised()
+try:
+    penstock.enable()
+except penstock.PenstockError as e:
+    print(e)
+"""
+    )
+    assert "before the first CUDA call" in r.out and len(r.out.splitlines()) == 1
