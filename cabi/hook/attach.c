@@ -1,0 +1,71 @@
+/* Shared memory, attach, and what a forked child sees. */
+#define _GNU_SOURCE
+#include "internal.h"
+
+#include <pthread.h>
+#include <sys/mman.h>
+
+/* Static, so that the counters of resolutions work before an engine attaches. Its arrays come with attach. */
+psk_shared psk_S;
+atomic_int psk_child;
+__thread int psk_in_hook __attribute__((tls_model("initial-exec"), visibility("hidden")));
+
+static pthread_mutex_t mu = PTHREAD_MUTEX_INITIALIZER;
+
+/* The arrays are not mapped in the child (MADV_DONTFORK) and the engine's
+ * threads do not exist there, so the child forwards every call untouched. Other
+ * threads of the parent may have held any lock: nothing that the child can
+ * reach takes one. */
+static void in_child(void) {
+    atomic_store(&psk_child, 1);
+    __atomic_store_n(&psk_S.mode, PSK_MODE_OFF, __ATOMIC_RELEASE);
+    psk_in_hook = 0;
+    psk_S.block_slot = NULL;
+    psk_S.slot_state = NULL;
+    psk_S.slot_last_seq = NULL;
+    psk_S.ring = NULL;
+    psk_S.funcs = NULL;
+    psk_S.streams = NULL;
+    psk_S.gate = NULL;
+    psk_S.progress = NULL;
+}
+
+static size_t round_page(size_t bytes) { return (bytes + 4095) & ~(size_t)4095; }
+
+static bool map_arrays(void) {
+    const size_t bytes[] = {
+        round_page(sizeof(uint32_t) * PSK_TABLE_BLOCKS), round_page(PSK_MAX_SLOTS), round_page(sizeof(uint64_t) * PSK_MAX_SLOTS),
+        round_page(sizeof(psk_entry) * PSK_RING_ENTRIES), round_page(sizeof(psk_func) * PSK_MAX_FUNCS), round_page(sizeof(uint64_t) * PSK_MAX_STREAMS),
+    };
+    size_t total = 0;
+    for (size_t i = 0; i < sizeof bytes / sizeof bytes[0]; i++) total += bytes[i];
+    char *p = mmap(NULL, total, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (p == MAP_FAILED) return false;
+    madvise(p, total, MADV_DONTFORK); /* a child must not touch it anyhow; failing is harmless */
+    psk_S.block_slot = (uint32_t *)p, p += bytes[0];
+    psk_S.slot_state = (uint8_t *)p, p += bytes[1];
+    psk_S.slot_last_seq = (uint64_t *)p, p += bytes[2];
+    psk_S.ring = (psk_entry *)p, p += bytes[3];
+    psk_S.funcs = (psk_func *)p, p += bytes[4];
+    psk_S.streams = (uint64_t *)p;
+    return true;
+}
+
+PSK_EXPORT psk_shared *penstock_hook_attach(uint32_t abi_version) {
+    if (abi_version != PSK_HOOK_ABI || atomic_load(&psk_child)) return NULL;
+    pthread_mutex_lock(&mu);
+    psk_shared *s = &psk_S;
+    if (!psk_S.ring) {
+        if (pthread_atfork(NULL, NULL, in_child) || !map_arrays()) {
+            s = NULL;
+        } else {
+            psk_S.abi_version = PSK_HOOK_ABI;
+            psk_S.size = sizeof psk_S;
+            __atomic_store_n(&psk_S.nstreams, 1, __ATOMIC_RELEASE); /* index 0: the legacy default stream */
+        }
+    }
+    pthread_mutex_unlock(&mu);
+    return s;
+}
+
+PSK_EXPORT void *penstock_hook_real(const char *symbol) { return psk_driver_symbol(symbol); }

@@ -1,0 +1,200 @@
+/*
+ * Copies and fills. A copy names its two addresses; either may be host memory,
+ * which no slot has. Synchronous forms are ordered on the default stream (the
+ * thread's own for _ptds), so a gate there holds them too: the caller waits.
+ */
+#include "internal.h"
+
+static void begin(psk_op *op, uint32_t id, CUstream s, int ptsz, uint64_t bytes) {
+    psk_op_begin(op, PSK_REC_COPY, id, s, ptsz);
+    op->grid = (uint32_t)(bytes ^ bytes >> 32);
+    PSK_COUNT(psk_S.copies);
+}
+
+/* The destination goes first, so that the reader can tell it. */
+static void ends(psk_op *op, uint64_t dst, uint64_t src) {
+    if (psk_op_address(op, dst)) op->flags |= PSK_FLAG_HAS_DST;
+    if (src) psk_op_address(op, src);
+}
+
+/* One wrapper: its record is made by `describe`, which sees the arguments and op. */
+#define WRAP(name, args, call, describe)               \
+    CUresult psk_w_##name args {                       \
+        if (!psk_active()) return PSK_REAL(name) call; \
+        psk_op op;                                     \
+        describe;                                      \
+        psk_op_issue(&op);                             \
+        CUresult r = PSK_REAL(name) call;              \
+        psk_op_done(&op);                              \
+        return r;                                      \
+    }
+
+/* ---- two addresses and a length ---- */
+#define LINEAR(name, id, dst_t, src_t, ptsz)                                                                   \
+    WRAP(name, (dst_t dst, src_t src, size_t bytes), (dst, src, bytes),                                        \
+         (begin(&op, id, NULL, ptsz, bytes), ends(&op, (uint64_t)(dst), (uint64_t)(src))))
+#define LINEAR_ASYNC(name, id, dst_t, src_t, ptsz)                                                             \
+    WRAP(name, (dst_t dst, src_t src, size_t bytes, CUstream s), (dst, src, bytes, s),                         \
+         (begin(&op, id, s, ptsz, bytes), ends(&op, (uint64_t)(dst), (uint64_t)(src))))
+typedef const void *host_src;
+typedef void *host_dst;
+LINEAR(cuMemcpy, PSK_COPY_UNKNOWN, CUdeviceptr, CUdeviceptr, 0)
+LINEAR(cuMemcpy_ptds, PSK_COPY_UNKNOWN, CUdeviceptr, CUdeviceptr, 1)
+LINEAR(cuMemcpyHtoD_v2, PSK_COPY_H2D, CUdeviceptr, host_src, 0)
+LINEAR(cuMemcpyHtoD_v2_ptds, PSK_COPY_H2D, CUdeviceptr, host_src, 1)
+LINEAR(cuMemcpyDtoH_v2, PSK_COPY_D2H, host_dst, CUdeviceptr, 0)
+LINEAR(cuMemcpyDtoH_v2_ptds, PSK_COPY_D2H, host_dst, CUdeviceptr, 1)
+LINEAR(cuMemcpyDtoD_v2, PSK_COPY_D2D, CUdeviceptr, CUdeviceptr, 0)
+LINEAR(cuMemcpyDtoD_v2_ptds, PSK_COPY_D2D, CUdeviceptr, CUdeviceptr, 1)
+LINEAR_ASYNC(cuMemcpyAsync, PSK_COPY_UNKNOWN, CUdeviceptr, CUdeviceptr, 0)
+LINEAR_ASYNC(cuMemcpyAsync_ptsz, PSK_COPY_UNKNOWN, CUdeviceptr, CUdeviceptr, 1)
+LINEAR_ASYNC(cuMemcpyHtoDAsync_v2, PSK_COPY_H2D, CUdeviceptr, host_src, 0)
+LINEAR_ASYNC(cuMemcpyHtoDAsync_v2_ptsz, PSK_COPY_H2D, CUdeviceptr, host_src, 1)
+LINEAR_ASYNC(cuMemcpyDtoHAsync_v2, PSK_COPY_D2H, host_dst, CUdeviceptr, 0)
+LINEAR_ASYNC(cuMemcpyDtoHAsync_v2_ptsz, PSK_COPY_D2H, host_dst, CUdeviceptr, 1)
+LINEAR_ASYNC(cuMemcpyDtoDAsync_v2, PSK_COPY_D2D, CUdeviceptr, CUdeviceptr, 0)
+LINEAR_ASYNC(cuMemcpyDtoDAsync_v2_ptsz, PSK_COPY_D2D, CUdeviceptr, CUdeviceptr, 1)
+
+/* ---- between contexts ---- */
+#define PEER(name, ptsz)                                                                                        \
+    WRAP(name, (CUdeviceptr dst, CUcontext dc, CUdeviceptr src, CUcontext sc, size_t bytes), (dst, dc, src, sc, bytes), \
+         (begin(&op, PSK_COPY_D2D, NULL, ptsz, bytes), ends(&op, dst, src)))
+#define PEER_ASYNC(name, ptsz)                                                                                  \
+    WRAP(name, (CUdeviceptr dst, CUcontext dc, CUdeviceptr src, CUcontext sc, size_t bytes, CUstream s),        \
+         (dst, dc, src, sc, bytes, s), (begin(&op, PSK_COPY_D2D, s, ptsz, bytes), ends(&op, dst, src)))
+PEER(cuMemcpyPeer, 0)
+PEER(cuMemcpyPeer_ptds, 1)
+PEER_ASYNC(cuMemcpyPeerAsync, 0)
+PEER_ASYNC(cuMemcpyPeerAsync_ptsz, 1)
+
+/* ---- to and from arrays ---- */
+#define TO_ARRAY(name, ptsz)                                                                                    \
+    WRAP(name, (CUarray dst, size_t offset, CUdeviceptr src, size_t bytes), (dst, offset, src, bytes),          \
+         (begin(&op, PSK_COPY_D2D, NULL, ptsz, bytes), ends(&op, 0, src)))
+#define FROM_ARRAY(name, ptsz)                                                                                  \
+    WRAP(name, (CUdeviceptr dst, CUarray src, size_t offset, size_t bytes), (dst, src, offset, bytes),          \
+         (begin(&op, PSK_COPY_D2D, NULL, ptsz, bytes), ends(&op, dst, 0)))
+TO_ARRAY(cuMemcpyDtoA_v2, 0)
+TO_ARRAY(cuMemcpyDtoA_v2_ptds, 1)
+FROM_ARRAY(cuMemcpyAtoD_v2, 0)
+FROM_ARRAY(cuMemcpyAtoD_v2_ptds, 1)
+
+/* ---- described by a structure ---- */
+
+/* The address of one end; unified addresses are passed in the device field. */
+static uint64_t end_address(int type, const void *host, CUdeviceptr device, uint64_t offset) {
+    switch (type) {
+    case CU_MEMORYTYPE_HOST: return (uint64_t)(uintptr_t)host + offset;
+    case CU_MEMORYTYPE_DEVICE:
+    case CU_MEMORYTYPE_UNIFIED: return device + offset;
+    default: return 0; /* an array */
+    }
+}
+
+static uint32_t copy_id(int dst, int src) {
+    if (dst == CU_MEMORYTYPE_UNIFIED || src == CU_MEMORYTYPE_UNIFIED) return PSK_COPY_UNKNOWN;
+    if (src == CU_MEMORYTYPE_HOST) return dst == CU_MEMORYTYPE_HOST ? PSK_COPY_UNKNOWN : PSK_COPY_H2D;
+    return dst == CU_MEMORYTYPE_HOST ? PSK_COPY_D2H : PSK_COPY_D2D;
+}
+
+static void describe_2d(psk_op *op, const CUDA_MEMCPY2D *c, CUstream s, int ptsz) {
+    begin(op, c ? copy_id(c->dstMemoryType, c->srcMemoryType) : PSK_COPY_UNKNOWN, s, ptsz, c ? c->WidthInBytes * c->Height : 0);
+    if (!c) return; /* the driver will say so */
+    ends(op, end_address(c->dstMemoryType, c->dstHost, c->dstDevice, c->dstY * c->dstPitch + c->dstXInBytes),
+         end_address(c->srcMemoryType, c->srcHost, c->srcDevice, c->srcY * c->srcPitch + c->srcXInBytes));
+}
+
+static void describe_3d(psk_op *op, const CUDA_MEMCPY3D *c, CUstream s, int ptsz) {
+    begin(op, c ? copy_id(c->dstMemoryType, c->srcMemoryType) : PSK_COPY_UNKNOWN, s, ptsz, c ? c->WidthInBytes * c->Height * c->Depth : 0);
+    if (!c) return;
+    ends(op, end_address(c->dstMemoryType, c->dstHost, c->dstDevice, (c->dstZ * c->dstHeight + c->dstY) * c->dstPitch + c->dstXInBytes),
+         end_address(c->srcMemoryType, c->srcHost, c->srcDevice, (c->srcZ * c->srcHeight + c->srcY) * c->srcPitch + c->srcXInBytes));
+}
+
+#define STRUCT(name, type, describe, ptsz) WRAP(name, (const type *c), (c), describe(&op, c, NULL, ptsz))
+#define STRUCT_ASYNC(name, type, describe, ptsz) WRAP(name, (const type *c, CUstream s), (c, s), describe(&op, c, s, ptsz))
+STRUCT(cuMemcpy2D_v2, CUDA_MEMCPY2D, describe_2d, 0)
+STRUCT(cuMemcpy2D_v2_ptds, CUDA_MEMCPY2D, describe_2d, 1)
+STRUCT(cuMemcpy2DUnaligned_v2, CUDA_MEMCPY2D, describe_2d, 0)
+STRUCT(cuMemcpy2DUnaligned_v2_ptds, CUDA_MEMCPY2D, describe_2d, 1)
+STRUCT(cuMemcpy3D_v2, CUDA_MEMCPY3D, describe_3d, 0)
+STRUCT(cuMemcpy3D_v2_ptds, CUDA_MEMCPY3D, describe_3d, 1)
+STRUCT(cuMemcpy3DPeer, CUDA_MEMCPY3D, describe_3d, 0)
+STRUCT(cuMemcpy3DPeer_ptds, CUDA_MEMCPY3D, describe_3d, 1)
+STRUCT_ASYNC(cuMemcpy2DAsync_v2, CUDA_MEMCPY2D, describe_2d, 0)
+STRUCT_ASYNC(cuMemcpy2DAsync_v2_ptsz, CUDA_MEMCPY2D, describe_2d, 1)
+STRUCT_ASYNC(cuMemcpy3DAsync_v2, CUDA_MEMCPY3D, describe_3d, 0)
+STRUCT_ASYNC(cuMemcpy3DAsync_v2_ptsz, CUDA_MEMCPY3D, describe_3d, 1)
+STRUCT_ASYNC(cuMemcpy3DPeerAsync, CUDA_MEMCPY3D, describe_3d, 0)
+STRUCT_ASYNC(cuMemcpy3DPeerAsync_ptsz, CUDA_MEMCPY3D, describe_3d, 1)
+
+/* ---- batches: several destinations, so none is marked, unless there is but one copy ---- */
+
+static void describe_batch(psk_op *op, const CUdeviceptr *dsts, const CUdeviceptr *srcs, const size_t *sizes, size_t n, CUstream s, int ptsz) {
+    uint64_t bytes = 0;
+    for (size_t i = 0; sizes && i < n; i++) bytes += sizes[i];
+    begin(op, PSK_COPY_UNKNOWN, s, ptsz, bytes);
+    if (!dsts || !srcs) return;
+    if (n == 1) ends(op, dsts[0], srcs[0]);
+    for (size_t i = 0; n > 1 && i < n; i++) psk_op_address(op, dsts[i]), psk_op_address(op, srcs[i]);
+}
+
+#define DSTS_SRCS CUdeviceptr *dsts, CUdeviceptr *srcs, size_t *sizes, size_t n, CUmemcpyAttributes *attrs, size_t *idxs, size_t nattrs
+#define BATCH_V1(name, ptsz)                                                                                    \
+    WRAP(name, (DSTS_SRCS, size_t *fail, CUstream s), (dsts, srcs, sizes, n, attrs, idxs, nattrs, fail, s),     \
+         describe_batch(&op, dsts, srcs, sizes, n, s, ptsz))
+#define BATCH_V2(name, ptsz)                                                                                    \
+    WRAP(name, (DSTS_SRCS, CUstream s), (dsts, srcs, sizes, n, attrs, idxs, nattrs, s),                         \
+         describe_batch(&op, dsts, srcs, sizes, n, s, ptsz))
+BATCH_V1(cuMemcpyBatchAsync, 0)
+BATCH_V1(cuMemcpyBatchAsync_ptsz, 1)
+BATCH_V2(cuMemcpyBatchAsync_v2, 0)
+BATCH_V2(cuMemcpyBatchAsync_v2_ptsz, 1)
+
+static uint64_t operand_address(const CUmemcpy3DOperand *o) { return o->type == CU_MEMCPY_OPERAND_TYPE_POINTER ? o->op.ptr.ptr : 0; }
+
+static void describe_batch_3d(psk_op *op, size_t n, const CUDA_MEMCPY3D_BATCH_OP *list, CUstream s, int ptsz) {
+    uint64_t bytes = 0;
+    for (size_t i = 0; list && i < n; i++) bytes += list[i].extent[0] * list[i].extent[1] * list[i].extent[2];
+    begin(op, PSK_COPY_UNKNOWN, s, ptsz, bytes);
+    if (!list) return;
+    if (n == 1) ends(op, operand_address(&list[0].dst), operand_address(&list[0].src));
+    for (size_t i = 0; n > 1 && i < n; i++) psk_op_address(op, operand_address(&list[i].dst)), psk_op_address(op, operand_address(&list[i].src));
+}
+
+#define BATCH_3D_V1(name, ptsz)                                                                                       \
+    WRAP(name, (size_t n, CUDA_MEMCPY3D_BATCH_OP *list, size_t *fail, unsigned long long flags, CUstream s),          \
+         (n, list, fail, flags, s), describe_batch_3d(&op, n, list, s, ptsz))
+#define BATCH_3D_V2(name, ptsz)                                                                                       \
+    WRAP(name, (size_t n, CUDA_MEMCPY3D_BATCH_OP *list, unsigned long long flags, CUstream s), (n, list, flags, s),   \
+         describe_batch_3d(&op, n, list, s, ptsz))
+BATCH_3D_V1(cuMemcpy3DBatchAsync, 0)
+BATCH_3D_V1(cuMemcpy3DBatchAsync_ptsz, 1)
+BATCH_3D_V2(cuMemcpy3DBatchAsync_v2, 0)
+BATCH_3D_V2(cuMemcpy3DBatchAsync_v2_ptsz, 1)
+
+/* ---- fills ---- */
+#define FILL(name, value_t, unit, ptsz)                                                                         \
+    WRAP(name, (CUdeviceptr dst, value_t v, size_t n), (dst, v, n),                                             \
+         (begin(&op, PSK_COPY_FILL, NULL, ptsz, n * (unit)), ends(&op, dst, 0)))
+#define FILL_ASYNC(name, value_t, unit, ptsz)                                                                   \
+    WRAP(name, (CUdeviceptr dst, value_t v, size_t n, CUstream s), (dst, v, n, s),                              \
+         (begin(&op, PSK_COPY_FILL, s, ptsz, n * (unit)), ends(&op, dst, 0)))
+#define FILL_2D(name, value_t, unit, ptsz)                                                                      \
+    WRAP(name, (CUdeviceptr dst, size_t pitch, value_t v, size_t w, size_t h), (dst, pitch, v, w, h),           \
+         (begin(&op, PSK_COPY_FILL, NULL, ptsz, w * h * (unit)), ends(&op, dst, 0)))
+#define FILL_2D_ASYNC(name, value_t, unit, ptsz)                                                                \
+    WRAP(name, (CUdeviceptr dst, size_t pitch, value_t v, size_t w, size_t h, CUstream s), (dst, pitch, v, w, h, s), \
+         (begin(&op, PSK_COPY_FILL, s, ptsz, w * h * (unit)), ends(&op, dst, 0)))
+#define FILLS(bits, value_t)                                              \
+    FILL(cuMemsetD##bits##_v2, value_t, bits / 8, 0)                      \
+    FILL(cuMemsetD##bits##_v2_ptds, value_t, bits / 8, 1)                 \
+    FILL_ASYNC(cuMemsetD##bits##Async, value_t, bits / 8, 0)              \
+    FILL_ASYNC(cuMemsetD##bits##Async_ptsz, value_t, bits / 8, 1)         \
+    FILL_2D(cuMemsetD2D##bits##_v2, value_t, bits / 8, 0)                 \
+    FILL_2D(cuMemsetD2D##bits##_v2_ptds, value_t, bits / 8, 1)            \
+    FILL_2D_ASYNC(cuMemsetD2D##bits##Async, value_t, bits / 8, 0)         \
+    FILL_2D_ASYNC(cuMemsetD2D##bits##Async_ptsz, value_t, bits / 8, 1)
+FILLS(8, unsigned char)
+FILLS(16, unsigned short)
+FILLS(32, unsigned)

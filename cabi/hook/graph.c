@@ -1,0 +1,398 @@
+/*
+ * Graphs. Their kernels never pass a launch call when the graph runs, so the
+ * addresses that the nodes name are read when the graph is instantiated, kept
+ * by executable graph and node, and looked up at each launch (the allocations
+ * behind an address may have changed since). A node whose parameters cannot be
+ * read makes its graph opaque, as does one instantiated before an engine attached.
+ */
+#define _GNU_SOURCE
+#include "internal.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* What one node names: blocks of PSK_BLOCK_SHIFT, as slots may change. */
+typedef struct node_set {
+    CUgraphNode node;
+    CUgraphNode top; /* of the instantiated graph, the one that the node is or is nested in */
+    uint32_t nblocks;
+    bool opaque;
+    uint32_t *blocks;
+} node_set;
+
+typedef struct exec {
+    CUgraphExec handle;
+    uint32_t id;
+    size_t nnodes, cap;
+    node_set *nodes;
+    struct exec *next;
+} exec;
+
+#define BUCKETS 1024
+static exec *buckets[BUCKETS];
+static uint32_t next_id = 1;
+static pthread_mutex_t mu = PTHREAD_MUTEX_INITIALIZER;
+
+static exec **bucket(CUgraphExec h) { return &buckets[(((uintptr_t)h >> 4) * 0x9e3779b1u >> 12) % BUCKETS]; }
+
+static exec *find(CUgraphExec h) {
+    exec *e = *bucket(h);
+    while (e && e->handle != h) e = e->next;
+    return e;
+}
+
+static void free_nodes(node_set *nodes, size_t n) {
+    for (size_t i = 0; i < n; i++) free(nodes[i].blocks);
+    free(nodes);
+}
+
+/* ---- collecting one node's addresses ---- */
+
+/* Fewer address bits than this name no device memory: sizes and counts. */
+#define LOWEST_ADDRESS (1ull << 32)
+
+typedef struct collector {
+    uint32_t *blocks;
+    uint32_t n, cap;
+    bool failed;
+} collector;
+
+static void collect(void *arg, uint64_t addr) {
+    collector *c = arg;
+    uint64_t block = addr >> PSK_BLOCK_SHIFT;
+    if (addr < LOWEST_ADDRESS || block >= PSK_TABLE_BLOCKS) return;
+    if (c->n && c->blocks[c->n - 1] == block) return; /* the launch removes the other doubles */
+    if (c->n == c->cap) {
+        uint32_t cap = c->cap ? c->cap * 2 : 16;
+        uint32_t *more = realloc(c->blocks, cap * sizeof *more);
+        if (!more) {
+            c->failed = true;
+            return;
+        }
+        c->blocks = more;
+        c->cap = cap;
+    }
+    c->blocks[c->n++] = (uint32_t)block;
+}
+
+static node_set finish(collector *c, CUgraphNode node, CUgraphNode top, bool readable) {
+    return (node_set){.node = node, .top = top, .nblocks = c->n, .blocks = c->blocks, .opaque = !readable || c->failed};
+}
+
+/* has_kern: the structure is the second version, with a CUkernel. */
+static node_set kernel_set(CUgraphNode node, CUgraphNode top, const CUDA_KERNEL_NODE_PARAMS *p, bool has_kern) {
+    collector c = {0};
+    CUfunction f = p->func ? p->func : has_kern ? (CUfunction)p->kern : NULL;
+    psk_layout *l = f ? psk_func_layout(f) : NULL;
+    bool readable = l && psk_visit_params(l, p->kernelParams, p->extra, collect, &c);
+    psk_func_release(l);
+    return finish(&c, node, top, readable);
+}
+
+static node_set memcpy_set(CUgraphNode node, CUgraphNode top, const CUDA_MEMCPY3D *p) {
+    collector c = {0};
+    uint64_t dst = p->dstMemoryType == CU_MEMORYTYPE_HOST ? (uint64_t)(uintptr_t)p->dstHost : p->dstMemoryType == CU_MEMORYTYPE_ARRAY ? 0 : p->dstDevice;
+    uint64_t src = p->srcMemoryType == CU_MEMORYTYPE_HOST ? (uint64_t)(uintptr_t)p->srcHost : p->srcMemoryType == CU_MEMORYTYPE_ARRAY ? 0 : p->srcDevice;
+    if (dst) collect(&c, dst + (p->dstZ * p->dstHeight + p->dstY) * p->dstPitch + p->dstXInBytes);
+    if (src) collect(&c, src + (p->srcZ * p->srcHeight + p->srcY) * p->srcPitch + p->srcXInBytes);
+    return finish(&c, node, top, true);
+}
+
+static node_set memset_set(CUgraphNode node, CUgraphNode top, const CUDA_MEMSET_NODE_PARAMS *p) {
+    collector c = {0};
+    collect(&c, p->dst);
+    return finish(&c, node, top, true);
+}
+
+/* ---- walking a graph ---- */
+
+typedef struct queries {
+    CUresult (*nodes)(CUgraph, CUgraphNode *, size_t *);
+    CUresult (*type)(CUgraphNode, int *);
+    CUresult (*kernel_v2)(CUgraphNode, CUDA_KERNEL_NODE_PARAMS *);
+    CUresult (*kernel_v1)(CUgraphNode, CUDA_KERNEL_NODE_PARAMS *);
+    CUresult (*copy)(CUgraphNode, CUDA_MEMCPY3D *);
+    CUresult (*fill)(CUgraphNode, CUDA_MEMSET_NODE_PARAMS *);
+    CUresult (*child)(CUgraphNode, CUgraph *);
+} queries;
+
+static const queries *get_queries(void) {
+    static queries q;
+    static atomic_int found;
+    if (!atomic_load(&found)) { /* idempotent */
+        q.nodes = (CUresult(*)(CUgraph, CUgraphNode *, size_t *))psk_driver_symbol("cuGraphGetNodes");
+        q.type = (CUresult(*)(CUgraphNode, int *))psk_driver_symbol("cuGraphNodeGetType");
+        q.kernel_v2 = (CUresult(*)(CUgraphNode, CUDA_KERNEL_NODE_PARAMS *))psk_driver_symbol("cuGraphKernelNodeGetParams_v2");
+        q.kernel_v1 = (CUresult(*)(CUgraphNode, CUDA_KERNEL_NODE_PARAMS *))psk_driver_symbol("cuGraphKernelNodeGetParams");
+        q.copy = (CUresult(*)(CUgraphNode, CUDA_MEMCPY3D *))psk_driver_symbol("cuGraphMemcpyNodeGetParams");
+        q.fill = (CUresult(*)(CUgraphNode, CUDA_MEMSET_NODE_PARAMS *))psk_driver_symbol("cuGraphMemsetNodeGetParams");
+        q.child = (CUresult(*)(CUgraphNode, CUgraph *))psk_driver_symbol("cuGraphChildGraphNodeGetGraph");
+        atomic_store(&found, 1);
+    }
+    return &q;
+}
+
+typedef struct sets {
+    node_set *list;
+    size_t n, cap;
+    bool failed;
+} sets;
+
+static void push(sets *s, node_set set) {
+    if (s->n == s->cap) {
+        size_t cap = s->cap ? s->cap * 2 : 64;
+        node_set *more = realloc(s->list, cap * sizeof *more);
+        if (!more) {
+            free(set.blocks);
+            s->failed = true;
+            return;
+        }
+        s->list = more;
+        s->cap = cap;
+    }
+    s->list[s->n++] = set;
+}
+
+static void walk(sets *out, CUgraph graph, CUgraphNode top, int depth);
+
+static void walk_node(sets *out, CUgraphNode node, CUgraphNode top, int depth) {
+    const queries *q = get_queries();
+    const node_set unreadable = {.node = node, .top = top, .opaque = true};
+    int type;
+    if (q->type(node, &type) != CUDA_SUCCESS) {
+        push(out, unreadable);
+        return;
+    }
+    switch (type) {
+    case CU_GRAPH_NODE_TYPE_KERNEL: {
+        CUDA_KERNEL_NODE_PARAMS p = {0};
+        bool v2 = q->kernel_v2 && q->kernel_v2(node, &p) == CUDA_SUCCESS;
+        bool ok = v2 || (q->kernel_v1 && q->kernel_v1(node, &p) == CUDA_SUCCESS);
+        push(out, ok ? kernel_set(node, top, &p, v2) : unreadable);
+        break;
+    }
+    case CU_GRAPH_NODE_TYPE_MEMCPY: {
+        CUDA_MEMCPY3D p = {0};
+        push(out, q->copy && q->copy(node, &p) == CUDA_SUCCESS ? memcpy_set(node, top, &p) : unreadable);
+        break;
+    }
+    case CU_GRAPH_NODE_TYPE_MEMSET: {
+        CUDA_MEMSET_NODE_PARAMS p = {0};
+        push(out, q->fill && q->fill(node, &p) == CUDA_SUCCESS ? memset_set(node, top, &p) : unreadable);
+        break;
+    }
+    case CU_GRAPH_NODE_TYPE_GRAPH: {
+        CUgraph child;
+        if (depth < 16 && q->child && q->child(node, &child) == CUDA_SUCCESS)
+            walk(out, child, top, depth + 1);
+        else
+            push(out, unreadable);
+        break;
+    }
+    case CU_GRAPH_NODE_TYPE_CONDITIONAL: /* its bodies cannot be asked for */
+        push(out, unreadable);
+        break;
+    default: /* host functions, events, semaphores, stream-ordered allocations: none of our memory */
+        break;
+    }
+}
+
+/* top NULL: the nodes are the top. */
+static void walk(sets *out, CUgraph graph, CUgraphNode top, int depth) {
+    const queries *q = get_queries();
+    size_t n = 0;
+    CUgraphNode *nodes = NULL;
+    if (!q->nodes || !q->type || q->nodes(graph, NULL, &n) != CUDA_SUCCESS || (n && !(nodes = calloc(n, sizeof *nodes))) ||
+        (n && q->nodes(graph, nodes, &n) != CUDA_SUCCESS)) {
+        free(nodes);
+        push(out, (node_set){.node = top, .top = top, .opaque = true});
+        return;
+    }
+    for (size_t i = 0; i < n; i++) walk_node(out, nodes[i], top ? top : nodes[i], depth);
+    free(nodes);
+}
+
+/* ---- the table of executable graphs ---- */
+
+static void put_exec(CUgraphExec h, sets *s) {
+    if (s->failed) push(s, (node_set){.opaque = true});
+    pthread_mutex_lock(&mu);
+    exec *e = find(h);
+    if (!e && (e = calloc(1, sizeof *e))) {
+        e->handle = h;
+        e->id = next_id++;
+        e->next = *bucket(h);
+        *bucket(h) = e;
+    }
+    node_set *old = s->list;
+    size_t nold = s->n;
+    if (e) {
+        old = e->nodes;
+        nold = e->nnodes;
+        e->nodes = s->list;
+        e->nnodes = s->n;
+        e->cap = s->cap;
+    }
+    pthread_mutex_unlock(&mu);
+    free_nodes(old, nold);
+}
+
+static void read_graph(CUgraphExec h, CUgraph graph) {
+    psk_in_hook = 1;
+    sets s = {0};
+    walk(&s, graph, NULL, 0);
+    psk_in_hook = 0;
+    put_exec(h, &s);
+}
+
+static void drop_exec(CUgraphExec h) {
+    pthread_mutex_lock(&mu);
+    exec **at = bucket(h), *e;
+    while ((e = *at) && e->handle != h) at = &e->next;
+    if (e) *at = e->next;
+    pthread_mutex_unlock(&mu);
+    if (!e) return;
+    free_nodes(e->nodes, e->nnodes);
+    free(e);
+}
+
+/* Replaces what a node, and everything nested in it, names. */
+static void replace_node(CUgraphExec h, CUgraphNode node, sets *s) {
+    pthread_mutex_lock(&mu);
+    exec *e = find(h);
+    if (e) {
+        sets now = {.list = e->nodes, .n = 0, .cap = e->cap};
+        for (size_t i = 0; i < e->nnodes; i++) {
+            if (e->nodes[i].node == node || e->nodes[i].top == node)
+                free(e->nodes[i].blocks);
+            else
+                now.list[now.n++] = e->nodes[i];
+        }
+        for (size_t i = 0; i < s->n; i++) push(&now, s->list[i]);
+        if (now.failed && now.n) now.list[0].opaque = true;
+        e->nodes = now.list;
+        e->nnodes = now.n;
+        e->cap = now.cap;
+        free(s->list);
+    } else {
+        free_nodes(s->list, s->n);
+    }
+    pthread_mutex_unlock(&mu);
+}
+
+/* ---- wrappers ---- */
+
+#define INSTANTIATED(call)                                                        \
+    CUresult r = (call);                                                          \
+    if (r == CUDA_SUCCESS && out && graph && psk_active()) read_graph(*out, graph); \
+    return r
+
+CUresult psk_w_cuGraphInstantiate(CUgraphExec *out, CUgraph graph, CUgraphNode *bad, char *log, size_t n) { INSTANTIATED(PSK_REAL(cuGraphInstantiate)(out, graph, bad, log, n)); }
+CUresult psk_w_cuGraphInstantiate_v2(CUgraphExec *out, CUgraph graph, CUgraphNode *bad, char *log, size_t n) { INSTANTIATED(PSK_REAL(cuGraphInstantiate_v2)(out, graph, bad, log, n)); }
+CUresult psk_w_cuGraphInstantiateWithFlags(CUgraphExec *out, CUgraph graph, unsigned long long flags) { INSTANTIATED(PSK_REAL(cuGraphInstantiateWithFlags)(out, graph, flags)); }
+CUresult psk_w_cuGraphInstantiateWithParams(CUgraphExec *out, CUgraph graph, CUDA_GRAPH_INSTANTIATE_PARAMS *p) { INSTANTIATED(PSK_REAL(cuGraphInstantiateWithParams)(out, graph, p)); }
+CUresult psk_w_cuGraphInstantiateWithParams_ptsz(CUgraphExec *out, CUgraph graph, CUDA_GRAPH_INSTANTIATE_PARAMS *p) { INSTANTIATED(PSK_REAL(cuGraphInstantiateWithParams_ptsz)(out, graph, p)); }
+
+CUresult psk_w_cuGraphExecUpdate(CUgraphExec e, CUgraph graph, CUgraphNode *bad, int *result) {
+    CUresult r = PSK_REAL(cuGraphExecUpdate)(e, graph, bad, result);
+    if (r == CUDA_SUCCESS && psk_active()) read_graph(e, graph);
+    return r;
+}
+
+CUresult psk_w_cuGraphExecUpdate_v2(CUgraphExec e, CUgraph graph, CUgraphExecUpdateResultInfo *info) {
+    CUresult r = PSK_REAL(cuGraphExecUpdate_v2)(e, graph, info);
+    if (r == CUDA_SUCCESS && psk_active()) read_graph(e, graph);
+    return r;
+}
+
+static void replace_with(CUgraphExec e, CUgraphNode node, node_set set) {
+    sets s = {0};
+    push(&s, set);
+    replace_node(e, node, &s);
+}
+
+static void replace_child(CUgraphExec e, CUgraphNode node, CUgraph child) {
+    psk_in_hook = 1;
+    sets s = {0};
+    walk(&s, child, node, 1);
+    psk_in_hook = 0;
+    replace_node(e, node, &s);
+}
+
+CUresult psk_w_cuGraphExecKernelNodeSetParams(CUgraphExec e, CUgraphNode node, const CUDA_KERNEL_NODE_PARAMS *p) {
+    CUresult r = PSK_REAL(cuGraphExecKernelNodeSetParams)(e, node, p);
+    if (r == CUDA_SUCCESS && psk_active()) replace_with(e, node, kernel_set(node, node, p, false));
+    return r;
+}
+
+CUresult psk_w_cuGraphExecKernelNodeSetParams_v2(CUgraphExec e, CUgraphNode node, const CUDA_KERNEL_NODE_PARAMS *p) {
+    CUresult r = PSK_REAL(cuGraphExecKernelNodeSetParams_v2)(e, node, p);
+    if (r == CUDA_SUCCESS && psk_active()) replace_with(e, node, kernel_set(node, node, p, true));
+    return r;
+}
+
+CUresult psk_w_cuGraphExecMemcpyNodeSetParams(CUgraphExec e, CUgraphNode node, const CUDA_MEMCPY3D *p, CUcontext ctx) {
+    CUresult r = PSK_REAL(cuGraphExecMemcpyNodeSetParams)(e, node, p, ctx);
+    if (r == CUDA_SUCCESS && psk_active()) replace_with(e, node, memcpy_set(node, node, p));
+    return r;
+}
+
+CUresult psk_w_cuGraphExecMemsetNodeSetParams(CUgraphExec e, CUgraphNode node, const CUDA_MEMSET_NODE_PARAMS *p, CUcontext ctx) {
+    CUresult r = PSK_REAL(cuGraphExecMemsetNodeSetParams)(e, node, p, ctx);
+    if (r == CUDA_SUCCESS && psk_active()) replace_with(e, node, memset_set(node, node, p));
+    return r;
+}
+
+CUresult psk_w_cuGraphExecChildGraphNodeSetParams(CUgraphExec e, CUgraphNode node, CUgraph child) {
+    CUresult r = PSK_REAL(cuGraphExecChildGraphNodeSetParams)(e, node, child);
+    if (r == CUDA_SUCCESS && psk_active()) replace_child(e, node, child);
+    return r;
+}
+
+CUresult psk_w_cuGraphExecNodeSetParams(CUgraphExec e, CUgraphNode node, CUgraphNodeParams *p) {
+    CUresult r = PSK_REAL(cuGraphExecNodeSetParams)(e, node, p);
+    if (r != CUDA_SUCCESS || !psk_active()) return r;
+    switch (p->type) {
+    case CU_GRAPH_NODE_TYPE_KERNEL: replace_with(e, node, kernel_set(node, node, &p->kernel, true)); break;
+    case CU_GRAPH_NODE_TYPE_MEMCPY: replace_with(e, node, memcpy_set(node, node, &p->memcpy.copyParams)); break;
+    case CU_GRAPH_NODE_TYPE_MEMSET: replace_with(e, node, memset_set(node, node, &p->memset)); break;
+    case CU_GRAPH_NODE_TYPE_GRAPH: replace_child(e, node, p->graph.graph); break;
+    }
+    return r;
+}
+
+CUresult psk_w_cuGraphExecDestroy(CUgraphExec e) {
+    /* Before: the handle may be given out again the moment it is gone. */
+    if (!atomic_load(&psk_child) && psk_S.ring) drop_exec(e);
+    return PSK_REAL(cuGraphExecDestroy)(e);
+}
+
+static void begin(psk_op *op, CUgraphExec h, CUstream s, int ptsz) {
+    psk_op_begin(op, PSK_REC_GRAPH, 0, s, ptsz);
+    PSK_COUNT(psk_S.graph_launches);
+    pthread_mutex_lock(&mu);
+    exec *e = find(h);
+    if (!e) op->flags |= PSK_FLAG_OPAQUE;
+    for (size_t i = 0; e && i < e->nnodes; i++) {
+        const node_set *n = &e->nodes[i];
+        op->id = e->id;
+        if (n->opaque) op->flags |= PSK_FLAG_OPAQUE;
+        for (uint32_t b = 0; b < n->nblocks; b++) psk_op_address(op, (uint64_t)n->blocks[b] << PSK_BLOCK_SHIFT);
+    }
+    pthread_mutex_unlock(&mu);
+    if (op->flags & PSK_FLAG_OPAQUE) PSK_COUNT(psk_S.opaque_launches);
+}
+
+#define GRAPH_LAUNCH(name, ptsz)                          \
+    CUresult psk_w_##name(CUgraphExec e, CUstream s) {    \
+        if (!psk_active()) return PSK_REAL(name)(e, s);   \
+        psk_op op;                                        \
+        begin(&op, e, s, ptsz);                           \
+        psk_op_issue(&op);                                \
+        CUresult r = PSK_REAL(name)(e, s);                \
+        psk_op_done(&op);                                 \
+        return r;                                         \
+    }
+GRAPH_LAUNCH(cuGraphLaunch, 0)
+GRAPH_LAUNCH(cuGraphLaunch_ptsz, 1)

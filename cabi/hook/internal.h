@@ -1,0 +1,188 @@
+/*
+ * What the files of libpenstock_hook.so share.
+ *
+ * The library has no constructor and does nothing on its own: every wrapper
+ * forwards untouched until an engine attached and set a mode. The files:
+ *
+ *   resolve.c  dlsym, cuGetProcAddress and cudaGetDriverEntryPoint: who asks gets a wrapper
+ *   map.c      real entry points, the map from real pointer to wrapper, the trail of the unhooked
+ *   elf.c      the exported names, for programs linked against libcuda
+ *   attach.c   shared memory, attach, fork
+ *   record.c   one operation: its slots, the ring, gate and progress
+ *   func.c     parameter layouts of kernels; streams.c  stream indices, captures
+ *   launch.c, copy.c, graph.c  the wrappers
+ *
+ * Locks, none of which is ever held while another is taken: the table locks of
+ * func.c, streams.c and graph.c (never held across a driver call), and one lock
+ * a stream (gated mode only), held from the reservation of a seq to the
+ * progress write so that progress of a stream never runs ahead of its launches.
+ */
+#ifndef PENSTOCK_HOOK_INTERNAL_H
+#define PENSTOCK_HOOK_INTERNAL_H
+#ifndef __x86_64__
+#error "libpenstock_hook supports x86-64 Linux only: the dlsym tail jump is written for it"
+#endif
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "cuda_abi.h"
+#include "penstock_hook.h"
+
+#define PSK_LIKELY(x) __builtin_expect(!!(x), 1)
+#define PSK_UNLIKELY(x) __builtin_expect(!!(x), 0)
+#define PSK_EXPORT __attribute__((visibility("default")))
+/* Preloaded, so the static thread block has room for a few words. */
+#define PSK_TLS static __thread __attribute__((tls_model("initial-exec")))
+
+/* ---- the table ---- */
+enum {
+#define PSK_SYM(name, base, since, ptsz) PSK_ROW_##name,
+#include "symbols.def"
+#undef PSK_SYM
+    PSK_ROWS
+};
+
+typedef struct psk_row {
+    const char *name;  /* exported by libcuda */
+    const char *base;  /* asked of cuGetProcAddress */
+    int since;         /* CUDA version that introduced this signature */
+    int ptsz;          /* stream 0 is the thread's own */
+    void *wrapper;     /* what is handed out */
+    void *exported;    /* the name that ELF binding finds */
+} psk_row;
+extern const psk_row psk_rows[PSK_ROWS];
+
+/* ---- map.c ---- */
+enum { PSK_ROUTE_DLSYM, PSK_ROUTE_GETPROC, PSK_ROUTE_RUNTIME };
+extern void *_Atomic psk_real[PSK_ROWS];
+void *psk_real_slow(int row);
+int psk_row_by_name(const char *name);
+/* The wrapper when real is an entry point of the table, else real itself. Counts either. */
+void *psk_substitute(void *real, const char *name, int route);
+/* Any other driver symbol, unhooked; NULL when the driver lacks it or is not loaded. */
+void *psk_driver_symbol(const char *name);
+
+/* The real entry point of a row. Never NULL: one that the driver lacks answers CUDA_ERROR_NOT_FOUND. */
+static inline void *psk_real_ptr(int row) {
+    void *p = atomic_load_explicit(&psk_real[row], memory_order_acquire);
+    return PSK_LIKELY(p != NULL) ? p : psk_real_slow(row);
+}
+#define PSK_REAL(name) ((__typeof__(&psk_w_##name))psk_real_ptr(PSK_ROW_##name))
+
+/* ---- resolve.c ---- */
+extern void *(*psk_real_dlsym)(void *, const char *);
+bool psk_have_dlsym(void);
+/* Looks name up in the object that addr lies in and what that depends on. */
+void *psk_symbol_near(void *addr, const char *name);
+
+/* ---- attach.c ---- */
+extern psk_shared psk_S;
+extern atomic_int psk_child; /* 1 in a forked child of an attached process */
+
+/* The contract's fields are plain integers that both sides access atomically. */
+#define PSK_LOAD(field) __atomic_load_n(&(field), __ATOMIC_ACQUIRE)
+#define PSK_COUNT(field) __atomic_fetch_add(&(field), 1, __ATOMIC_RELAXED)
+
+/* ---- streams.c ---- */
+#define PSK_STREAM_SHARED (PSK_MAX_STREAMS - 1) /* index of all streams beyond the table */
+typedef struct psk_stream {
+    atomic_uint lock;       /* futex: 0 free, 1 held, 2 held and waited for */
+    uint32_t since_progress; /* records since the last progress write */
+    uint32_t issued;        /* records in gated mode, wrapping */
+    uint32_t ngates;        /* gates not yet seen open, oldest first */
+    struct {
+        uint32_t value;  /* what the gate waits for */
+        uint32_t issued; /* when it was put */
+    } gates[8];
+} __attribute__((aligned(64))) psk_stream;
+extern psk_stream psk_streams[PSK_MAX_STREAMS];
+extern atomic_int psk_captures; /* captures in progress; may be too high, never too low */
+
+uint32_t psk_stream_index(CUstream stream, int ptsz);
+bool psk_stream_capturing(CUstream stream, int ptsz);
+void psk_stream_lock(psk_stream *s);
+void psk_stream_unlock(psk_stream *s);
+
+/* ---- func.c ---- */
+/* Where 8-byte aligned words lie in one parameter. */
+typedef struct psk_param {
+    uint16_t index; /* in kernelParams */
+    uint16_t first; /* bytes from the value to the first aligned word */
+    uint32_t words;
+} psk_param;
+
+typedef struct psk_layout {
+    uint32_t id;       /* row of psk_shared.funcs */
+    uint32_t nparams;
+    uint32_t opaque;
+    uint32_t nscan;
+    uint32_t cached;   /* 0: made for one launch, freed after it */
+    atomic_uint generation; /* of psk_func_generation when last checked */
+    psk_param scan[];
+} psk_layout;
+
+psk_layout *psk_func_layout(CUfunction f);
+void psk_func_release(psk_layout *l); /* after use */
+
+/* ---- record.c ---- */
+#define PSK_OP_MAX_SLOTS 8192 /* beyond it a record is marked opaque */
+typedef struct psk_op {
+    uint16_t kind, flags;
+    uint32_t id, grid;
+    CUstream stream;
+    int ptsz;
+    uint32_t mode;
+    uint32_t stream_index;
+    psk_stream *locked;
+    uint64_t seq; /* 0: dropped */
+    bool no_progress; /* the real call is made after psk_op_done: a progress write would come too early */
+    uint32_t n;
+    uint32_t *slots; /* inline_slots, or the thread's scratch when there are more */
+    struct psk_scratch *scratch;
+    uint32_t inline_slots[PSK_ENTRY_SLOTS];
+} psk_op;
+
+extern __thread int psk_in_hook __attribute__((tls_model("initial-exec"), visibility("hidden")));
+
+/* True when this call is to be recorded. Inside the driver, or the engine, it is not. */
+static inline bool psk_active(void) {
+    return PSK_LOAD(psk_S.mode) != PSK_MODE_OFF && !psk_in_hook;
+}
+
+/* The three steps around the real call. Between begin and done this thread's driver calls are not recorded. */
+void psk_op_begin(psk_op *op, int kind, uint32_t id, CUstream stream, int ptsz);
+void psk_op_issue(psk_op *op); /* reserves the seq, publishes the record, gates */
+void psk_op_done(psk_op *op);  /* writes progress */
+
+void psk_op_add(psk_op *op, uint32_t slot);
+
+/* The live allocation that an address lies in, 0 when none of ours. */
+static inline uint32_t psk_slot_of(uint64_t addr) {
+    uint64_t block = addr >> PSK_BLOCK_SHIFT;
+    if (block >= PSK_TABLE_BLOCKS) return 0;
+    uint32_t slot = __atomic_load_n(&psk_S.block_slot[block], __ATOMIC_ACQUIRE);
+    if (PSK_LIKELY(slot == 0) || slot >= PSK_MAX_SLOTS) return 0;
+    return __atomic_load_n(&psk_S.slot_state[slot], __ATOMIC_ACQUIRE) == PSK_SLOT_FREE ? 0 : slot;
+}
+
+static inline uint32_t psk_op_address(psk_op *op, uint64_t addr) {
+    uint32_t slot = psk_slot_of(addr);
+    if (slot) psk_op_add(op, slot);
+    return slot;
+}
+
+/* Calls visit for every aligned word of a launch's parameters. False when they cannot be read. */
+bool psk_visit_params(const psk_layout *l, void **params, void **extra, void (*visit)(void *, uint64_t), void *arg);
+/* Adds what the parameters of a launch name; marks the record opaque when they cannot be read. */
+void psk_op_params(psk_op *op, const psk_layout *l, void **params, void **extra);
+
+static inline uint32_t psk_grid_hash(unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz) {
+    uint64_t h = ((uint64_t)gx << 32 | gy) * 0x9e3779b97f4a7c15u;
+    h = (h ^ (h >> 29) ^ ((uint64_t)gz << 32 | bx)) * 0xbf58476d1ce4e5b9u;
+    h = (h ^ (h >> 32) ^ ((uint64_t)by << 32 | bz)) * 0x94d049bb133111ebu;
+    return (uint32_t)(h ^ (h >> 31));
+}
+
+#endif

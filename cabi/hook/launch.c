@@ -1,0 +1,93 @@
+/* Kernel launches. */
+#include "internal.h"
+
+static void begin(psk_op *op, CUfunction f, uint32_t grid, CUstream stream, int ptsz, void **params, void **extra) {
+    psk_op_begin(op, PSK_REC_LAUNCH, 0, stream, ptsz);
+    op->grid = grid;
+    psk_layout *l = psk_func_layout(f);
+    PSK_COUNT(psk_S.launches);
+    if (PSK_LIKELY(l != NULL)) {
+        op->id = l->id;
+        psk_op_params(op, l, params, extra);
+        psk_func_release(l);
+    } else { /* out of host memory */
+        op->id = UINT32_MAX;
+        op->flags |= PSK_FLAG_OPAQUE;
+    }
+    if (PSK_UNLIKELY(op->flags & PSK_FLAG_OPAQUE)) PSK_COUNT(psk_S.opaque_launches);
+}
+
+#define LAUNCH(name, ptsz)                                                                                                  \
+    CUresult psk_w_##name(CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,      \
+                          unsigned shared, CUstream s, void **params, void **extra) {                                       \
+        if (!psk_active()) return PSK_REAL(name)(f, gx, gy, gz, bx, by, bz, shared, s, params, extra);                      \
+        psk_op op;                                                                                                          \
+        begin(&op, f, psk_grid_hash(gx, gy, gz, bx, by, bz), s, ptsz, params, extra);                                       \
+        psk_op_issue(&op);                                                                                                  \
+        CUresult r = PSK_REAL(name)(f, gx, gy, gz, bx, by, bz, shared, s, params, extra);                                   \
+        psk_op_done(&op);                                                                                                   \
+        return r;                                                                                                           \
+    }
+LAUNCH(cuLaunchKernel, 0)
+LAUNCH(cuLaunchKernel_ptsz, 1)
+
+static bool cooperative(const CUlaunchConfig *c) {
+    for (unsigned i = 0; i < c->numAttrs; i++)
+        if (c->attrs[i].id == CU_LAUNCH_ATTRIBUTE_COOPERATIVE && c->attrs[i].value.cooperative) return true;
+    return false;
+}
+
+#define LAUNCH_EX(name, ptsz)                                                                                                  \
+    CUresult psk_w_##name(const CUlaunchConfig *c, CUfunction f, void **params, void **extra) {                               \
+        if (!psk_active() || !c) return PSK_REAL(name)(c, f, params, extra);                                                  \
+        psk_op op;                                                                                                             \
+        begin(&op, f, psk_grid_hash(c->gridDimX, c->gridDimY, c->gridDimZ, c->blockDimX, c->blockDimY, c->blockDimZ), c->hStream, \
+              ptsz, params, extra);                                                                                            \
+        if (PSK_UNLIKELY(c->numAttrs && cooperative(c))) op.flags |= PSK_FLAG_COOPERATIVE;                                     \
+        psk_op_issue(&op);                                                                                                     \
+        CUresult r = PSK_REAL(name)(c, f, params, extra);                                                                      \
+        psk_op_done(&op);                                                                                                      \
+        return r;                                                                                                              \
+    }
+LAUNCH_EX(cuLaunchKernelEx, 0)
+LAUNCH_EX(cuLaunchKernelEx_ptsz, 1)
+
+#define LAUNCH_COOPERATIVE(name, ptsz)                                                                                  \
+    CUresult psk_w_##name(CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,  \
+                          unsigned shared, CUstream s, void **params) {                                                 \
+        if (!psk_active()) return PSK_REAL(name)(f, gx, gy, gz, bx, by, bz, shared, s, params);                         \
+        psk_op op;                                                                                                      \
+        begin(&op, f, psk_grid_hash(gx, gy, gz, bx, by, bz), s, ptsz, params, NULL);                                    \
+        op.flags |= PSK_FLAG_COOPERATIVE;                                                                               \
+        psk_op_issue(&op);                                                                                              \
+        CUresult r = PSK_REAL(name)(f, gx, gy, gz, bx, by, bz, shared, s, params);                                      \
+        psk_op_done(&op);                                                                                               \
+        return r;                                                                                                       \
+    }
+LAUNCH_COOPERATIVE(cuLaunchCooperativeKernel, 0)
+LAUNCH_COOPERATIVE(cuLaunchCooperativeKernel_ptsz, 1)
+
+/* One launch per device in one call. The engine works on one device: each is
+ * recorded (and gated) before the call; progress follows at the next record. */
+CUresult psk_w_cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS *list, unsigned n, unsigned flags) {
+    if (!psk_active() || !list) return PSK_REAL(cuLaunchCooperativeKernelMultiDevice)(list, n, flags);
+    psk_op op;
+    for (unsigned i = 0; i < n; i++) {
+        const CUDA_LAUNCH_PARAMS *p = &list[i];
+        uint32_t grid = psk_grid_hash(p->gridDimX, p->gridDimY, p->gridDimZ, p->blockDimX, p->blockDimY, p->blockDimZ);
+        if (i + 1 < n) {
+            begin(&op, p->function, grid, p->hStream, 0, p->kernelParams, NULL);
+            op.flags |= PSK_FLAG_COOPERATIVE;
+            op.no_progress = true;
+            psk_op_issue(&op);
+            psk_op_done(&op);
+            continue;
+        }
+        begin(&op, p->function, grid, p->hStream, 0, p->kernelParams, NULL);
+        op.flags |= PSK_FLAG_COOPERATIVE;
+        psk_op_issue(&op);
+    }
+    CUresult r = PSK_REAL(cuLaunchCooperativeKernelMultiDevice)(list, n, flags);
+    if (n) psk_op_done(&op);
+    return r;
+}

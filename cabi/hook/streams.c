@@ -1,0 +1,197 @@
+/*
+ * Stream indices, the lock of a stream, and captures.
+ *
+ * An index is found without a lock: an open-addressing table of handles, to
+ * which rows are added under a mutex. The index of a destroyed stream is given
+ * to a new one only when the old stream was idle, so that no late progress write
+ * of the old one can speak for the new one.
+ */
+#define _GNU_SOURCE
+#include "internal.h"
+
+#include <linux/futex.h>
+#include <pthread.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+psk_stream psk_streams[PSK_MAX_STREAMS];
+atomic_int psk_captures;
+
+#define TABLE 4096 /* power of two; streams beyond PSK_MAX_STREAMS take rows too, with the shared index */
+#define GONE UINT64_MAX
+static struct {
+    _Atomic uint64_t handle; /* 0: never used; GONE: destroyed */
+    atomic_uint index;
+} table[TABLE];
+static unsigned rows_used;
+static uint32_t free_index[PSK_MAX_STREAMS], nfree; /* of idle destroyed streams */
+static pthread_mutex_t mu = PTHREAD_MUTEX_INITIALIZER;
+
+/* Threads have a default stream each, all by the handle CU_STREAM_PER_THREAD. Not given back when the thread ends. */
+PSK_TLS uint32_t own_index;
+
+static unsigned hash(uint64_t h) { return (unsigned)((h * 0x9e3779b97f4a7c15u) >> 40) & (TABLE - 1); }
+
+static uint32_t take_index(uint64_t handle) {
+    uint32_t index;
+    if (nfree) {
+        index = free_index[--nfree];
+    } else {
+        index = PSK_LOAD(psk_S.nstreams);
+        if (index >= PSK_STREAM_SHARED) {
+            __atomic_store_n(&psk_S.nstreams, PSK_MAX_STREAMS, __ATOMIC_RELEASE);
+            return PSK_STREAM_SHARED;
+        }
+    }
+    psk_streams[index].since_progress = 0;
+    psk_streams[index].ngates = 0;
+    __atomic_store_n(&psk_S.streams[index], handle, __ATOMIC_RELEASE);
+    if (index >= psk_S.nstreams) __atomic_store_n(&psk_S.nstreams, index + 1, __ATOMIC_RELEASE);
+    return index;
+}
+
+static int find(uint64_t handle) {
+    unsigned i = hash(handle);
+    for (unsigned n = 0; n < TABLE; n++, i = (i + 1) & (TABLE - 1)) {
+        uint64_t h = atomic_load_explicit(&table[i].handle, memory_order_acquire);
+        if (h == handle) return (int)i;
+        if (h == 0) return -1;
+    }
+    return -1;
+}
+
+static uint32_t add(uint64_t handle) {
+    uint32_t index = PSK_STREAM_SHARED;
+    pthread_mutex_lock(&mu);
+    int at = find(handle);
+    if (at >= 0) {
+        index = atomic_load(&table[at].index);
+    } else {
+        unsigned i = hash(handle);
+        for (unsigned n = 0; n < TABLE; n++, i = (i + 1) & (TABLE - 1)) {
+            uint64_t h = atomic_load(&table[i].handle);
+            if (h != 0 && h != GONE) continue;
+            if (h == 0 && rows_used >= TABLE * 3 / 4) break; /* keep look-ups short */
+            rows_used += h == 0;
+            index = take_index(handle);
+            atomic_store(&table[i].index, index);
+            atomic_store_explicit(&table[i].handle, handle, memory_order_release);
+            break;
+        }
+    }
+    pthread_mutex_unlock(&mu);
+    return index;
+}
+
+uint32_t psk_stream_index(CUstream stream, int ptsz) {
+    uint64_t h = (uint64_t)(uintptr_t)stream;
+    if (h == 0) h = ptsz ? 2 : 1;
+    if (h == 1) return 0;
+    if (h == 2) {
+        if (PSK_UNLIKELY(own_index == 0)) {
+            pthread_mutex_lock(&mu);
+            own_index = take_index(2);
+            pthread_mutex_unlock(&mu);
+        }
+        return own_index;
+    }
+    int at = find(h);
+    return PSK_LIKELY(at >= 0) ? atomic_load_explicit(&table[at].index, memory_order_relaxed) : add(h);
+}
+
+/* Forgets a stream that is about to be destroyed. idle: everything queued on it is done. */
+static void forget(uint64_t handle, bool idle) {
+    pthread_mutex_lock(&mu);
+    int at = find(handle);
+    if (at >= 0) {
+        uint32_t index = atomic_load(&table[at].index);
+        atomic_store(&table[at].handle, GONE);
+        if (index != PSK_STREAM_SHARED) {
+            __atomic_store_n(&psk_S.streams[index], GONE, __ATOMIC_RELEASE);
+            if (idle) free_index[nfree++] = index;
+        }
+    }
+    pthread_mutex_unlock(&mu);
+}
+
+/* ---- the lock of a stream ---- */
+
+static void futex(atomic_uint *word, int op, unsigned value) { syscall(SYS_futex, word, op | FUTEX_PRIVATE_FLAG, value, NULL, NULL, 0); }
+
+void psk_stream_lock(psk_stream *s) {
+    unsigned c = 0;
+    if (PSK_LIKELY(atomic_compare_exchange_strong_explicit(&s->lock, &c, 1, memory_order_acquire, memory_order_relaxed))) return;
+    if (c != 2) c = atomic_exchange_explicit(&s->lock, 2, memory_order_acquire);
+    while (c) {
+        futex(&s->lock, FUTEX_WAIT, 2);
+        c = atomic_exchange_explicit(&s->lock, 2, memory_order_acquire);
+    }
+}
+
+void psk_stream_unlock(psk_stream *s) {
+    if (PSK_UNLIKELY(atomic_exchange_explicit(&s->lock, 0, memory_order_release) == 2)) futex(&s->lock, FUTEX_WAKE, 1);
+}
+
+/* ---- captures ---- */
+
+typedef CUresult (*is_capturing_fn)(CUstream, int *);
+
+/* The driver's answer; when it refuses to say (the legacy stream during another's capture), capturing, which is the cautious one. */
+static int capture_status(CUstream stream, int ptsz) {
+    static is_capturing_fn _Atomic fns[2];
+    is_capturing_fn fn = atomic_load(&fns[ptsz]);
+    if (!fn) {
+        fn = (is_capturing_fn)psk_driver_symbol(ptsz ? "cuStreamIsCapturing_ptsz" : "cuStreamIsCapturing");
+        if (!fn) return CU_STREAM_CAPTURE_STATUS_NONE; /* a driver without captures */
+        atomic_store(&fns[ptsz], fn);
+    }
+    int status = CU_STREAM_CAPTURE_STATUS_NONE;
+    return fn(stream, &status) == CUDA_SUCCESS ? status : CU_STREAM_CAPTURE_STATUS_ACTIVE;
+}
+
+bool psk_stream_capturing(CUstream stream, int ptsz) { return capture_status(stream, ptsz) != CU_STREAM_CAPTURE_STATUS_NONE; }
+
+/* Counted before it begins and after it ended. */
+#define BEGIN(call)                        \
+    atomic_fetch_add(&psk_captures, 1);    \
+    CUresult r = (call);                   \
+    if (r != CUDA_SUCCESS) atomic_fetch_sub(&psk_captures, 1); \
+    return r
+
+CUresult psk_w_cuStreamBeginCapture(CUstream s) { BEGIN(PSK_REAL(cuStreamBeginCapture)(s)); }
+CUresult psk_w_cuStreamBeginCapture_ptsz(CUstream s) { BEGIN(PSK_REAL(cuStreamBeginCapture_ptsz)(s)); }
+CUresult psk_w_cuStreamBeginCapture_v2(CUstream s, int mode) { BEGIN(PSK_REAL(cuStreamBeginCapture_v2)(s, mode)); }
+CUresult psk_w_cuStreamBeginCapture_v2_ptsz(CUstream s, int mode) { BEGIN(PSK_REAL(cuStreamBeginCapture_v2_ptsz)(s, mode)); }
+CUresult psk_w_cuStreamBeginCaptureToGraph(CUstream s, CUgraph g, const CUgraphNode *deps, const void *data, size_t n, int mode) { BEGIN(PSK_REAL(cuStreamBeginCaptureToGraph)(s, g, deps, data, n, mode)); }
+CUresult psk_w_cuStreamBeginCaptureToGraph_ptsz(CUstream s, CUgraph g, const CUgraphNode *deps, const void *data, size_t n, int mode) { BEGIN(PSK_REAL(cuStreamBeginCaptureToGraph_ptsz)(s, g, deps, data, n, mode)); }
+
+/* An end may fail and leave the capture running (wrong thread) or end it all the same (invalidated): ask before and after. */
+#define END(call, ptsz)                                                    \
+    bool was = atomic_load(&psk_captures) > 0 && psk_stream_capturing(s, ptsz); \
+    CUresult r = (call);                                                   \
+    if (was && !psk_stream_capturing(s, ptsz)) atomic_fetch_sub(&psk_captures, 1); \
+    return r
+
+CUresult psk_w_cuStreamEndCapture(CUstream s, CUgraph *g) { END(PSK_REAL(cuStreamEndCapture)(s, g), 0); }
+CUresult psk_w_cuStreamEndCapture_ptsz(CUstream s, CUgraph *g) { END(PSK_REAL(cuStreamEndCapture_ptsz)(s, g), 1); }
+
+/* ---- streams that go away ---- */
+
+static void before_destroy(CUstream s) {
+    if (!psk_active() || (uintptr_t)s <= 2) return;
+    typedef CUresult (*query_fn)(CUstream);
+    query_fn query = (query_fn)psk_driver_symbol("cuStreamQuery");
+    /* A query while something captures could invalidate the capture. */
+    bool idle = atomic_load(&psk_captures) == 0 && query && query(s) == CUDA_SUCCESS;
+    forget((uint64_t)(uintptr_t)s, idle);
+}
+
+CUresult psk_w_cuStreamDestroy(CUstream s) {
+    before_destroy(s);
+    return PSK_REAL(cuStreamDestroy)(s);
+}
+
+CUresult psk_w_cuStreamDestroy_v2(CUstream s) {
+    before_destroy(s);
+    return PSK_REAL(cuStreamDestroy_v2)(s);
+}
