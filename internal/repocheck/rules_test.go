@@ -1,0 +1,96 @@
+package repocheck
+
+import (
+	"slices"
+	"strings"
+	"testing"
+)
+
+const story = "Package x does this. It does so because of that, which took us a while to find out. " +
+	"Nothing in it blocks, and no lock is held while another is taken. Its one caveat is that " +
+	"it has a caveat, as everything in this world has one.\n"
+
+func TestDocProblem(t *testing.T) {
+	file := func(name, doc string) goFile { return goFile{folder: "x", name: name, pkg: "x", doc: doc} }
+	for _, test := range []struct {
+		name  string
+		files []goFile
+		want  string
+	}{
+		{"fine", []goFile{file("a.go", ""), file("doc.go", story)}, ""},
+		{"only file", []goFile{file("a.go", story)}, ""},
+		{"none", []goFile{file("a.go", "")}, "no package comment"},
+		{"elsewhere", []goFile{file("a.go", story), file("b.go", "")}, "move it to doc.go"},
+		{"two", []goFile{file("a.go", story), file("doc.go", story)}, "keep one"},
+		{"short", []goFile{file("doc.go", "Package x does this. And that. Too.\n")}, "3 sentences and 7 words"},
+		{"one long sentence", []goFile{file("doc.go", "Package x "+strings.Repeat("does this ", 40)+".\n")}, "1 sentences"},
+		{"wrong start", []goFile{file("doc.go", "This "+story)}, "starts with"},
+	} {
+		got := docProblem(test.files)
+		if test.want == "" && got != "" || !strings.Contains(got, test.want) {
+			t.Errorf("%s: got %q, want %q", test.name, got, test.want)
+		}
+	}
+}
+
+func TestPathTo(t *testing.T) {
+	source := func(file, text string) goFile {
+		f, err := parseGo(file, []byte(text))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return f
+	}
+	all := importsOf([]goFile{
+		source("trace/a.go", "package trace\nimport \"fmt\"\n"),
+		source("trace/a_test.go", "package trace\nimport \"net/http\"\n"),
+		source("evict/a.go", "package evict\nimport (\n\"fmt\"\n\""+modulePath+"/web\"\n)\n"),
+		source("web/a.go", "package web\nimport (\n\""+modulePath+"/evict\"\n\"github.com/spf13/cobra\"\n)\n"),
+	})
+	if got := all.pathTo("trace", notInCore); got != nil {
+		t.Errorf("trace: got %v, want none (tests may import what they like)", got)
+	}
+	if got, want := all.pathTo("evict", notInCore), []string{"evict", "web", "github.com/spf13/cobra"}; !slices.Equal(got, want) {
+		t.Errorf("evict: got %v, want %v", got, want)
+	}
+}
+
+func TestWorkplaceProblem(t *testing.T) {
+	here := "/wor" + "k/main"
+	shared := "../shar" + "ed/traces"
+	for _, test := range []struct {
+		file, content string
+		bad           bool
+	}{
+		{"a.go", "// fine\n", false},
+		{"a.go", "dir := \"" + here + "\"\n", true},
+		{"README.md", "see (" + here + ")", true},
+		{"README.md", here, true},
+		{"a.go", "frame/wor" + "k/x and home/wor" + "k/x", false},
+		{"a.go", "the.libr" + "ary", true},
+		{"a.go", "a libr" + "ary of functions", false},
+		{"a_test.go", shared, false},
+		{"test_run.py", shared, false},
+		{"a.go", shared, true},
+		{"a_test.go", here, true},
+	} {
+		if got := workplaceProblem(test.file, []byte(test.content)); (got != "") != test.bad {
+			t.Errorf("%s %q: got %q, want a problem: %v", test.file, test.content, got, test.bad)
+		}
+	}
+}
+
+func TestLinksOf(t *testing.T) {
+	text := "[a](b.md) [c](d/e.md#part) [web](https://x.test/y) [here](#top)\n![p](p.svg \"title\") <img src=\"q.svg\"> <a href=\"../r\">"
+	got := linksOf("docs/x.md", []byte(text))
+	want := []string{"docs/b.md", "docs/d/e.md", "docs/p.svg", "docs/q.svg", "r"}
+	if !slices.Equal(got, want) {
+		t.Errorf("got %v, want %v", got, want)
+	}
+}
+
+func TestParseGoRefusesBrokenFiles(t *testing.T) {
+	if _, err := parseGo("a.go", []byte("pakage x")); err == nil {
+		t.Error("a file that is not Go was accepted")
+	}
+}
