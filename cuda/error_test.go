@@ -117,3 +117,21 @@ func TestManagedEngineError(t *testing.T) {
 		t.Error("WSL is told apart wrongly")
 	}
 }
+
+func FuzzParseDriverVersion(f *testing.F) {
+	f.Add("NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.159.03  Release Build\nGCC version: 12.3.0\n")
+	f.Add("1.2")
+	f.Add(" . .. 5. .5 \n580.1")
+	f.Fuzz(func(t *testing.T, text string) {
+		v := parseDriverVersion(text)
+		if v == "" {
+			return
+		}
+		if first, _, _ := strings.Cut(text, "\n"); !strings.Contains(first, v) || strings.Trim(v, "0123456789.") != "" || !strings.Contains(v, ".") {
+			t.Errorf("%q: version %q", text, v)
+		}
+		if driverMajor(v) < 0 {
+			t.Errorf("%q: major %d", v, driverMajor(v))
+		}
+	})
+}
