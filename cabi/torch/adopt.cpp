@@ -24,9 +24,13 @@ struct Allocator;                // torch::cuda::CUDAPluggableAllocator::CUDAPlu
 
 #define CLASS "_ZN5torch4cuda22CUDAPluggableAllocator22CUDAPluggableAllocator"
 
-// In: the largest block seen so far. Out: at least what one allocation may take.
+// In: the largest block seen so far. Out: at least what one allocation may
+// take. cuDNN leaves out algorithms whose workspace does not fit into it. When
+// the budget is full that is not nothing: room is made for a workspace by moving
+// something else out, so a sixteenth of the budget is always there.
 void cache_info(Allocator *, DeviceIndex device, size_t *largest) {
-    int64_t bytes = stat(stats(started(device)), "device_free_bytes", 0);
+    const std::string json = stats(started(device));
+    int64_t bytes = std::max(stat(json, "device_free_bytes", 0), stat(json, "budget_bytes", 0) / 16);
     if (bytes > 0) *largest = std::max(*largest, static_cast<size_t>(bytes));
 }
 void reset_peak(Allocator *, DeviceIndex) { penstock_torch_reset_peak(); }

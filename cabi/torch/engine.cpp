@@ -36,7 +36,9 @@ void in_child() {
     }
 }
 
-[[noreturn]] void fail(const std::string &text) { throw std::runtime_error("penstock: " + text); }
+[[noreturn]] void fail(const std::string &text) {
+    throw std::runtime_error(text.compare(0, 8, "penstock") == 0 ? text : "penstock: " + text);
+}
 
 template <typename F> void resolve(void *handle, const char *name, F *&out) {
     out = reinterpret_cast<F *>(dlsym(handle, name));

@@ -102,9 +102,10 @@ class Native:
         if engine is None:
             return None
         values: dict[str, Any] = json.loads(_text(engine.penstock_stats))
-        # The engine says -1 for what it cannot know; None cannot be mistaken for a number.
-        for key in ("faults", "prediction_hit_rate"):
-            if values.get(key) == -1:
+        # The engine says -1 for what it cannot know (everything is a count); None
+        # cannot be mistaken for a number.
+        for key, value in values.items():
+            if isinstance(value, (int, float)) and value == -1:
                 values[key] = None
         return values
 

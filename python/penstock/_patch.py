@@ -169,6 +169,7 @@ def apply(torch: Any, native: Native) -> None:
         "_cuda_memorySnapshot": _unavailable("torch.cuda.memory_snapshot"),
         "_cuda_record_memory_history": _unavailable("torch.cuda.memory._record_memory_history"),
         "_cuda_record_memory_history_legacy": _unavailable("torch.cuda.memory._record_memory_history"),
+        "_cuda_isHistoryEnabled": lambda: False,
         # torch.accelerator, which is CUDA here: _check has seen to that.
         "_accelerator_getDeviceStats": lambda device: nested_stats(native, device),
         "_accelerator_resetPeakStats": lambda device: native.reset_peak(),

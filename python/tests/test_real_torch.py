@@ -74,6 +74,7 @@ assert torch.cuda.memory.get_allocator_backend() == "pluggable"
 try: torch.cuda.memory_snapshot()
 except NotImplementedError: pass
 else: raise AssertionError
+assert C._cuda_isHistoryEnabled() is False
 try: torch.cuda.memory._record_memory_history()
 except NotImplementedError: pass
 else: raise AssertionError
@@ -183,6 +184,8 @@ lib.fraction.restype = ctypes.c_double
 alloc(24)
 assert lib.cache_info(0) == (1 << 20) - 24
 assert lib.cache_info(1 << 30) == 1 << 30
+held = alloc((1 << 20) - 24)  # the budget is full
+assert lib.cache_info(0) == 1 << 16
 assert lib.fraction() == 1.0
 lib.reset_peak()
 """
