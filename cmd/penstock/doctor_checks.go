@@ -25,7 +25,9 @@ type doctorMachine interface {
 	kernelRelease() string
 	hostMemory() (totalBytes, availableBytes int64, err error)
 	executable() (string, error)
+	libraryFolder() string          // PENSTOCK_LIB
 	libraryError(path string) error // nil when it is there and a shared library
+	pythonPackage(exe, libraries string) (dir string, err error)
 	python(ctx context.Context) (pythonFacts, error)
 }
 
@@ -236,23 +238,36 @@ func checkEvents(m doctorMachine) doctorCheck {
 	return c
 }
 
-// checkLibraries looks for Penstock's own libraries where `make build` and the packages put them.
+// checkLibraries looks for the parts of this installation, where `penstock run` does.
 func checkLibraries(m doctorMachine) []doctorCheck {
 	exe, err := m.executable()
 	if err != nil {
 		return []doctorCheck{{Name: "libraries", Status: checkMissing, Required: true, Found: "cannot tell where penstock itself is (" + err.Error() + ")", Do: "run it by its full path"}}
 	}
-	dir := filepath.Join(filepath.Dir(filepath.Dir(exe)), "lib")
+	dir, do := filepath.Join(filepath.Dir(filepath.Dir(exe)), "lib"), "run `make build`, or keep bin/ and lib/ together"
+	named := m.libraryFolder()
+	if named != "" {
+		dir, do = named, "correct or unset PENSTOCK_LIB, which names this folder"
+	}
 	var checks []doctorCheck
-	for _, l := range []struct{ name, file string }{{"hook library", "libpenstock_hook.so"}, {"engine library", "libpenstock.so"}} {
+	whole := true
+	for _, l := range []struct{ name, file string }{{"hook library", hookLibrary}, {"engine library", engineLibrary}, {"torch library", torchLibrary}} {
 		path := filepath.Join(dir, l.file)
 		c := doctorCheck{Name: l.name, Status: checkOK, Found: path, Required: true}
 		if err := m.libraryError(path); err != nil {
-			c.Status, c.Found, c.Do = checkMissing, err.Error(), "run `make build`, or keep bin/ and lib/ together"
+			c.Status, c.Found, c.Do = checkMissing, err.Error(), do
+			whole = false
 		}
 		checks = append(checks, c)
 	}
-	return checks
+	if !whole {
+		return checks // the Python package is looked for beside them
+	}
+	c := doctorCheck{Name: "python package", Status: checkOK, Required: true}
+	if c.Found, err = m.pythonPackage(exe, named); err != nil {
+		c.Status, c.Found, c.Do = checkMissing, err.Error(), "`make build` in a checkout puts everything in place"
+	}
+	return append(checks, c)
 }
 
 func checkPython(ctx context.Context, m doctorMachine) []doctorCheck {

@@ -112,6 +112,13 @@ func (realMachine) executable() (string, error) {
 	return exe, nil
 }
 
+func (realMachine) libraryFolder() string { return os.Getenv("PENSTOCK_LIB") }
+
+func (realMachine) pythonPackage(exe, libraries string) (string, error) {
+	l, err := findRunLayout(exe, libraries)
+	return l.python, err
+}
+
 func (realMachine) libraryError(path string) error {
 	f, err := elf.Open(path)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -30,7 +31,9 @@ type fakeMachine struct {
 	available  int64
 	memoryErr  error
 	exeErr     error
+	libFolder  string
 	libErr     map[string]error // by base name
+	packageErr error
 	facts      pythonFacts
 	pythonErr  error
 	probeCalls int
@@ -68,8 +71,15 @@ func (m *fakeMachine) hostMemory() (int64, int64, error) {
 	return 128 << 30, m.available, m.memoryErr
 }
 func (m *fakeMachine) executable() (string, error) { return "/opt/penstock/bin/penstock", m.exeErr }
+func (m *fakeMachine) libraryFolder() string       { return m.libFolder }
+func (m *fakeMachine) pythonPackage(exe, libraries string) (string, error) {
+	if exe != "/opt/penstock/bin/penstock" || libraries != m.libFolder {
+		return "", fmt.Errorf("looked beside %q and %q", exe, libraries)
+	}
+	return "/opt/penstock/python", m.packageErr
+}
 func (m *fakeMachine) libraryError(path string) error {
-	if filepath.Dir(path) != "/opt/penstock/lib" {
+	if want := cmp.Or(m.libFolder, "/opt/penstock/lib"); filepath.Dir(path) != want {
 		return fmt.Errorf("%s is not where the libraries are", path)
 	}
 	return m.libErr[filepath.Base(path)]
@@ -98,13 +108,15 @@ func TestDiagnoseHealthy(t *testing.T) {
 		}
 	}
 	for name, want := range map[string]string{
-		"libcuda":      "CUDA 13.0, /usr/lib/libcuda.so.580.159.03",
-		"device 0":     "NVIDIA H200, 140.0 GiB (1.0 GiB in use), compute 9.0, PCIe 5 x16",
-		"host memory":  "100.0 GiB available of 128.0 GiB",
-		"hook library": "/opt/penstock/lib/libpenstock_hook.so",
-		"python":       "3.12.4, /usr/bin/python3",
-		"torch":        "2.11.0+cu130",
-		"environment":  "native Linux, kernel 6.8.0",
+		"libcuda":        "CUDA 13.0, /usr/lib/libcuda.so.580.159.03",
+		"device 0":       "NVIDIA H200, 140.0 GiB (1.0 GiB in use), compute 9.0, PCIe 5 x16",
+		"host memory":    "100.0 GiB available of 128.0 GiB",
+		"hook library":   "/opt/penstock/lib/libpenstock_hook.so",
+		"torch library":  "/opt/penstock/lib/libpenstock_torch.so",
+		"python package": "/opt/penstock/python",
+		"python":         "3.12.4, /usr/bin/python3",
+		"torch":          "2.11.0+cu130",
+		"environment":    "native Linux, kernel 6.8.0",
 	} {
 		if got := findCheck(t, d, name).Found; got != want {
 			t.Errorf("%s: %q, want %q", name, got, want)
@@ -146,6 +158,12 @@ func TestDiagnoseTroubles(t *testing.T) {
 		{"host memory unknown", func(m *fakeMachine) { m.memoryErr = errors.New("no /proc") }, "host memory", checkWarn, "no /proc", true},
 		{"no hook", func(m *fakeMachine) { m.libErr["libpenstock_hook.so"] = errors.New("it does not exist") }, "hook library", checkMissing, "make build", false},
 		{"no engine library", func(m *fakeMachine) { m.libErr["libpenstock.so"] = errors.New("it does not exist") }, "engine library", checkMissing, "make build", false},
+		{"no torch library", func(m *fakeMachine) { m.libErr["libpenstock_torch.so"] = errors.New("it does not exist") }, "torch library", checkMissing, "make build", false},
+		{"another folder", func(m *fakeMachine) { m.libFolder = "/srv/lib" }, "hook library", checkOK, "/srv/lib/libpenstock_hook.so", true},
+		{"a wrong folder", func(m *fakeMachine) {
+			m.libFolder, m.libErr["libpenstock_hook.so"] = "/srv/lib", errors.New("it does not exist")
+		}, "hook library", checkMissing, "PENSTOCK_LIB", false},
+		{"no python package", func(m *fakeMachine) { m.packageErr = errors.New("it was not found") }, "python package", checkMissing, "not found", false},
 		{"no place", func(m *fakeMachine) { m.exeErr = errors.New("no /proc") }, "libraries", checkMissing, "full path", false},
 		{"no python", func(m *fakeMachine) { m.pythonErr = errors.New("no python3 on PATH") }, "python", checkWarn, "on PATH", true},
 		{"no torch", func(m *fakeMachine) { m.facts.Torch = "" }, "torch", checkWarn, "pip install", true},
