@@ -73,9 +73,10 @@ func isIterationMark(name string) bool {
 
 // Launch describes one kernel launch and its access set.
 type Launch struct {
-	Event  int    // index in Trace.Events; -1 when there is no launch
-	Kernel string // mangled name, or "function N" when the trace has no name for it
-	Bytes  int64  // sum of the distinct allocations it names, whole
+	Event    int    // index in Trace.Events; -1 when there is no launch
+	Function uint32 // id
+	Kernel   string // mangled name, or "function N" when the trace has no name for it
+	Bytes    int64  // sum of the distinct allocations it names, whole
 }
 
 // LargestLaunch is the launch with the biggest access set: the least that a
@@ -96,7 +97,8 @@ func (t *Trace) LargestLaunch() Launch {
 		}
 	}
 	if largest.Event >= 0 {
-		largest.Kernel = t.FunctionName(t.Events[largest.Event].Function)
+		largest.Function = t.Events[largest.Event].Function
+		largest.Kernel = t.FunctionName(largest.Function)
 	}
 	return largest
 }

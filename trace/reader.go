@@ -114,7 +114,7 @@ func (r *Reader) nextChunk() error {
 		return nil
 	case chunkEnd:
 		total, n := binary.Uvarint(payload)
-		if n != len(payload) || total != uint64(r.events) {
+		if n <= 0 || n != len(payload) || total != uint64(r.events) {
 			return r.damage(nil, fmt.Sprintf("the recording ends after %d events, but says it has %d", r.events, total))
 		}
 		var one [1]byte

@@ -25,11 +25,9 @@ type WriterOptions struct {
 // write, so a process killed at any moment leaves a readable recording. It is
 // safe for concurrent use; the order of events is the order of Append calls.
 type Writer struct {
-	mu     sync.Mutex // guards enc, closed, total; see doc.go for who may wait for it
-	enc    encoder
-	closed bool
-	total  uint64
-
+	mu      sync.Mutex // guards enc and closed; see doc.go for who may wait for it
+	enc     encoder
+	closed  bool
 	queue   chan sealed
 	buffers chan []byte // used buffers, to be filled again
 	done    chan struct{}
@@ -37,6 +35,7 @@ type Writer struct {
 	failed  atomic.Pointer[error] // the first write error; sticky
 	written atomic.Int64
 	late    atomic.Int64
+	total   atomic.Uint64
 
 	out     io.Writer
 	closer  io.Closer
@@ -142,7 +141,7 @@ func (w *Writer) Append(e *Event) error {
 		return ErrClosed
 	}
 	w.enc.add(e)
-	w.total++
+	w.total.Add(1)
 	if len(w.enc.buf) >= targetChunkBytes {
 		w.send(w.seal())
 	}
@@ -198,7 +197,7 @@ func (w *Writer) Close() error {
 	if w.enc.events > 0 {
 		w.send(w.seal())
 	}
-	w.send(sealed{kind: chunkEnd, raw: binary.AppendUvarint(nil, w.total)})
+	w.send(sealed{kind: chunkEnd, raw: binary.AppendUvarint(nil, w.total.Load())})
 	w.closed = true
 	close(w.queue)
 	w.mu.Unlock()
@@ -227,12 +226,9 @@ type WriterStats struct {
 	StalledSends int64  // times that Append had to wait for a slow disk
 }
 
-// Stats returns the counters.
+// Stats returns the counters. It never waits.
 func (w *Writer) Stats() WriterStats {
-	w.mu.Lock()
-	total := w.total
-	w.mu.Unlock()
-	return WriterStats{Events: total, FileBytes: w.written.Load(), StalledSends: w.late.Load()}
+	return WriterStats{Events: w.total.Load(), FileBytes: w.written.Load(), StalledSends: w.late.Load()}
 }
 
 // run is the background goroutine: it alone compresses and writes.
