@@ -8,9 +8,11 @@ SHELL := /bin/bash
 
 GO ?= go
 PYTHON ?= python3
-CC ?= gcc
-CXX ?= g++
 NM ?= nm
+# make's own defaults are cc and g++; ?= would not replace them.
+ifeq ($(origin CC),default)
+CC := gcc
+endif
 export CC CXX
 export CGO_ENABLED := 1
 
