@@ -9,7 +9,7 @@ from typing import Mapping, MutableMapping, Optional, Union
 from ._errors import PenstockError
 
 Size = Union[int, str]
-Value = Union[int, float, bool, str, os.PathLike]
+Value = Union[int, float, bool, str, "os.PathLike[str]"]
 
 _UNITS = {
     "": 1,

@@ -8,8 +8,9 @@ import os
 import sys
 
 
-def _start():
-    if not os.environ.get("PENSTOCK_ACTIVE"):
+def _start() -> None:
+    # Any Python that the command starts comes through here, old ones too.
+    if not os.environ.get("PENSTOCK_ACTIVE") or sys.version_info < (3, 10):
         return
     try:
         # The package beside this folder, whatever else is called penstock.
@@ -21,10 +22,10 @@ def _start():
             sys.path.remove(root)
         _hook.install()
     except Exception as e:  # noqa: BLE001
-        print(f"penstock: the import hook was not installed ({e}); running without Penstock", file=sys.stderr)
+        sys.stderr.write("penstock: the import hook was not installed (%s); running without Penstock\n" % e)
 
 
-def _chain():
+def _chain() -> None:
     """Runs the sitecustomize that this one hides, if there is one further along sys.path."""
     from importlib.machinery import PathFinder
     from importlib.util import module_from_spec
