@@ -135,6 +135,9 @@ func planRun(o runOptions, args, environ []string, exe string, notes io.Writer) 
 	if staticELF(path) {
 		fmt.Fprintf(notes, "penstock: %s is statically linked, so nothing can be preloaded into it; only programs that it starts are covered\n", path)
 	}
+	if flag := isolatedPython(args); flag != "" {
+		fmt.Fprintf(notes, "penstock: %s %s ignores PYTHONPATH, so the program must call penstock.enable() itself; leave %s out to have it done\n", args[0], flag, flag)
+	}
 	hook := filepath.Join(layout.libs, hookLibrary)
 	if strings.ContainsAny(hook, ": ") {
 		return runPlan{}, fmt.Errorf("%s cannot be preloaded because its path has a space or a colon: move Penstock, or set PENSTOCK_LIB to a folder without them", hook)
@@ -230,6 +233,28 @@ func findRunCommand(name, path string) (string, error) {
 		return "", fmt.Errorf("%s: %w: for a script, name its interpreter, as in `python %s`", name, exec.ErrNotFound, name)
 	}
 	return "", fmt.Errorf("%s: %w: check the spelling after --", name, exec.ErrNotFound)
+}
+
+// isolatedPython is the flag of a python command that keeps the import hook
+// out: -I and -E ignore PYTHONPATH, -S does not import sitecustomize.
+func isolatedPython(args []string) string {
+	if !strings.HasPrefix(filepath.Base(args[0]), "python") {
+		return ""
+	}
+	for _, arg := range args[1:] {
+		if len(arg) < 2 || arg[0] != '-' || arg[1] == '-' {
+			return "" // the program; what follows is its own
+		}
+		for _, letter := range arg[1:] {
+			switch letter {
+			case 'I', 'E', 'S':
+				return "-" + string(letter)
+			case 'c', 'm', 'W', 'X':
+				return "" // the rest of it is an argument, and so may be what follows
+			}
+		}
+	}
+	return ""
 }
 
 // explainRunExec says what the kernel meant.

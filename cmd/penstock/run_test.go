@@ -295,6 +295,18 @@ func TestRunNotesStaticPrograms(t *testing.T) {
 	}
 }
 
+func TestIsolatedPython(t *testing.T) {
+	tests := map[string]string{
+		"python train.py -I": "", "python -I train.py": "-I", "/usr/bin/python3.11 -uE train.py": "-E", "python -S -m x": "-S",
+		"python -c import -E": "", "python -m pkg -I": "", "python -u -O train.py -S": "", "bash -E x": "", "python": "", "python --version -I": "",
+	}
+	for line, want := range tests {
+		if got := isolatedPython(strings.Fields(line)); got != want {
+			t.Errorf("%s: %q, want %q", line, got, want)
+		}
+	}
+}
+
 // TestRunProcess is not a test of its own: with RUN_COMMAND set, the test binary is the command.
 func TestRunProcess(t *testing.T) {
 	line := os.Getenv("RUN_COMMAND")
