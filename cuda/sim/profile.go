@@ -32,6 +32,8 @@ type Profile struct {
 	CopyBytesPerSecond float64
 	// DuplexBytesPerSecond is both directions together when both are busy.
 	DuplexBytesPerSecond float64
+	// ManagedCopyBytesPerSecond is one copy engine between managed and pinned memory.
+	ManagedCopyBytesPerSecond float64
 	// DeviceCopyBytesPerSecond is a copy that stays on the device.
 	DeviceCopyBytesPerSecond float64
 	// CopySubmit is what CopyAsync costs its caller.

@@ -7,8 +7,8 @@ const us = time.Microsecond
 // Profiles lists the built-in cards. Each call returns fresh values.
 func Profiles() []Profile { return []Profile{h200(), a100(), v100()} }
 
-// h200 is one NVIDIA H200 on PCIe 5 x16 with driver 580.159, measured with the
-// programs of bench/probe on 2026-11-20. "Measured" below means there; what was
+// h200 is one NVIDIA H200 on PCIe 5 x16 with driver 580.159, measured on
+// 2026-11-20. "Measured" below means there; what was
 // fitted or chosen says so.
 func h200() Profile {
 	return Profile{
@@ -19,11 +19,12 @@ func h200() Profile {
 		CUDAVersion:   13000,
 		MemoryBytes:   139 * gib, // measured: free on an idle card
 
-		CopyBytesPerSecond:       55e9,                   // measured, either direction
-		DuplexBytesPerSecond:     92e9,                   // measured
-		DeviceCopyBytesPerSecond: 1.95e12,                // measured: an HBM copy kernel moves 3.98 TB/s, read plus write
-		CopySubmit:               1400 * time.Nanosecond, // measured
-		CopySetup:                2900 * time.Nanosecond, // fitted to 16 and 51 GB/s in pieces of 64 KiB and 2 MiB
+		CopyBytesPerSecond:        55e9,                   // measured, either direction
+		DuplexBytesPerSecond:      92e9,                   // measured
+		ManagedCopyBytesPerSecond: 52e9,                   // measured
+		DeviceCopyBytesPerSecond:  1.95e12,                // measured: an HBM copy kernel moves 3.98 TB/s, read plus write
+		CopySubmit:                1400 * time.Nanosecond, // measured
+		CopySetup:                 2900 * time.Nanosecond, // fitted to 16 and 51 GB/s in pieces of 64 KiB and 2 MiB
 
 		RemoteReadBytesPerSecond:  50e9, // measured
 		RemoteWriteBytesPerSecond: 52e9, // measured
@@ -99,6 +100,7 @@ func (p Profile) scaleBus(oneWay, duplex float64) Profile {
 	p.RemoteReadBytesPerSecond *= f
 	p.RemoteWriteBytesPerSecond *= f
 	p.PrefetchBytesPerSecond *= f
+	p.ManagedCopyBytesPerSecond *= f
 	p.DuplicateBytesPerSecond = min(p.DuplicateBytesPerSecond, p.PrefetchBytesPerSecond)
 	p.FaultCopyBytesPerSecond = oneWay
 	p.EvictBytesPerSecond = oneWay

@@ -1,0 +1,115 @@
+package sim
+
+import (
+	"github.com/penstock-gpu/penstock/cuda"
+)
+
+// copyEngine does one copy of its direction at a time.
+type copyEngine struct{ server }
+
+// CopyAsync copies on a copy engine. Where a managed range is decides the
+// direction; it is not moved, and leaves without contents come to life on the host.
+func (t *Thread) CopyAsync(dst, src cuda.Ptr, bytes int64, s cuda.Stream) error {
+	const call = "cuMemcpyAsync"
+	g := t.g
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	st, err := g.stream(call, s)
+	if err != nil {
+		return err
+	}
+	if bytes < 0 {
+		return fail(invalidValue, call, "%d bytes", bytes)
+	}
+	to, from := cuda.Range{Base: dst, Bytes: bytes}, cuda.Range{Base: src, Bytes: bytes}
+	for _, r := range []cuda.Range{to, from} {
+		if bytes > 0 && !g.accessible(r) {
+			return fail(invalidValue, call, "%#x + %d bytes is not accessible memory", uint64(r.Base), bytes)
+		}
+	}
+	at := t.spend(g.profile.CopySubmit)
+	g.submit(st, at, func(done func()) { g.startCopy(to, from, done) })
+	return nil
+}
+
+// accessible says whether the whole range is live memory of some kind.
+func (g *GPU) accessible(r cuda.Range) bool {
+	switch kindOf(r.Base) {
+	case managedAddress:
+		_, ok := g.pieces(r, false, nil)
+		return ok
+	case plainAddress:
+		return inside(g.plain, r)
+	case pinnedAddress:
+		return inside(g.pinned, r)
+	case reservedAddress:
+		_, ok := g.mapped(r)
+		return ok
+	}
+	return false
+}
+
+// onDevice is how much of an accessible range is in device memory.
+func (g *GPU) onDevice(r cuda.Range) int64 {
+	switch kindOf(r.Base) {
+	case managedAddress:
+		return g.residentIn(r)
+	case plainAddress:
+		return r.Bytes
+	case reservedAddress:
+		host, _ := g.mapped(r)
+		return r.Bytes - host
+	}
+	return 0
+}
+
+func (g *GPU) startCopy(to, from cuda.Range, done func()) {
+	p := &g.profile
+	source, target := g.onDevice(from), g.onDevice(to)
+	if kindOf(to.Base) == managedAddress && to.Bytes > 0 {
+		g.bringToLife(to)
+	}
+	// Bytes that cross, and which way; the rest stays on its side.
+	cross, direction := target-source, cuda.Device
+	if cross < 0 {
+		cross, direction = -cross, cuda.Host
+	}
+	rate := p.CopyBytesPerSecond
+	if kindOf(to.Base) == managedAddress || kindOf(from.Base) == managedAddress {
+		rate = p.ManagedCopyBytesPerSecond
+	}
+	stay := perByte(to.Bytes-cross, p.DeviceCopyBytesPerSecond)
+	g.serve(&g.engines[direction].server, func(finish func()) {
+		g.after(p.CopySetup+stay, func() {
+			g.send(direction, cross, rate, func() {
+				finish()
+				done()
+			})
+		})
+	})
+}
+
+// bringToLife gives contents on the host to what a copy writes and nobody wrote before.
+func (g *GPU) bringToLife(r cuda.Range) {
+	pieces, ok := g.pieces(r, false, nil)
+	if !ok {
+		return
+	}
+	for _, p := range pieces {
+		for i, end := p.blockRange(); i < end; i++ {
+			b := &p.seg.blocks[i]
+			if b.moving != nil {
+				continue
+			}
+			m := p.mask(i) & b.valid
+			b.dead &^= m
+			empty := m &^ (b.dev | b.host)
+			b.host |= empty
+			b.hostPages |= empty
+			// A duplicate of what is overwritten goes.
+			b.host &^= m & b.dev
+			g.relist(b)
+			b.refresh()
+		}
+	}
+}

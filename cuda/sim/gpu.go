@@ -1,0 +1,116 @@
+package sim
+
+import (
+	"sync"
+	"time"
+
+	"github.com/penstock-gpu/penstock/cuda"
+)
+
+// Options of New. The zero value is the profile's card without limits.
+type Options struct {
+	// CapacityBytes is the device memory; 0 is the profile's.
+	CapacityBytes int64
+	// ManagedLimitBytes caps the sum of live managed memory as cuda.Options does; 0 is no cap.
+	ManagedLimitBytes int64
+}
+
+// GPU is one simulated card with its driver. See the package comment.
+type GPU struct {
+	profile       Profile
+	capacityBytes int64
+	limitBytes    int64
+
+	mu    sync.Mutex
+	now   time.Duration
+	seq   uint64
+	queue eventQueue
+	calls []func() // user code to call when the current event is over
+	spare []func() // last step's calls, for reuse
+	fault *cuda.Error
+
+	// Memory.
+	managed      []*segment // by base
+	plain        []*plainAlloc
+	pinned       []*plainAlloc
+	reserved     []*reservation
+	handles      map[cuda.Handle]*handle
+	nextAddress  [addressKinds]cuda.Ptr
+	nextHandle   cuda.Handle
+	managedBytes int64 // live managed allocations
+	plainBytes   int64
+	handleBytes  int64 // physical device memory of VMM
+	chunks       int64 // root chunks held by blocks
+	resident     int64 // managed bytes on the device
+	lists        [listKinds]blockList
+	inFlight     []*slice // in order of their start
+
+	// Machinery.
+	bus         [2]direction
+	uvm         server
+	faultThread server
+	engines     [2]copyEngine
+	streams     map[cuda.Stream]*stream
+	events      map[cuda.Event]*eventState
+	nextObject  uintptr
+	roomWaiters []func()
+
+	kernels   []*kernelRun // running
+	held      int          // compute streams that wait
+	accounted time.Duration
+	stats     Stats
+	observers []Observer
+}
+
+// New makes an idle card with empty memory at time 0.
+func New(p Profile, o Options) *GPU {
+	g := &GPU{
+		profile:       p,
+		capacityBytes: o.CapacityBytes,
+		limitBytes:    o.ManagedLimitBytes,
+		handles:       map[cuda.Handle]*handle{},
+		streams:       map[cuda.Stream]*stream{},
+		events:        map[cuda.Event]*eventState{},
+	}
+	if g.capacityBytes == 0 {
+		g.capacityBytes = p.MemoryBytes
+	}
+	for k := range g.nextAddress {
+		g.nextAddress[k] = firstAddress + cuda.Ptr(k)*addressWindow
+	}
+	g.streams[0] = &stream{id: 0}
+	return g
+}
+
+// Profile is the card's profile.
+func (g *GPU) Profile() Profile { return g.profile }
+
+// Err is the error that the card is stuck with, such as an illegal address in a
+// kernel; nil when it is well. As on a real one, every later synchronisation returns it.
+func (g *GPU) Err() error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.sticky()
+}
+
+func (g *GPU) sticky() error {
+	if g.fault == nil {
+		return nil
+	}
+	return g.fault
+}
+
+// perByte is the time that bytes take at a rate.
+func perByte(bytes int64, bytesPerSecond float64) time.Duration {
+	return time.Duration(float64(bytes) / bytesPerSecond * 1e9)
+}
+
+// perGiB is the cost of bytes at so much per GiB.
+func perGiB(bytes int64, cost time.Duration) time.Duration {
+	return time.Duration(float64(bytes) / float64(gib) * float64(cost))
+}
+
+// perBlock is the cost of bytes at so much per 2 MiB.
+func perBlock(bytes int64, cost time.Duration) time.Duration {
+	return time.Duration(float64(bytes) / float64(blockBytes) * float64(cost))
+}
