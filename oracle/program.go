@@ -141,6 +141,13 @@ func newProgram(t *trace.Trace, o Options) (*program, error) {
 			pinnedPeak = pinnedBytes
 			l.name = launchName(event, names)
 			at := int32(len(p.launches))
+			pieces := 0
+			for _, access := range event.Accesses {
+				if a := live[access.Alloc]; a != nil {
+					pieces += int(a.pieces)
+				}
+			}
+			l.items, l.next, l.reads = make([]int32, 0, pieces), make([]int32, 0, pieces), make([]bool, 0, pieces)
 			for _, access := range event.Accesses {
 				a := live[access.Alloc]
 				if a == nil {

@@ -44,10 +44,11 @@ type scheduler struct {
 	plan
 	o        Options
 	state    []gapState
-	openAt   [][]int32 // gaps that open when the launch at this position is over
-	gapOf    []int32   // per item: its open gap, or never
-	present  []bool    // per item: occupies space
-	saved    []bool    // per item: the host's copy is up to date
+	opening  []int32 // gaps by the launch that opens them
+	openFrom []int32 // per launch: where its gaps begin in opening; one more at the end
+	gapOf    []int32 // per item: its open gap, or never
+	present  []bool  // per item: occupies space
+	saved    []bool  // per item: the host's copy is up to date
 	slack    *slack
 	now      float64
 	next     int // the launch to start next
@@ -97,21 +98,30 @@ func (s *scheduler) log(a action) {
 
 func newScheduler(p *program, pl plan, o Options) *scheduler {
 	s := &scheduler{program: p, plan: pl, o: o,
-		state:   make([]gapState, len(pl.gaps)),
-		openAt:  make([][]int32, len(p.launches)),
-		gapOf:   make([]int32, len(p.items)),
-		present: make([]bool, len(p.items)),
-		saved:   make([]bool, len(p.items)),
-		slack:   newSlack(pl.free),
-		out:     link{bytesPerSecond: o.D2HBytesPerSecond, gap: never},
-		in:      link{bytesPerSecond: o.H2DBytesPerSecond, gap: never},
-		ends:    make([]float64, len(p.launches)),
+		state:    make([]gapState, len(pl.gaps)),
+		opening:  make([]int32, len(pl.gaps)),
+		openFrom: make([]int32, len(p.launches)+1),
+		gapOf:    make([]int32, len(p.items)),
+		present:  make([]bool, len(p.items)),
+		saved:    make([]bool, len(p.items)),
+		slack:    newSlack(pl.free),
+		out:      link{bytesPerSecond: o.D2HBytesPerSecond, gap: never},
+		in:       link{bytesPerSecond: o.H2DBytesPerSecond, gap: never},
+		ends:     make([]float64, len(p.launches)),
 	}
 	for i := range s.gapOf {
 		s.gapOf[i] = never
 	}
+	for _, g := range pl.gaps {
+		s.openFrom[g.after+1]++
+	}
+	for i := range p.launches {
+		s.openFrom[i+1] += s.openFrom[i]
+	}
+	filled := slices.Clone(s.openFrom)
 	for i, g := range pl.gaps {
-		s.openAt[g.after] = append(s.openAt[g.after], int32(i))
+		s.opening[filled[g.after]] = int32(i)
+		filled[g.after]++
 	}
 	return s
 }
@@ -238,7 +248,7 @@ func (s *scheduler) finished() {
 	s.running = false
 	s.ends[s.next] = s.now
 	s.log(action{what: actEnd, launch: s.next})
-	for _, g := range s.openAt[s.next] {
+	for _, g := range s.opening[s.openFrom[s.next]:s.openFrom[s.next+1]] {
 		gap := &s.gaps[g]
 		s.state[g] = gapQueued
 		s.gapOf[gap.item] = g
