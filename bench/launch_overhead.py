@@ -66,7 +66,7 @@ def shared_runtime(nvcc, build):
 def compile_program(nvcc, build, kind):
     """The program, or an error text."""
     program = build / f"launch_overhead_{kind}"
-    cmd = [nvcc, "-O2", "-std=c++17", "-gencode", "arch=compute_90,code=sm_90", "-o", program, c.BENCH / "launch_overhead.cu", "-cudart", kind, "-ldl"]
+    cmd = [nvcc, "-O2", "-std=c++17", "-gencode=arch=compute_75,code=compute_75", "-gencode=arch=compute_90,code=sm_90", "-o", program, c.BENCH / "launch_overhead.cu", "-cudart", kind, "-ldl"]
     if kind == "shared":
         folder = shared_runtime(nvcc, build)
         if folder is None:
