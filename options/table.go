@@ -1,0 +1,136 @@
+package options
+
+// Type says what the values of an option look like.
+type Type string
+
+// The types of options.
+const (
+	TypeBytes  Type = "size"   // see ParseBytes
+	TypeChoice Type = "choice" // one of Choices
+	TypeFile   Type = "file"
+	TypeFiles  Type = "files" // separated by commas, or the flag given again
+	TypeFolder Type = "folder"
+	TypeBool   Type = "yes/no" // 1 or 0 in a variable
+	TypeNumber Type = "number"
+	TypeList   Type = "list" // separated by commas
+)
+
+// Option is one row of the table.
+type Option struct {
+	Env      string   // the variable; empty for options of a simulation
+	Flag     string   // without the dashes; empty when there is only the variable
+	Commands []string // the commands that have the flag
+	Type     Type
+	Choices  []string
+	Default  string // as a user would write it; empty is none
+	Doc      string // one sentence, without full stop; what the default means comes in brackets
+	Internal bool   // set by Penstock itself or by its tests
+}
+
+// Table is every option there is.
+var Table = []Option{
+	// Running a program.
+	{Env: "PENSTOCK_BUDGET", Flag: "budget", Commands: []string{"run"}, Type: TypeBytes,
+		Doc: "device memory to use (all that the card has free)"},
+	{Env: "PENSTOCK_HOST_BUDGET", Flag: "host-budget", Commands: []string{"run"}, Type: TypeBytes,
+		Doc: "host memory to use for what does not fit on the device (most of what is available)"},
+	{Env: "PENSTOCK_MANAGED_LIMIT", Type: TypeBytes,
+		Doc: "most managed memory that the process may ever allocate, a safety net under all else (no limit)"},
+	{Env: "PENSTOCK_ENGINE", Flag: "engine", Commands: []string{"run"}, Type: TypeChoice, Choices: Engines, Default: EngineManaged,
+		Doc: "how bytes move: through unified memory, through explicit copies, not at all, or the best that the machine can do"},
+	{Env: "PENSTOCK_POLICY", Flag: "policy", Commands: []string{"run"}, Type: TypeChoice, Choices: Policies, Default: PolicyPenstock,
+		Doc: "what is moved when"},
+	{Env: "PENSTOCK_TRACE", Flag: "trace", Commands: []string{"run"}, Type: TypeFile,
+		Doc: "record the run to this file (not recorded)"},
+	{Env: "PENSTOCK_REPORT", Flag: "report", Commands: []string{"run"}, Type: TypeFile,
+		Doc: "write the verdict at exit to this file as JSON (not written)"},
+	{Env: "PENSTOCK_JSON", Flag: "json", Commands: []string{"run"}, Type: TypeBool, Default: "0",
+		Doc: "print the verdict at exit as JSON"},
+	{Env: "PENSTOCK_LOG", Type: TypeChoice, Choices: []string{"debug", "info", "warn", "error"}, Default: "warn",
+		Doc: "how much is logged to stderr"},
+	{Env: "PENSTOCK_LOOKAHEAD", Type: TypeBytes,
+		Doc: "most bytes to bring to the device ahead of need (as much as displaces nothing that is needed sooner)"},
+	{Env: "PENSTOCK_VERIFY", Type: TypeBool, Default: "0",
+		Doc: "check every move with checksums before and after; slow"},
+
+	// Simulating.
+	{Flag: "trace", Commands: []string{"simulate"}, Type: TypeFile,
+		Doc: "the recording (.pstrace) or launch log (.tsv, .tsv.gz) to replay"},
+	{Flag: "trace", Commands: []string{"bench"}, Type: TypeFiles,
+		Doc: "the recordings or launch logs to replay; they can be named as arguments too (the shipped one)"},
+	{Flag: "ratio", Commands: []string{"simulate"}, Type: TypeNumber,
+		Doc: "oversubscription: peak live bytes over the budget, at least 1"},
+	{Flag: "ratios", Commands: []string{"bench"}, Type: TypeList, Default: "1.5,2,3",
+		Doc: "oversubscription ratios to replay at"},
+	{Flag: "budget", Commands: []string{"simulate"}, Type: TypeBytes,
+		Doc: "device memory of the simulated run, instead of a ratio"},
+	{Flag: "policy", Commands: []string{"simulate"}, Type: TypeChoice, Choices: simulated(), Default: PolicyPenstock,
+		Doc: "what is moved when; oracle knows the future and is the bound"},
+	{Flag: "policies", Commands: []string{"bench"}, Type: TypeList, Choices: simulated(), Default: "naive,lru,deepum,penstock,oracle",
+		Doc: "policies to replay under"},
+	{Flag: "engine", Commands: []string{"simulate"}, Type: TypeChoice, Choices: []string{EngineManaged, EngineExplicit}, Default: EngineManaged,
+		Doc: "how bytes move; explicit is simulated for the oracle"},
+	{Flag: "engines", Commands: []string{"bench"}, Type: TypeList, Choices: []string{EngineManaged, EngineExplicit}, Default: "managed,explicit",
+		Doc: "engines to replay with; explicit is simulated for the oracle, and other policies leave it out"},
+	{Flag: "gpu", Commands: []string{"simulate", "bench"}, Type: TypeChoice, Default: "h200",
+		Doc: "profile of the simulated card, its bus and its driver"},
+	{Flag: "json", Commands: []string{"simulate", "bench"}, Type: TypeBool, Default: "false",
+		Doc: "print results as JSON"},
+	{Flag: "csv", Commands: []string{"bench"}, Type: TypeBool, Default: "false",
+		Doc: "print results as CSV"},
+	{Flag: "accept-damaged", Commands: []string{"simulate", "bench"}, Type: TypeBool, Default: "false",
+		Doc: "of a damaged or truncated trace, use the part before the damage"},
+	{Flag: "html", Commands: []string{"bench"}, Type: TypeFile,
+		Doc: "write a page with plots to this file (none)"},
+	{Flag: "html", Commands: []string{"demo"}, Type: TypeFile, Default: "demo.html",
+		Doc: "write the page with plots to this file"},
+	{Flag: "json", Commands: []string{"doctor"}, Type: TypeBool, Default: "false",
+		Doc: "print the diagnosis as JSON"},
+
+	// Not for setting by hand, but known.
+	{Env: "PENSTOCK_LIB", Type: TypeFolder,
+		Doc: "folder of the native libraries (lib/ beside bin/, or the Python package)"},
+	{Env: "PENSTOCK_DISABLE", Type: TypeBool, Default: "0",
+		Doc: "leave a program started by penstock run alone"},
+	{Env: "PENSTOCK_ACTIVE", Type: TypeBool, Internal: true,
+		Doc: "the process was started by penstock run"},
+	{Env: "PENSTOCK_RESTARTED", Type: TypeFile, Internal: true,
+		Doc: "the hook that penstock.enable(restart=True) started the interpreter again with"},
+}
+
+// Engines, and policies of a real run. Simulations have the oracle besides.
+const (
+	EngineManaged  = "managed"
+	EngineExplicit = "explicit"
+	EngineNone     = "none"
+	EngineAuto     = "auto"
+
+	PolicyNaive    = "naive"
+	PolicyLRU      = "lru"
+	PolicyDeepUM   = "deepum"
+	PolicyPenstock = "penstock"
+)
+
+// Engines and Policies are the choices of a real run.
+var (
+	Engines  = []string{EngineManaged, EngineExplicit, EngineNone, EngineAuto}
+	Policies = []string{PolicyNaive, PolicyLRU, PolicyDeepUM, PolicyPenstock}
+)
+
+func simulated() []string { return append(append([]string(nil), Policies...), "oracle") }
+
+// reservedPrefixes are variables of Penstock's own tests and benchmarks, which
+// may be set around a run and mean nothing to it.
+var reservedPrefixes = []string{"PENSTOCK_BENCH_", "PENSTOCK_TEST_"}
+
+// Lookup finds the flag of a command.
+func Lookup(command, flag string) (Option, bool) {
+	for _, o := range Table {
+		for _, c := range o.Commands {
+			if c == command && o.Flag == flag {
+				return o, true
+			}
+		}
+	}
+	return Option{}, false
+}
