@@ -9,10 +9,13 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
+
+	"github.com/penstock-gpu/penstock/options"
 )
 
 // newRunCommand is `penstock run`: it arranges an environment in which a
@@ -21,7 +24,7 @@ import (
 // then the command's own, with nothing to forward and nothing to get wrong. The
 // verdict at exit is printed by the library, from inside.
 func newRunCommand() *cobra.Command {
-	var o runOptions
+	o := newRunOptions()
 	cmd := &cobra.Command{
 		Use:   "run [flags] -- command [arguments]",
 		Short: "Run a training command with more memory than the GPU has",
@@ -32,7 +35,7 @@ The program needs no change. A verdict is printed when it ends.
 Flags come before the command. Each one sets a PENSTOCK_* variable; a variable
 that is already set holds where its flag is not given.`,
 		Example: `  penstock run --budget 24GiB -- python train.py
-  penstock run --budget 24GiB --trace step.pstk -- torchrun --nproc-per-node 1 train.py`,
+  penstock run --budget 24GiB --trace step.pstrace -- torchrun --nproc-per-node 1 train.py`,
 		SilenceUsage: true,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			o.set = cmd.Flags().Changed
@@ -52,31 +55,30 @@ that is already set holds where its flag is not given.`,
 	}
 	// `penstock run python train.py --lr 1` leaves --lr to train.py.
 	cmd.Flags().SetInterspersed(false)
-	for _, f := range runFlags {
-		if f.boolean {
-			cmd.Flags().BoolVar(o.boolean(f.name), f.name, false, f.usage)
-		} else {
-			cmd.Flags().StringVar(o.text(f.name), f.name, "", f.usage)
+	for _, f := range runFlags() {
+		if f.Type == options.TypeBool {
+			o.booleans[f.Flag] = cmd.Flags().Bool(f.Flag, false, f.Doc)
+			continue
 		}
+		usage := f.Doc
+		if f.Choices != nil {
+			usage += ": " + strings.Join(f.Choices, ", ")
+		}
+		// No default here: a flag that is not given leaves its variable alone.
+		o.texts[f.Flag] = cmd.Flags().String(f.Flag, "", usage)
 	}
 	return cmd
 }
 
-// runFlag ties a flag to the variable that carries it into the process.
-type runFlag struct {
-	name, env, usage string
-	boolean          bool
-	check            func(value string) (string, error) // what to put into the variable
-}
-
-var runFlags = []runFlag{
-	{name: "budget", env: "PENSTOCK_BUDGET", usage: "device memory to use, such as 24GiB (default: all of the card)", check: runBytes},
-	{name: "host-budget", env: "PENSTOCK_HOST_BUDGET", usage: "host memory to use for what does not fit", check: runBytes},
-	{name: "engine", env: "PENSTOCK_ENGINE", usage: "how memory is moved: managed", check: runEngine},
-	{name: "policy", env: "PENSTOCK_POLICY", usage: "what is moved when: naive, lru, deepum or penstock", check: runPolicy},
-	{name: "trace", env: "PENSTOCK_TRACE", usage: "record the run to this file", check: runOutput},
-	{name: "report", env: "PENSTOCK_REPORT", usage: "write the verdict to this file as JSON", check: runOutput},
-	{name: "json", env: "PENSTOCK_JSON", usage: "print the verdict as JSON", boolean: true},
+// runFlags are the options that have a flag here.
+func runFlags() []options.Option {
+	var flags []options.Option
+	for _, o := range options.Table {
+		if slices.Contains(o.Commands, "run") {
+			flags = append(flags, o)
+		}
+	}
+	return flags
 }
 
 // runOptions are the values of the flags.
@@ -86,20 +88,8 @@ type runOptions struct {
 	set      func(name string) bool // whether a flag was given
 }
 
-func (o *runOptions) text(name string) *string {
-	if o.texts == nil {
-		o.texts = map[string]*string{}
-	}
-	o.texts[name] = new(string)
-	return o.texts[name]
-}
-
-func (o *runOptions) boolean(name string) *bool {
-	if o.booleans == nil {
-		o.booleans = map[string]*bool{}
-	}
-	o.booleans[name] = new(bool)
-	return o.booleans[name]
+func newRunOptions() runOptions {
+	return runOptions{texts: map[string]*string{}, booleans: map[string]*bool{}}
 }
 
 // runPlan is what is executed.
@@ -116,10 +106,14 @@ func planRun(o runOptions, args, environ []string, exe string, notes io.Writer) 
 		return runPlan{}, errors.New("no command to run: write it after --, as in `penstock run --budget 24GiB -- python train.py`")
 	}
 	env := runEnvironment{environ: slices.Clone(environ)}
-	for _, f := range runFlags {
-		if err := f.apply(o, &env); err != nil {
+	for _, f := range runFlags() {
+		if err := o.apply(f, &env); err != nil {
 			return runPlan{}, err
 		}
+	}
+	// All of them, whether from flags or not: a misspelt variable is an error here and not in the middle of a run.
+	if _, err := options.FromEnviron(env.environ); err != nil {
+		return runPlan{}, err
 	}
 	path, err := findRunCommand(args[0], env.get("PATH"))
 	if err != nil {
@@ -151,33 +145,60 @@ func planRun(o runOptions, args, environ []string, exe string, notes io.Writer) 
 	return runPlan{path: path, argv: args, env: env.environ}, nil
 }
 
-// apply puts a flag into the environment, or checks the variable that is there already.
-func (f runFlag) apply(o runOptions, env *runEnvironment) error {
-	if f.boolean {
-		if o.set(f.name) {
-			value := "0"
-			if *o.booleans[f.name] {
-				value = "1"
-			}
-			env.put(f.env, value)
+// apply puts a flag into the environment, in the form that holds wherever the
+// program goes: sizes in bytes, paths absolute.
+func (o runOptions) apply(f options.Option, env *runEnvironment) error {
+	source, value := "--"+f.Flag, env.get(f.Env)
+	switch given := o.set(f.Flag); {
+	case given && f.Type == options.TypeBool:
+		value = "0"
+		if *o.booleans[f.Flag] {
+			value = "1"
 		}
-		return nil
-	}
-	source, value := "--"+f.name, ""
-	if o.set(f.name) {
-		value = *o.texts[f.name]
-	} else {
-		source, value = f.env, env.get(f.env)
-		if value == "" {
-			return nil // unset, and the default holds
+	case given:
+		if value = *o.texts[f.Flag]; value == "" {
+			return fmt.Errorf("--%s is empty: give it a value or leave it out", f.Flag)
 		}
+	case value == "":
+		return nil // unset, and the default holds
+	default:
+		source = f.Env
 	}
-	checked, err := f.check(value)
-	if err != nil {
-		return fmt.Errorf("%s: %w", source, err)
+	if _, err := options.FromEnviron([]string{f.Env + "=" + value}); err != nil {
+		return errors.New(strings.Replace(err.Error(), f.Env, source, 1))
 	}
-	env.put(f.env, checked)
+	switch f.Type {
+	case options.TypeBytes:
+		bytes, err := options.ParseBytes(value)
+		if err != nil {
+			return fmt.Errorf("%s: %w", source, err)
+		}
+		value = strconv.FormatInt(bytes, 10)
+	case options.TypeFile:
+		path, err := outputPath(value)
+		if err != nil {
+			return fmt.Errorf("%s: %w", source, err)
+		}
+		value = path
+	}
+	env.put(f.Env, value)
 	return nil
+}
+
+// outputPath makes a file's path absolute (the program may change its folder)
+// and says early when it cannot be written.
+func outputPath(value string) (string, error) {
+	path, err := filepath.Abs(value)
+	if err != nil {
+		return "", err
+	}
+	if dir, err := os.Stat(filepath.Dir(path)); err != nil || !dir.IsDir() {
+		return "", fmt.Errorf("%s cannot be written: the folder %s does not exist: make it first", value, filepath.Dir(path))
+	}
+	if info, err := os.Stat(path); err == nil && info.IsDir() {
+		return "", fmt.Errorf("%s is a folder: name a file in it", value)
+	}
+	return path, nil
 }
 
 // runEnvironment is a list of NAME=value.

@@ -45,18 +45,22 @@ func write(t *testing.T, path, text string, mode os.FileMode) {
 // plan runs planRun on a command line as cobra parses it.
 func (i installation) plan(t *testing.T, line []string, environ ...string) (runPlan, string, error) {
 	t.Helper()
-	var o runOptions
 	cmd := newRunCommand()
-	for _, f := range runFlags {
-		// The flags of a second command, bound to options of ours.
-		if f.boolean {
-			cmd.Flags().Lookup(f.name).Value = boolValue{o.boolean(f.name)}
-		} else {
-			cmd.Flags().Lookup(f.name).Value = textValue{o.text(f.name)}
-		}
-	}
 	if err := cmd.ParseFlags(line); err != nil {
 		return runPlan{}, "", err
+	}
+	o := newRunOptions()
+	for _, f := range runFlags() {
+		text, err := cmd.Flags().GetString(f.Flag)
+		if err != nil {
+			boolean, err := cmd.Flags().GetBool(f.Flag)
+			if err != nil {
+				t.Fatal(err)
+			}
+			o.booleans[f.Flag] = &boolean
+			continue
+		}
+		o.texts[f.Flag] = &text
 	}
 	o.set = cmd.Flags().Changed
 	var notes bytes.Buffer
@@ -65,22 +69,10 @@ func (i installation) plan(t *testing.T, line []string, environ ...string) (runP
 	return plan, notes.String(), err
 }
 
-type textValue struct{ p *string }
-
-func (v textValue) String() string     { return *v.p }
-func (v textValue) Set(s string) error { *v.p = s; return nil }
-func (textValue) Type() string         { return "string" }
-
-type boolValue struct{ p *bool }
-
-func (v boolValue) String() string     { return "" }
-func (v boolValue) Set(s string) error { *v.p = s == "true"; return nil }
-func (boolValue) Type() string         { return "bool" }
-
 func TestRunPlan(t *testing.T) {
 	i := newInstallation(t)
 	plan, notes, err := i.plan(t,
-		[]string{"--budget", "24GiB", "--trace", "t.pstk", "--json", "sh", "-c", "exit 3", "--budget", "1"},
+		[]string{"--budget", "24GiB", "--trace", "t.pstrace", "--json", "sh", "-c", "exit 3", "--budget", "1"},
 		"LD_PRELOAD=/their/lib.so", "PYTHONPATH=/their/python", "PENSTOCK_HOST_BUDGET=1k", "PENSTOCK_BUDGET=5", "EXTRA=a=b")
 	if err != nil || notes != "" {
 		t.Fatal(err, notes)
@@ -91,7 +83,7 @@ func TestRunPlan(t *testing.T) {
 	if filepath.Base(plan.path) != "sh" || !filepath.IsAbs(plan.path) {
 		t.Errorf("path %q", plan.path)
 	}
-	trace, err := filepath.Abs("t.pstk")
+	trace, err := filepath.Abs("t.pstrace")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -155,10 +147,13 @@ func TestRunErrors(t *testing.T) {
 		{"no command after flags", []string{"--budget", "1GiB", "--"}, nil, []string{"no command"}},
 		{"budget", []string{"--budget", "plenty", "sh"}, nil, []string{"--budget", `"plenty"`, "24GiB"}},
 		{"budget zero", []string{"--budget", "0", "sh"}, nil, []string{"--budget", "above 0"}},
-		{"budget empty", []string{"--budget", "", "sh"}, nil, []string{"--budget", "not a size"}},
+		{"budget empty", []string{"--budget", "", "sh"}, nil, []string{"--budget is empty"}},
 		{"budget variable", []string{"sh"}, []string{"PENSTOCK_BUDGET=x"}, []string{"PENSTOCK_BUDGET", `"x"`}},
 		{"policy", []string{"--policy", "magic", "sh"}, nil, []string{"--policy", "magic", "deepum"}},
 		{"engine", []string{"--engine", "steam", "sh"}, nil, []string{"--engine", "steam", "managed"}},
+		{"policy variable", []string{"sh"}, []string{"PENSTOCK_POLICY=magic"}, []string{"PENSTOCK_POLICY", "magic"}},
+		{"variable without a flag", []string{"sh"}, []string{"PENSTOCK_MANAGED_LIMIT=x"}, []string{"PENSTOCK_MANAGED_LIMIT", `"x"`}},
+		{"misspelt variable", []string{"sh"}, []string{"PENSTOCK_BUGDET=1GiB"}, []string{"PENSTOCK_BUGDET", "PENSTOCK_BUDGET"}},
 		{"trace folder", []string{"--trace", "/nonexistent/t", "sh"}, nil, []string{"--trace", "/nonexistent", "does not exist"}},
 		{"report is a folder", []string{"--report", i.root, "sh"}, nil, []string{"--report", "is a folder"}},
 		{"command", []string{"pyhton"}, nil, []string{"pyhton", "not found", "spelling"}},
@@ -249,33 +244,6 @@ func TestRunFindsCUDA(t *testing.T) {
 	if err := findRunCUDA("", systemLibraries{cache: cache}); err == nil {
 		t.Error("a path that does not exist was taken for the driver")
 	}
-}
-
-func TestRunBytes(t *testing.T) {
-	for text, want := range map[string]int64{
-		"1": 1, "4096": 4096, "24GiB": 24 << 30, "24 gib": 24 << 30, "1.5G": 3 << 29, "2MB": 2e6, " 7k ": 7 << 10,
-		"9007199254740993": 9007199254740993,
-	} {
-		if got, err := parseRunBytes(text); err != nil || got != want {
-			t.Errorf("%q: %d, %v, want %d", text, got, err, want)
-		}
-	}
-	for _, text := range []string{"", "GiB", "-1", "0", "0.1", "1e9", "0x10", "1..5G", "12 parsecs", "9999999TiB", "NaN", "inf"} {
-		if got, err := parseRunBytes(text); err == nil {
-			t.Errorf("%q: %d, want an error", text, got)
-		}
-	}
-}
-
-func FuzzRunBytes(f *testing.F) {
-	for _, s := range []string{"24GiB", "1.5 GB", "-1", "", "9999999999999999999", "1e308T"} {
-		f.Add(s)
-	}
-	f.Fuzz(func(t *testing.T, s string) {
-		if n, err := parseRunBytes(s); (err == nil) != (n > 0) {
-			t.Errorf("%q: %d, %v", s, n, err)
-		}
-	})
 }
 
 func TestRunNotesStaticPrograms(t *testing.T) {

@@ -10,10 +10,12 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any, Optional
 
+from ._options import is_on
+
 
 def install() -> None:
     """Watches for the import of torch. Does nothing outside `penstock run`."""
-    if not os.environ.get("PENSTOCK_ACTIVE") or os.environ.get("PENSTOCK_DISABLE", "0") not in ("", "0"):
+    if not is_on(os.environ.get("PENSTOCK_ACTIVE", "")) or is_on(os.environ.get("PENSTOCK_DISABLE", "")):
         return
     if "torch" in sys.modules:
         _imported()

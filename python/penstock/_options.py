@@ -30,7 +30,7 @@ _UNITS = {
 _SIZE = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([a-zA-Z]*)\s*")
 
 # Options that are a number of bytes.
-SIZES = ("budget", "host_budget", "managed_limit")
+SIZES = ("budget", "host_budget", "managed_limit", "lookahead")
 
 
 def parse_bytes(value: Size, name: str = "size") -> int:
@@ -61,6 +61,11 @@ def to_environment(options: Mapping[str, Optional[Value]]) -> dict[str, str]:
             text = os.fspath(value) if isinstance(value, os.PathLike) else str(value)
         env["PENSTOCK_" + name.upper()] = text
     return env
+
+
+def is_on(text: str) -> bool:
+    """Whether a yes/no variable says yes; unset is no."""
+    return text.lower() not in ("", "0", "false", "no", "off")
 
 
 def differing(env: Mapping[str, str], current: MutableMapping[str, str]) -> list[str]:

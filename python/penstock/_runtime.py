@@ -51,13 +51,14 @@ def enable(
             All of the card when absent.
         host_budget: host memory to use.
         engine: how memory is moved, such as ``"managed"``.
-        policy: what is evicted, such as ``"next-use"``.
+        policy: what is moved when: ``"penstock"``, ``"deepum"``, ``"lru"`` or ``"naive"``.
         trace: a file to record the run to.
         report: a file for the verdict as JSON.
         restart: when the launch hook is not preloaded, start this interpreter
             again with it. What the program did before this call is done again.
         options: any other option, by the name of its PENSTOCK_* variable in
-            lower case.
+            lower case, such as ``verify=True`` for PENSTOCK_VERIFY
+            (docs/options.md has them all).
 
     An option that is not given keeps the value of its PENSTOCK_* variable.
     Enabling twice is harmless; options may change until the engine starts.
