@@ -57,6 +57,12 @@ long penstock_stats(char *json, size_t capacity);
 /* Writes the last error of the calling process, NUL-terminated; returns as penstock_stats. "" when none. */
 long penstock_last_error(char *text, size_t capacity);
 
+/* For CUDA graphs: allocations between begin and end come from a pool of plain
+ * device memory that is kept until the pool is released. 0 or a negative errno value. */
+int penstock_begin_pool(int device, unsigned long long id_hi, unsigned long long id_lo);
+int penstock_end_pool(int device, unsigned long long id_hi, unsigned long long id_lo);
+int penstock_release_pool(int device, unsigned long long id_hi, unsigned long long id_lo);
+
 /* Prints the verdict, closes the trace and stops the runtime's threads. Allocations stay valid until exit. */
 void penstock_close(void);
 

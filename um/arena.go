@@ -30,14 +30,20 @@ func (e *extent) end() int32 { return e.first + e.n }
 // arena is address space in blocks: which are free, and which are on the device.
 // Free extents are sorted by address; neighbours that share their state are one.
 type arena struct {
-	base         cuda.Ptr
-	blocks       int32
-	onDevice     []bool
-	resident     int32 // blocks on the device, free ones included
-	free         []extent
-	freeStale    int32 // free blocks with dead pages on the host
-	compactAt    int   // number of free extents at which they are merged again
-	freeOnDevice int32 // free blocks on the device
+	base     cuda.Ptr
+	blocks   int32
+	onDevice []bool
+	moving   []bool    // part of a move that a worker has taken
+	owner    []*tensor // whose block it is; nil when free
+	stale    []bool    // free, off the device, with dead pages on the host
+	arrived  []int64   // when the block last came to the device, in arrivals
+	arrivals int64
+
+	resident     int32    // blocks on the device, free ones included
+	free         []extent // sorted by address
+	compactAt    int      // number of free extents at which they are merged again
+	freeOnDevice int32    // free blocks on the device
+	freeStale    int32    // free blocks with dead pages on the host
 }
 
 func newArena(base cuda.Ptr, bytes int64) *arena {

@@ -3,9 +3,9 @@ package um
 import "github.com/penstock-gpu/penstock/cuda"
 
 // ready says whether every tensor of an operation is on the device and stays.
-func (x *op) ready() bool {
+func (r *Runtime) ready(x *op) bool {
 	for _, t := range x.tensors {
-		if t.present != t.n || t.leaving > 0 {
+		if missing, _ := r.away(t); missing > 0 {
 			return false
 		}
 	}
@@ -13,9 +13,10 @@ func (x *op) ready() bool {
 }
 
 // missingBlocks are the blocks of an operation that are not on the device.
-func (x *op) missingBlocks() (n int32) {
+func (r *Runtime) missingBlocks(x *op) (n int32) {
 	for _, t := range x.tensors {
-		n += t.missing()
+		missing, _ := r.away(t)
+		n += missing
 	}
 	return n
 }
@@ -25,7 +26,7 @@ func (r *Runtime) openGates() {
 	for s := range r.gated {
 		for len(r.gated[s]) > 0 {
 			x := r.gated[s][0]
-			if !x.ready() {
+			if !r.ready(x) {
 				if r.config.Policy.Fetch != FetchOnFault || !r.roomToFault(x) {
 					break
 				}
@@ -81,7 +82,7 @@ func (r *Runtime) OpenAll() {
 // roomToFault says whether an operation's missing blocks fit, or nothing more
 // can be done about it.
 func (r *Runtime) roomToFault(x *op) bool {
-	return r.room() >= x.missingBlocks() || r.leaving == 0 && !r.oldestExists(x)
+	return r.room() >= r.missingBlocks(x) || r.leaving == 0 && !r.oldestExists(x)
 }
 
 // arriveByFault enters an operation's missing blocks into the ledger: the kernel
@@ -89,56 +90,56 @@ func (r *Runtime) roomToFault(x *op) bool {
 func (r *Runtime) arriveByFault(x *op) {
 	for _, t := range x.tensors {
 		for b := t.first; b < t.first+t.n; b++ {
-			if !r.arena.onDevice[b] && !r.arena.moving[b] {
-				r.arena.setOnDevice(b, 1, true)
-				t.present++
-			}
-		}
-		if t.present == t.n && t.leaving == 0 && !t.freed {
-			r.process.SetResident(t.slot, true)
+			r.enter(b, true)
 		}
 	}
 	r.notePeak()
 }
 
 // Migrated reports what the driver did on its own (demand faults, its own
-// evictions), block by block, so that the ledger follows the truth.
+// evictions), so that the ledger follows the truth.
 func (r *Runtime) Migrated(x cuda.Range, toDevice bool) {
 	if !r.arena.contains(x.Base) {
 		return
 	}
 	for b := r.arena.block(x.Base); b < r.arena.blocks && r.arena.ptr(b) < x.End(); b++ {
-		if r.arena.moving[b] || r.arena.onDevice[b] == toDevice {
-			continue
-		}
-		t := r.arena.owner[b]
-		if t == nil {
-			// Free blocks change sides only by our own moves and by the driver's
-			// eviction; re-enter them so that the extents agree.
-			r.refile(b, toDevice)
-			continue
-		}
-		r.arena.setOnDevice(b, 1, toDevice)
-		if toDevice {
-			t.present++
-		} else {
-			t.present--
-		}
-		r.process.SetResident(t.slot, t.present == t.n && t.leaving == 0)
+		r.enter(b, toDevice)
 	}
 	r.notePeak()
 	r.epoch++
 }
 
-// refile moves one free block to the other side of the ledger.
-func (r *Runtime) refile(b int32, onDevice bool) {
-	e := r.arena.take(b, 1)
-	if len(e) == 0 { // in a worker's hands
+// enter puts one block on a side of the ledger, without a move of ours.
+func (r *Runtime) enter(b int32, onDevice bool) {
+	a := r.arena
+	if a.moving[b] || a.onDevice[b] == onDevice {
 		return
 	}
-	r.arena.setOnDevice(b, 1, onDevice)
-	r.arena.stale[b] = !onDevice
-	r.arena.give(b, 1, e[0].stream, e[0].seq, e[0].others)
+	if r.recency != nil {
+		if onDevice {
+			r.recency.touch(b)
+		} else {
+			r.recency.remove(b)
+		}
+	}
+	t := a.owner[b]
+	if t == nil { // free: its extent changes with it
+		for _, e := range a.take(b, 1) {
+			a.setOnDevice(b, 1, onDevice)
+			a.stale[b] = !onDevice
+			a.give(b, 1, e.stream, e.seq, e.others)
+		}
+		return
+	}
+	a.setOnDevice(b, 1, onDevice)
+	if onDevice {
+		t.present++
+	} else {
+		t.present--
+	}
+	if !t.freed {
+		r.process.SetResident(t.slot, t.present == t.n && t.leaving == 0)
+	}
 }
 
 // accountStall measures how long the oldest queued operation has been held back

@@ -30,21 +30,25 @@ func (r *Runtime) Next(d Direction) (*Move, bool) {
 func (r *Runtime) nextIn() *Move {
 	// What a stream is waiting for comes first.
 	if x := r.head(); x != nil {
-		waiting := false
+		waiting, blocked := false, false
 		for _, t := range x.tensors {
-			if t.missing()-t.arriving > 0 && t.leaving == 0 {
-				if m := r.fetch(t); m != nil {
+			missing, idle := r.away(t)
+			waiting = waiting || missing > 0
+			if idle > 0 {
+				if m := r.fetch(t, idle); m != nil {
 					return m
 				}
-				waiting = true
+				blocked = true
 			}
-			waiting = waiting || t.arriving+t.leaving > 0
 		}
 		if waiting {
 			r.stalledForSpace = r.stalledForSpace || r.arriving == 0
 			if r.stuck() {
 				r.letLate(x)
 			}
+		}
+		if blocked { // whatever room appears is for x
+			return nil
 		}
 	}
 	p := r.planned()
@@ -54,7 +58,7 @@ func (r *Runtime) nextIn() *Move {
 			p.fetch = p.fetch[1:]
 			continue
 		}
-		return r.fetch(t) // nil: no room yet, and what follows is needed later
+		return r.fetch(t, t.missing()-t.arriving) // nil: no room yet, and what follows is needed later
 	}
 	if m := r.makeReady(p); m != nil {
 		return m
@@ -84,8 +88,8 @@ func (r *Runtime) stuck() bool {
 
 // fetch brings in a piece of a tensor, or makes room by letting go of dead
 // blocks, or answers nil when there is no room.
-func (r *Runtime) fetch(t *tensor) *Move {
-	want := min(t.missing()-t.arriving, r.config.fetchBlocks())
+func (r *Runtime) fetch(t *tensor, missing int32) *Move {
+	want := min(missing, r.config.fetchBlocks())
 	room := r.room()
 	if room < want {
 		if m := r.discardFree(want - room); m != nil {
@@ -107,11 +111,21 @@ func (r *Runtime) fetch(t *tensor) *Move {
 		return nil
 	}
 	m := &Move{Kind: MoveFetch, runs: runs, in: true, Ranges: r.ranges(t, runs), displaced: displaced}
-	if t.named {
-		for _, x := range m.Ranges {
+	for i, x := range m.Ranges {
+		if t.ran || r.arena.stale[runs[i].first] {
 			m.Bytes += x.Bytes
 		}
 	}
+	if t.freed { // some of it may be free already: out of the allocator's hands while it moves
+		for _, x := range runs {
+			for b := x.first; b < x.end(); b++ {
+				if r.arena.owner[b] == nil {
+					m.extents = append(m.extents, r.arena.take(b, 1)...)
+				}
+			}
+		}
+	}
+	t.offered = true
 	r.begin(m)
 	return m
 }
@@ -151,7 +165,7 @@ func (r *Runtime) nextForFaults() *Move {
 	need := int32(0)
 	x := r.head()
 	if x != nil {
-		need = x.missingBlocks()
+		need = r.missingBlocks(x)
 	}
 	short := need - r.room() - r.leaving
 	if short <= 0 {
@@ -277,7 +291,7 @@ func (r *Runtime) discardStale() *Move {
 // when there is room that nothing else wants.
 func (r *Runtime) makeReady(p *plan) *Move {
 	room := r.room()
-	if room <= 0 || len(p.births) == 0 {
+	if room <= 0 || p.freshBlocks <= r.arena.freeOnDevice {
 		return nil
 	}
 	scratch := arena{base: r.arena.base, blocks: r.arena.blocks, free: append([]extent(nil), r.arena.free...), compactAt: 1 << 30}

@@ -22,6 +22,7 @@ type plan struct {
 	evict       []*tensor
 	evictBlocks int32   // how many of their blocks must leave
 	births      []int32 // sizes in blocks of the coming allocations
+	freshBlocks int32   // most that they and the coming frees take together
 }
 
 // room is how many blocks may come to the device now.
@@ -59,6 +60,22 @@ func (r *Runtime) look(p *plan) {
 	var needs []prefetch.Need
 	var absent []*tensor
 	order := &victimHeap{policy: r.config.Policy.Victims}
+	kept := make(map[*tensor]bool)
+	if x := r.head(); x != nil {
+		for _, t := range x.tensors {
+			if !t.freed {
+				continue
+			}
+			// Its blocks may be another tensor's by now; they are needed all the same.
+			for b := t.first; b < t.first+t.n; b++ {
+				kept[r.arena.owner[b]] = true
+			}
+			if _, away := r.away(t); away > 0 {
+				needs = append(needs, prefetch.Need{Position: x.position, ID: uint32(len(absent)), Bytes: int64(away) * BlockBytes})
+				absent = append(absent, t)
+			}
+		}
+	}
 	for _, t := range r.slots {
 		if t == nil {
 			continue
@@ -72,16 +89,26 @@ func (r *Runtime) look(p *plan) {
 			needs = append(needs, prefetch.Need{Position: position, ID: uint32(len(absent)), Bytes: int64(t.missing()-t.arriving) * BlockBytes})
 			absent = append(absent, t)
 		}
-		if t.present-t.leaving > 0 && t.open == 0 && t.arriving == 0 {
+		if t.present-t.leaving > 0 && t.open == 0 && t.arriving == 0 && !kept[t] {
 			order.candidates = append(order.candidates, victim{t, r.candidate(t)})
 		}
 	}
 	sort.SliceStable(needs, func(i, j int) bool { return needs[i].Position < needs[j].Position })
 	heap.Init(order)
 
-	var steps []prefetch.Step
+	// Dead blocks that queued work still uses can serve allocations of their own
+	// stream, which come after it, but make no room before it is done.
+	idle := int64(r.idleOnDevice()) * BlockBytes
+	busy := int64(r.arena.freeOnDevice)*BlockBytes - idle
+	free := int64(r.room()+r.leaving)*BlockBytes + idle
+	steps := []prefetch.Step{{Position: now, FreedBytes: busy}}
 	if ahead {
+		var net int64
 		r.history.Future(func(position, fresh, freed int64) bool {
+			if position < now+birthOps {
+				net += fresh - freed
+				p.freshBlocks = max(p.freshBlocks, int32(net/BlockBytes))
+			}
 			if fresh != 0 || freed != 0 {
 				steps = append(steps, prefetch.Step{Position: position, FreshBytes: fresh, FreedBytes: freed})
 			}
@@ -90,18 +117,16 @@ func (r *Runtime) look(p *plan) {
 		r.history.Births(now+birthOps, func(bytes int64) { p.births = append(p.births, int32(bytes/BlockBytes)) })
 	} else {
 		w := evict.DefaultWatermarks(r.config.BudgetBytes)
-		free := int64(r.room()+r.arena.freeOnDevice+r.leaving) * BlockBytes
-		if short := w.Shortfall(free, r.leaving > 0); short > 0 {
+		if short := w.Shortfall(free+busy, r.leaving > 0); short > 0 {
 			steps = append(steps, prefetch.Step{Position: now + 1, FreshBytes: w.HighBytes})
 		}
 	}
-	free := int64(r.room()+r.arena.freeOnDevice+r.leaving) * BlockBytes
 	var blocks int32
 	outcome := prefetch.Look(start, free, needs, steps, prefetch.Limits{}, func(position int64) (int64, bool) {
 		for order.Len() > 0 {
 			v := heap.Pop(order).(victim)
 			if !r.mayLeave(v.tensor, position, ahead) {
-				if ahead {
+				if ahead && v.NextUse != correlate.Never {
 					return 0, false // every other one is needed sooner still
 				}
 				continue
@@ -119,13 +144,25 @@ func (r *Runtime) look(p *plan) {
 	}
 }
 
+// idleOnDevice counts the free blocks on the device that nothing can touch any more.
+func (r *Runtime) idleOnDevice() (n int32) {
+	for i := range r.arena.free {
+		if e := &r.arena.free[i]; e.onDevice && e.idle(r.passed) {
+			n += e.n
+		}
+	}
+	return n
+}
+
 const birthOps = 512 // operations ahead for which free blocks are made ready
 
 // wanted says whether an absent tensor is to be fetched at all.
 func (r *Runtime) wanted(t *tensor, next int64) bool {
 	switch {
-	case len(t.queued) > 0, !t.named:
+	case len(t.queued) > 0:
 		return true
+	case !t.named:
+		return !t.offered
 	case r.config.Policy.Fetch == FetchTables:
 		return r.foretold[t.slot]
 	case r.config.Policy.Fetch == FetchAhead:
@@ -140,7 +177,7 @@ func (r *Runtime) mayLeave(t *tensor, position int64, ahead bool) bool {
 		return false
 	}
 	if !ahead {
-		return true
+		return !r.foretold[t.slot] || position < r.history.Now()
 	}
 	if next := r.nextUse(t); next != correlate.Never {
 		return next > position

@@ -231,7 +231,7 @@ func (r *Runtime) release(t *tensor) {
 	a := r.arena
 	for b := t.first; b < t.first+t.n; b++ {
 		a.owner[b] = nil
-		if !a.onDevice[b] && t.named {
+		if !a.onDevice[b] && t.ran {
 			a.stale[b] = true
 		}
 	}
@@ -292,6 +292,7 @@ func (r *Runtime) letGo(x *op) {
 	x.open = true
 	for _, t := range x.tensors {
 		t.open++
+		t.ran = true
 	}
 }
 

@@ -17,8 +17,10 @@ type tensor struct {
 	present  int32 // blocks on the device
 	arriving int32 // blocks in a worker's hands, on their way in
 	leaving  int32 // the same, on their way out
-	named    bool  // an operation has named it, so it has contents
-	freed    bool  // it died while moving; its blocks are given back when the move is done
+	named    bool  // an operation has named it
+	ran      bool  // such an operation was let go: it may have contents
+	offered  bool  // it was brought in once before anything named it
+	freed    bool  // it is dead; operations queued before may still need its blocks
 
 	queued  []int64 // positions of queued operations that name it, in order
 	open    int     // of these, how many may run already: it must stay
@@ -35,6 +37,27 @@ type tensor struct {
 
 func (t *tensor) missing() int32 { return t.n - t.present }
 
+// away counts the blocks that a tensor's operations have to wait for, and those
+// of them that nobody is bringing in. A dead tensor has no counts of its own any
+// more, and its blocks may have another owner already.
+func (r *Runtime) away(t *tensor) (missing, idle int32) {
+	if !t.freed {
+		missing = t.missing() + t.leaving
+		return missing, t.missing() - t.arriving
+	}
+	a := r.arena
+	for b := t.first; b < t.first+t.n; b++ {
+		switch {
+		case !a.onDevice[b] && !a.moving[b]:
+			idle++
+			missing++
+		case a.moving[b]:
+			missing++
+		}
+	}
+	return missing, idle
+}
+
 // nextUse is the position of the next operation that needs the tensor, queued or predicted.
 func (r *Runtime) nextUse(t *tensor) int64 {
 	if len(t.queued) > 0 {
@@ -44,13 +67,10 @@ func (r *Runtime) nextUse(t *tensor) int64 {
 		t.predicted = r.history.NextUse(t.instance)
 		t.predictedVersion = v
 	}
-	if t.predicted < r.history.Now() && !t.named {
-		return r.history.Now()
-	}
 	if t.predicted == correlate.Unknown && !t.named {
 		return r.history.Now() // fresh memory is used soon
 	}
-	return t.predicted
+	return max(t.predicted, r.history.Now()) // what is queued is known: an overdue use is still to come
 }
 
 // candidate describes a tensor to the eviction policy.

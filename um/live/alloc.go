@@ -2,6 +2,9 @@ package live
 
 import (
 	"fmt"
+	"sync/atomic"
+
+	"go.uber.org/zap"
 
 	"github.com/penstock-gpu/penstock/cuda"
 	"github.com/penstock-gpu/penstock/um"
@@ -12,70 +15,115 @@ func (l *Live) Malloc(bytes int64, stream uint64) (cuda.Ptr, error) {
 	if bytes <= 0 {
 		return 0, fmt.Errorf("cannot allocate %d bytes", bytes)
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
 	p, err := l.malloc(bytes, stream)
 	if err != nil {
-		l.counts.ooms++
+		l.counts.ooms.Add(1)
 		return 0, err
 	}
-	l.counts.allocs++
-	live, reserved := l.liveBytes(), l.reservedBytes()
-	l.counts.livePeak = max(l.counts.livePeak, live)
-	l.counts.reservedPeak = max(l.counts.reservedPeak, reserved)
-	for _, s := range l.sinks {
-		s.Alloc(uint64(l.counts.allocs), p, bytes, stream)
+	id := l.counts.allocs.Add(1)
+	raise(&l.counts.livePeak, l.liveBytes())
+	raise(&l.counts.reservedPeak, l.reservedBytes())
+	if l.sink != nil {
+		l.mu.Lock()
+		l.drain() // what was queued before comes before
+		l.sink.Alloc(uint64(id), p, bytes, stream)
+		l.mu.Unlock()
 	}
 	return p, nil
 }
 
-func (l *Live) malloc(bytes int64, stream uint64) (cuda.Ptr, error) {
-	if bytes >= um.SmallBytes && l.runtime != nil {
-		l.drain()
-		p, err := l.runtime.Malloc(bytes, l.streamID(stream))
-		if err == nil {
-			l.work.Broadcast()
+// raise makes a peak at least n.
+func raise(peak *atomic.Int64, n int64) {
+	for {
+		old := peak.Load()
+		if n <= old || peak.CompareAndSwap(old, n) {
+			return
 		}
-		return p, err
+	}
+}
+
+func (l *Live) malloc(bytes int64, stream uint64) (cuda.Ptr, error) {
+	if bytes >= um.SmallBytes && l.managed.Load() && l.active.Load() == nil {
+		return l.mallocTensor(bytes, stream)
+	}
+	l.plainMu.Lock()
+	defer l.plainMu.Unlock()
+	defer l.notePlain()
+	if x := l.active.Load(); x != nil {
+		return x.pool.Malloc(bytes, stream)
 	}
 	p, err := l.plain.Malloc(bytes, stream)
-	if err == nil || l.config.PlainOnly {
-		return p, err
+	if err == nil || l.config.PlainOnly || l.managed.Load() {
+		return p, err // with an arena, this is a small allocation and plain memory is spent
 	}
-	if l.runtime != nil { // a small allocation, and plain memory is spent
+	l.log.Info("device memory is full: further allocations can leave the device",
+		zap.Int64("plain_bytes", l.plainBytes.Load()), zap.Int64("budget_bytes", l.budget))
+	l.overflowed = true
+	l.counts.retries.Add(1)
+	if err := l.openArena(); err != nil {
+		return 0, fmt.Errorf("%w: %d bytes asked for with %d of %d in use, and %v", ErrOutOfMemory, bytes, l.plainBytes.Load(), l.budget, err)
+	}
+	if bytes < um.SmallBytes {
 		return 0, err
 	}
-	// The card is full: go over to the arena.
-	l.log.Info("device memory is full: further allocations can leave the device",
-		zapBytes("plain_bytes", l.plainBytes), zapBytes("budget_bytes", l.budget))
-	l.overflowed = true
-	l.counts.retries++
-	if err := l.openArena(); err != nil {
-		return 0, fmt.Errorf("%w: %d bytes asked for with %d of %d in use, and %v", ErrOutOfMemory, bytes, l.plainBytes, l.budget, err)
+	return l.mallocTensor(bytes, stream)
+}
+
+// mallocTensor allocates from the arena.
+func (l *Live) mallocTensor(bytes int64, stream uint64) (cuda.Ptr, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.drain()
+	p, err := l.runtime.Malloc(bytes, l.streamID(stream))
+	if err == nil {
+		l.noteTensors()
+		l.work.Broadcast()
 	}
-	return l.malloc(bytes, stream)
+	return p, err
 }
 
 // Free takes an allocation back; queued work may still use it.
 func (l *Live) Free(p cuda.Ptr) error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.counts.frees++
-	for _, s := range l.sinks {
-		s.Free(p)
+	l.counts.frees.Add(1)
+	if l.sink != nil {
+		l.mu.Lock()
+		l.drain()
+		l.sink.Free(p)
+		l.mu.Unlock()
 	}
-	if l.runtime != nil && l.runtime.Owns(p) {
+	if l.managed.Load() && l.runtime.Owns(p) {
+		l.mu.Lock()
+		defer l.mu.Unlock()
 		l.drain()
 		l.runtime.Reserved(l.hookHead())
 		err := l.runtime.Free(p)
+		l.noteTensors()
 		l.work.Broadcast()
 		return err
 	}
-	err := l.plain.Free(p)
+	l.plainMu.Lock()
+	defer l.plainMu.Unlock()
+	defer l.notePlain()
+	err := l.plainPool(p).Free(p)
 	if l.overflowed && l.plain.HasEmpty() {
 		l.plain.EmptyCache()
 	}
 	return err
+}
+
+// noteTensors keeps the tensors' totals where they can be read without the lock.
+func (l *Live) noteTensors() {
+	l.tensorLive.Store(l.runtime.LiveBytes())
+	l.tensorReserved.Store(l.runtime.ReservedBytes())
+}
+
+// notePlain does so for plain memory.
+func (l *Live) notePlain() {
+	n := l.plain.Stats().LiveBytes
+	for _, x := range l.privates {
+		n += x.pool.Stats().LiveBytes
+	}
+	l.plainLive.Store(n)
 }
 
 func (l *Live) hookHead() uint64 {
@@ -87,19 +135,21 @@ func (l *Live) hookHead() uint64 {
 
 // RecordStream says that work on another stream uses an allocation.
 func (l *Live) RecordStream(p cuda.Ptr, stream uint64) error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.runtime != nil && l.runtime.Owns(p) {
+	if l.managed.Load() && l.runtime.Owns(p) {
+		l.mu.Lock()
+		defer l.mu.Unlock()
 		return l.runtime.RecordStream(p, l.streamID(stream))
 	}
-	l.plain.RecordStream(p, stream)
+	l.plainMu.Lock()
+	defer l.plainMu.Unlock()
+	l.plainPool(p).RecordStream(p, stream)
 	return nil
 }
 
 // EmptyCache gives unused plain segments back to the driver.
 func (l *Live) EmptyCache() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+	l.plainMu.Lock()
+	defer l.plainMu.Unlock()
 	l.plain.EmptyCache()
 }
 
@@ -112,6 +162,8 @@ func (l *Live) SetFraction(f float64) error {
 	if err != nil {
 		return err
 	}
+	l.plainMu.Lock()
+	defer l.plainMu.Unlock()
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	limit := int64(f * float64(total))
@@ -141,13 +193,13 @@ func (l *Live) streamID(handle uint64) int {
 	return id
 }
 
-// plainSource provides plain device memory within the budget.
+// plainSource provides plain device memory within the budget. The caller holds plainMu.
 type plainSource struct{ l *Live }
 
 func (s plainSource) Acquire(bytes int64) (cuda.Ptr, error) {
 	l := s.l
-	if l.plainBytes+bytes > l.budget {
-		return 0, fmt.Errorf("%w: %d bytes of plain device memory asked for with %d of the budget of %d in use", ErrOutOfMemory, bytes, l.plainBytes, l.budget)
+	if used := l.plainBytes.Load(); used+bytes > l.budget {
+		return 0, fmt.Errorf("%w: %d bytes of plain device memory asked for with %d of the budget of %d in use", ErrOutOfMemory, bytes, used, l.budget)
 	}
 	if err := l.driver.BindThread(); err != nil {
 		return 0, err
@@ -156,10 +208,7 @@ func (s plainSource) Acquire(bytes int64) (cuda.Ptr, error) {
 	if err != nil {
 		return 0, fmt.Errorf("%w: %w", ErrOutOfMemory, err)
 	}
-	l.plainBytes += bytes
-	if l.runtime != nil {
-		l.runtime.SetPlainBytes(l.plainBytes)
-	}
+	l.addPlain(bytes)
 	return p, nil
 }
 
@@ -171,11 +220,18 @@ func (s plainSource) Release(p cuda.Ptr, bytes int64) error {
 	if err := l.driver.MemFree(p); err != nil {
 		return err
 	}
-	l.plainBytes -= bytes
-	if l.runtime != nil {
-		l.runtime.SetPlainBytes(l.plainBytes)
-	}
+	l.addPlain(-bytes)
 	return nil
+}
+
+// addPlain accounts for plain device memory.
+func (l *Live) addPlain(bytes int64) {
+	n := l.plainBytes.Add(bytes)
+	if l.managed.Load() {
+		l.mu.Lock()
+		l.runtime.SetPlainBytes(n)
+		l.mu.Unlock()
+	}
 }
 
 // eventFences orders reuse of plain memory by driver events.

@@ -14,11 +14,11 @@ type Config struct {
 	HostBudgetBytes   int64 // host memory; 0 = most of what is available
 	ManagedLimitBytes int64 // most managed address space; 0 = no limit
 	PlainOnly         bool  // no managed memory at all: a caching allocator
+	Sink              Sink  // receives what happens; may be nil
 }
 
 const (
 	reserveBytes     = 512 << 20 // left to the CUDA context, libraries and kernels' local memory
-	overflowStep     = 1 << 30
 	progressEvery    = 16
 	idleWait         = 10 * time.Millisecond
 	busyWait         = 50 * time.Microsecond

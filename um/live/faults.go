@@ -67,7 +67,7 @@ func (l *Live) feedFaults() {
 				f.lastBatch = e.Batch
 			}
 		case trace.KindMigration:
-			toDevice := e.To != faults.CPU
+			toDevice := e.To != 0 // processor 0 is the CPU
 			if toDevice {
 				f.h2dBytes += e.Bytes
 			} else {

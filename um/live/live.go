@@ -4,11 +4,13 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"go.uber.org/zap"
 
 	"github.com/penstock-gpu/penstock/cuda"
+	"github.com/penstock-gpu/penstock/cuda/uvm"
 	"github.com/penstock-gpu/penstock/internal/hook"
 	"github.com/penstock-gpu/penstock/pool"
 	"github.com/penstock-gpu/penstock/um"
@@ -39,47 +41,46 @@ type Live struct {
 	hook   Hook // nil: no launches are seen
 	log    *zap.Logger
 
-	mu         sync.Mutex
-	work       *sync.Cond // a worker may have something to do
-	runtime    *um.Runtime
-	arenaPtr   cuda.Ptr
+	// plainMu guards plain memory. It is held across driver calls that may wait
+	// for another thread of the job, so the engine's threads never take it.
+	plainMu    sync.Mutex
 	plain      *pool.Caching
-	plainBytes int64 // device memory in plain segments
-	budget     int64
-	fraction   float64
-	overflowed bool // the card was full once: large allocations go to the arena
+	privates   map[PoolID]*private
+	active     atomic.Pointer[private] // where allocations go; nil for the usual places
+	overflowed bool                    // the card was full once
+
+	managed atomic.Bool // runtime is set and will stay
+	mu      sync.Mutex
+	work    *sync.Cond // a worker may have something to do
+	runtime *um.Runtime
+	space   *uvm.Space // nil: the driver cannot be asked directly
+	budget  int64
 
 	streamIDs   map[uint64]int // stream handle to the runtime's number for it
 	hookStreams []int          // the hook's index to the runtime's number
 	ownStreams  []int          // the runtime's number to the hook's index, -1 if unknown
-	functions   map[uint32]uint64
-	sinks       []Sink
+	sink        Sink
 
 	gateWords, progressWords cuda.Ptr
 	failed                   error
 	closing                  bool
 	threads                  sync.WaitGroup
 	lastMove                 time.Time
-	counts                   counts
+	moveTime                 [2]time.Duration // by direction
 	faults                   faultFeed
+
+	counts                     counts
+	plainBytes                 atomic.Int64 // device memory in plain segments
+	plainLive                  atomic.Int64 // live bytes in them
+	tensorLive, tensorReserved atomic.Int64
 }
 
 type counts struct {
-	allocs, frees, ooms, retries int64
-	livePeak, reservedPeak       int64
-	moveTime                     [2]time.Duration // by direction
+	allocs, frees, ooms, retries atomic.Int64
+	livePeak, reservedPeak       atomic.Int64
 }
 
-// moved accounts for a move.
-func (c *counts) moved(m *um.Move, d time.Duration) {
-	if m.Kind == um.MoveEvict || m.Kind == um.MoveDiscard {
-		c.moveTime[um.Out] += d
-	} else {
-		c.moveTime[um.In] += d
-	}
-}
-
-// Sink receives what happens, for recording. It is called under the lock.
+// Sink receives what happens, in order, for recording. It is called under the lock.
 type Sink interface {
 	Alloc(id uint64, p cuda.Ptr, bytes int64, stream uint64)
 	Free(p cuda.Ptr)
@@ -113,9 +114,9 @@ func New(c Config, d cuda.Driver, hookOrNil Hook, log *zap.Logger) (*Live, error
 		}
 	}
 	l := &Live{
-		config: c, driver: d, hook: hookOrNil, log: log,
-		budget: c.BudgetBytes, fraction: 1,
-		streamIDs: map[uint64]int{0: 0}, ownStreams: []int{0}, functions: map[uint32]uint64{},
+		config: c, driver: d, hook: hookOrNil, log: log, sink: c.Sink,
+		budget: c.BudgetBytes, privates: map[PoolID]*private{},
+		streamIDs: map[uint64]int{0: 0}, ownStreams: []int{0},
 		lastMove: time.Now(),
 	}
 	if l.budget == 0 {
@@ -127,6 +128,10 @@ func New(c Config, d cuda.Driver, hookOrNil Hook, log *zap.Logger) (*Live, error
 		if err := l.openArena(); err != nil {
 			return nil, err
 		}
+	} else if l.hook != nil && l.sink != nil {
+		l.hook.SetMode(hook.Observe)
+		l.threads.Add(1)
+		go l.loop()
 	}
 	return l, nil
 }
@@ -148,24 +153,27 @@ func (l *Live) openArena() error {
 	if p%um.BlockBytes != 0 {
 		return fmt.Errorf("the driver returned managed memory at %#x, not aligned to %d bytes", uint64(p), um.BlockBytes)
 	}
-	policy := l.config.Policy
-	r := um.New(um.Config{
-		Policy: policy, BudgetBytes: l.budget, HostBudgetBytes: l.hostBudget(), ArenaBytes: bytes,
-	}, process{l}, p)
-	r.SetPlainBytes(l.plainBytes)
-	l.runtime, l.arenaPtr = r, p
-	if l.hook != nil {
-		if err := l.startGates(); err != nil {
-			return err
-		}
-		l.threads.Add(1)
-		go l.loop()
-		for _, d := range []um.Direction{um.In, um.Out} {
-			l.threads.Add(1)
-			go l.worker(d)
-		}
+	if l.space, err = uvm.Open(cuda.Range{Base: p, Bytes: bytes}, l.driver.Info()); err != nil {
+		l.log.Warn("the unified-memory driver cannot be asked directly: launches are not held back, and fault for what comes late", zap.Error(err))
 	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.runtime = um.New(um.Config{
+		Policy: l.config.Policy, BudgetBytes: l.budget, HostBudgetBytes: l.hostBudget(), ArenaBytes: bytes,
+	}, process{l}, p)
+	l.runtime.SetPlainBytes(l.plainBytes.Load())
+	l.managed.Store(true)
 	l.openFaults()
+	if l.hook == nil {
+		return nil
+	}
+	if err := l.startHook(); err != nil {
+		return err
+	}
+	l.threads.Add(3)
+	go l.loop()
+	go l.worker(um.In)
+	go l.worker(um.Out)
 	return nil
 }
 
@@ -176,10 +184,13 @@ func (l *Live) hostBudget() int64 {
 	return availableHostBytes() / 10 * 8
 }
 
-// startGates gives the hook its words and switches it on.
-func (l *Live) startGates() error {
-	if !l.driver.Capabilities().StreamMemOps {
-		l.log.Warn("this driver has no stream memory operations: launches are not held back, and fault for what comes late")
+// startHook gives the hook its words and switches it on. Launches are held back
+// only if the engine can then still act whatever the job's threads do in libcuda.
+func (l *Live) startHook() error {
+	if l.space == nil || !l.driver.Capabilities().StreamMemOps {
+		if !l.driver.Capabilities().StreamMemOps {
+			l.log.Warn("this driver has no stream memory operations: launches are not held back, and fault for what comes late")
+		}
 		l.hook.SetMode(hook.Observe)
 		return nil
 	}
@@ -233,7 +244,9 @@ func (l *Live) fail(err error) {
 	if l.hook != nil {
 		l.hook.SetMode(hook.Off)
 		l.drain()
-		l.runtime.OpenAll()
+		if l.runtime != nil {
+			l.runtime.OpenAll()
+		}
 		const farAhead = 1 << 30 // half the range of the cyclic comparison
 		for i := range l.hook.Streams() {
 			if l.gateWords != 0 {
@@ -252,9 +265,12 @@ func (l *Live) Close() error {
 		return nil
 	}
 	l.closing = true
-	if l.hook != nil && l.runtime != nil {
+	l.drain()
+	if l.hook != nil {
 		l.hook.SetMode(hook.Off)
 		l.drain()
+	}
+	if l.runtime != nil {
 		l.runtime.OpenAll()
 	}
 	l.work.Broadcast()
@@ -263,8 +279,11 @@ func (l *Live) Close() error {
 	l.closeFaults()
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.runtime != nil && l.failed == nil {
+	if l.failed != nil {
+		return l.failed
+	}
+	if l.runtime != nil {
 		return l.runtime.Check()
 	}
-	return l.failed
+	return nil
 }

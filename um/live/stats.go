@@ -6,8 +6,6 @@ import (
 	"strconv"
 	"strings"
 
-	"go.uber.org/zap"
-
 	"github.com/penstock-gpu/penstock/um"
 )
 
@@ -69,19 +67,22 @@ type Stats struct {
 
 // Stats reports the engine's state.
 func (l *Live) Stats() Stats {
+	l.plainMu.Lock()
+	plain := l.plain.Stats()
+	l.plainMu.Unlock()
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.drain()
 	s := Stats{
-		AllocatedBytes: l.liveBytes(), AllocatedPeakBytes: l.counts.livePeak,
-		ReservedBytes: l.reservedBytes(), ReservedPeakBytes: l.counts.reservedPeak,
-		ResidentBytes: l.plainBytes, ResidentPeakBytes: l.plain.Stats().ReservedPeakBytes,
+		AllocatedBytes: l.liveBytes(), AllocatedPeakBytes: l.counts.livePeak.Load(),
+		ReservedBytes: l.reservedBytes(), ReservedPeakBytes: l.counts.reservedPeak.Load(),
+		ResidentBytes: l.plainBytes.Load(), ResidentPeakBytes: plain.ReservedPeakBytes,
 		BudgetBytes: l.budget, HostBudgetBytes: l.hostBudget(), DeviceTotalBytes: l.driver.Info().TotalBytes,
-		Allocations: l.counts.allocs, AllocationsLive: l.counts.allocs - l.counts.frees, Frees: l.counts.frees,
-		Retries: l.counts.retries + l.plain.Stats().Retries, OOMs: l.counts.ooms,
+		Allocations: l.counts.allocs.Load(), AllocationsLive: l.counts.allocs.Load() - l.counts.frees.Load(), Frees: l.counts.frees.Load(),
+		Retries: l.counts.retries.Load() + plain.Retries, OOMs: l.counts.ooms.Load(),
 		Faults: unavailable, DroppedEvents: unavailable, H2DBytes: 0, PredictionHitRate: unavailable,
 		Engine: "plain", Policy: l.config.Policy.Name, Hooked: l.hook != nil,
-		InSeconds: l.counts.moveTime[um.In].Seconds(), OutSeconds: l.counts.moveTime[um.Out].Seconds(),
+		InSeconds: l.moveTime[um.In].Seconds(), OutSeconds: l.moveTime[um.Out].Seconds(),
 	}
 	s.DeviceFreeBytes = max(0, l.budget-s.AllocatedBytes)
 	if l.failed != nil {
@@ -119,29 +120,18 @@ func (l *Live) Stats() Stats {
 
 // ResetPeaks makes the present the peak.
 func (l *Live) ResetPeaks() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+	l.plainMu.Lock()
 	l.plain.ResetPeaks()
-	l.counts.livePeak, l.counts.reservedPeak = l.liveBytes(), l.reservedBytes()
+	l.plainMu.Unlock()
+	l.counts.livePeak.Store(l.liveBytes())
+	l.counts.reservedPeak.Store(l.reservedBytes())
 }
 
-func (l *Live) liveBytes() int64 {
-	n := l.plain.Stats().LiveBytes
-	if l.runtime != nil {
-		n += l.runtime.LiveBytes()
-	}
-	return n
-}
+// liveBytes are the bytes of live allocations, as asked for.
+func (l *Live) liveBytes() int64 { return l.plainLive.Load() + l.tensorLive.Load() }
 
-func (l *Live) reservedBytes() int64 {
-	n := l.plainBytes
-	if l.runtime != nil {
-		n += l.runtime.ReservedBytes()
-	}
-	return n
-}
-
-func zapBytes(key string, n int64) zap.Field { return zap.Int64(key, n) }
+// reservedBytes are the bytes that live allocations and caches occupy.
+func (l *Live) reservedBytes() int64 { return l.plainBytes.Load() + l.tensorReserved.Load() }
 
 // availableHostBytes is what the system says can be allocated without swapping;
 // 0 when it does not say.

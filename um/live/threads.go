@@ -14,12 +14,15 @@ import (
 
 // drain hands the hook's records to the runtime. The caller holds the lock.
 func (l *Live) drain() (n int) {
-	if l.hook == nil || l.runtime == nil {
+	if l.hook == nil || l.runtime == nil && l.sink == nil {
 		return 0
 	}
 	return l.hook.Drain(func(rec *hook.Record) {
-		for _, s := range l.sinks {
-			s.Record(rec, l.hook.FunctionName(rec.ID))
+		if l.sink != nil {
+			l.sink.Record(rec, l.hook.FunctionName(rec.ID))
+		}
+		if l.runtime == nil {
+			return
 		}
 		if rec.Flags&hook.FlagCaptured != 0 {
 			return // it runs when its graph is launched, and is reported then
@@ -97,9 +100,16 @@ func (l *Live) loop() {
 			l.mu.Unlock()
 			return
 		}
+		if l.runtime == nil { // only recording
+			l.drain()
+			l.mu.Unlock()
+			l.hook.Wait(idleWait)
+			continue
+		}
 		before := l.runtime.Epoch()
 		l.drain()
 		l.progress()
+		l.tensorReserved.Store(l.runtime.ReservedBytes())
 		l.feedFaults()
 		if l.runtime.Epoch() != before {
 			l.work.Broadcast()
@@ -128,10 +138,16 @@ func (l *Live) worker(d um.Direction) {
 		l.fail(err)
 		return
 	}
-	mover, err := managed.New(l.driver)
-	if err != nil {
-		l.fail(err)
-		return
+	var mover managed.Mover
+	if l.space != nil {
+		mover = managed.NewDirect(l.space)
+	} else {
+		s, err := managed.NewStreamed(l.driver)
+		if err != nil {
+			l.fail(err)
+			return
+		}
+		mover = s
 	}
 	defer func() {
 		if err := mover.Close(); err != nil {
@@ -157,9 +173,9 @@ func (l *Live) worker(d um.Direction) {
 		}
 		l.progress()
 		l.runtime.Done(m)
-		l.counts.moved(m, ended-began)
-		for _, s := range l.sinks {
-			s.Move(m, began, ended)
+		l.moveTime[d] += ended - began
+		if l.sink != nil {
+			l.sink.Move(m, began, ended)
 		}
 		l.work.Broadcast()
 	}

@@ -7,52 +7,118 @@ import (
 	"github.com/penstock-gpu/penstock/um"
 )
 
-// Mover carries out moves on one stream of its own.
-type Mover struct {
-	driver cuda.Driver
-	stream cuda.Stream
+// Mover carries out moves, and returns from each when it has been carried out.
+type Mover interface {
+	Do(m *um.Move) error
+	Close() error
 }
 
-// New returns a Mover for the calling thread, which must be bound to the device.
-func New(d cuda.Driver) (*Mover, error) {
-	s, err := d.StreamCreate()
-	if err != nil {
-		return nil, fmt.Errorf("managed mover: %w", err)
+// operations are what a move consists of.
+type operations interface {
+	prefetch(r []cuda.Range, to cuda.Location) error
+	discard(r []cuda.Range) error
+}
+
+func carryOut(o operations, m *um.Move) error {
+	if err := steps(o, m); err != nil {
+		return fmt.Errorf("%s of %d ranges: %w", m.Kind, len(m.Ranges), err)
 	}
-	return &Mover{driver: d, stream: s}, nil
+	return nil
 }
 
-// Do carries out a move and returns when it has been carried out.
-func (m *Mover) Do(x *um.Move) error {
-	if len(x.Touch) > 0 {
-		if err := m.driver.Prefetch(x.Touch, cuda.Device, m.stream); err != nil {
+func steps(o operations, m *um.Move) error {
+	if len(m.Touch) > 0 {
+		if err := o.prefetch(m.Touch, cuda.Device); err != nil {
 			return err
 		}
 	}
-	if err := m.queue(x); err != nil {
-		return fmt.Errorf("%s: %w", x.Kind, err)
-	}
-	return m.driver.StreamSynchronize(m.stream)
-}
-
-func (m *Mover) queue(x *um.Move) error {
-	switch x.Kind {
+	switch m.Kind {
 	case um.MoveFetch:
-		return m.driver.Prefetch(x.Ranges, cuda.Device, m.stream)
+		return o.prefetch(m.Ranges, cuda.Device)
 	case um.MovePopulate:
-		if x.StaleFirst {
-			if err := m.driver.Discard(x.Ranges, m.stream); err != nil {
+		if m.StaleFirst {
+			if err := o.discard(m.Ranges); err != nil {
 				return err
 			}
 		}
-		return m.driver.Prefetch(x.Ranges, cuda.Device, m.stream)
+		return o.prefetch(m.Ranges, cuda.Device)
 	case um.MoveEvict:
-		return m.driver.Prefetch(x.Ranges, cuda.Host, m.stream)
+		return o.prefetch(m.Ranges, cuda.Host)
 	case um.MoveDiscard:
-		return m.driver.Discard(x.Ranges, m.stream)
+		return o.discard(m.Ranges)
 	}
 	panic("managed: unknown kind of move")
 }
 
+// Streamed moves through libcuda.
+type Streamed struct {
+	driver cuda.Driver
+	stream cuda.Stream
+}
+
+// NewStreamed returns a mover for the calling thread, which must be bound to the device.
+func NewStreamed(d cuda.Driver) (*Streamed, error) {
+	s, err := d.StreamCreate()
+	if err != nil {
+		return nil, fmt.Errorf("managed mover: %w", err)
+	}
+	return &Streamed{driver: d, stream: s}, nil
+}
+
+// Do carries out a move.
+func (s *Streamed) Do(m *um.Move) error {
+	if err := carryOut(s, m); err != nil {
+		return err
+	}
+	return s.driver.StreamSynchronize(s.stream)
+}
+
+func (s *Streamed) prefetch(r []cuda.Range, to cuda.Location) error {
+	return s.driver.Prefetch(r, to, s.stream)
+}
+
+func (s *Streamed) discard(r []cuda.Range) error {
+	if !s.driver.Capabilities().DiscardBatch {
+		return nil // before 13.0: dead pages stay and are moved like others
+	}
+	return s.driver.Discard(r, s.stream)
+}
+
 // Close gives the stream back.
-func (m *Mover) Close() error { return m.driver.StreamDestroy(m.stream) }
+func (s *Streamed) Close() error { return s.driver.StreamDestroy(s.stream) }
+
+// Space is the part of *uvm.Space that moves need.
+type Space interface {
+	Migrate(r cuda.Range, to cuda.Location) error
+	Discard(r cuda.Range) error
+}
+
+// Direct moves through the unified-memory driver.
+type Direct struct{ space Space }
+
+// NewDirect returns a mover. Several may share a space.
+func NewDirect(s Space) *Direct { return &Direct{s} }
+
+// Do carries out a move.
+func (d *Direct) Do(m *um.Move) error { return carryOut(d, m) }
+
+func (d *Direct) prefetch(ranges []cuda.Range, to cuda.Location) error {
+	for _, r := range ranges {
+		if err := d.space.Migrate(r, to); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (d *Direct) discard(ranges []cuda.Range) error {
+	for _, r := range ranges {
+		if err := d.space.Discard(r); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Close does nothing: the space is its opener's.
+func (d *Direct) Close() error { return nil }

@@ -1,0 +1,109 @@
+/*
+ * The exported functions. They are C so that a forked child, in which Go is
+ * dead, takes a path that never enters Go: allocation fails, the rest does
+ * nothing. Everything else is the engine's.
+ */
+#include "penstock.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdint.h>
+
+#include "_cgo_export.h"
+
+#define PUBLIC __attribute__((visibility("default")))
+
+static volatile int in_child;
+static pthread_once_t watch_forks_once = PTHREAD_ONCE_INIT;
+
+static void after_fork_in_child(void) { in_child = 1; }
+static void watch_forks(void) { pthread_atfork(NULL, NULL, after_fork_in_child); }
+
+/* Whether the engine may be entered. */
+static int alive(void)
+{
+    if (in_child)
+        return 0;
+    pthread_once(&watch_forks_once, watch_forks);
+    return 1;
+}
+
+PUBLIC int penstock_abi_version(void) { return PENSTOCK_ABI_VERSION; }
+
+PUBLIC int penstock_init(int device) { return alive() ? engineInit(device) : -ECHILD; }
+
+PUBLIC void *penstock_malloc(ssize_t size, int device, void *stream)
+{
+    if (size <= 0 || !alive())
+        return NULL;
+    return (void *)(uintptr_t)engineMalloc(size, device, (uintptr_t)stream);
+}
+
+PUBLIC void penstock_free(void *ptr, ssize_t size, int device, void *stream)
+{
+    (void)size, (void)device, (void)stream;
+    if (ptr && alive())
+        engineFree((uintptr_t)ptr);
+}
+
+PUBLIC void penstock_record_stream(void *ptr, void *stream)
+{
+    if (ptr && alive())
+        engineRecordStream((uintptr_t)ptr, (uintptr_t)stream);
+}
+
+PUBLIC void penstock_empty_cache(void)
+{
+    if (alive())
+        engineEmptyCache();
+}
+
+PUBLIC void penstock_reset(void)
+{
+    if (alive())
+        engineReset();
+}
+
+PUBLIC int penstock_set_memory_fraction(double fraction, int device)
+{
+    return alive() ? engineSetFraction(fraction, device) : -ECHILD;
+}
+
+PUBLIC void penstock_reset_peak_stats(void)
+{
+    if (alive())
+        engineResetPeaks();
+}
+
+PUBLIC long penstock_stats(char *json, size_t capacity)
+{
+    return alive() ? engineStats(json, capacity) : -ECHILD;
+}
+
+PUBLIC long penstock_last_error(char *text, size_t capacity)
+{
+    return alive() ? engineLastError(text, capacity) : -ECHILD;
+}
+
+PUBLIC void penstock_close(void)
+{
+    if (alive())
+        engineClose();
+}
+
+/* CUDA graph pools of frameworks: memory that stays with its graph. */
+
+PUBLIC int penstock_begin_pool(int device, unsigned long long id_hi, unsigned long long id_lo)
+{
+    return alive() ? engineBeginPool(device, id_hi, id_lo) : -ECHILD;
+}
+
+PUBLIC int penstock_end_pool(int device, unsigned long long id_hi, unsigned long long id_lo)
+{
+    return alive() ? engineEndPool(device, id_hi, id_lo) : -ECHILD;
+}
+
+PUBLIC int penstock_release_pool(int device, unsigned long long id_hi, unsigned long long id_lo)
+{
+    return alive() ? engineReleasePool(device, id_hi, id_lo) : -ECHILD;
+}

@@ -1,0 +1,354 @@
+package main
+
+/*
+#include <stdint.h>
+#include <stdlib.h>
+#include <dlfcn.h>
+
+typedef void *(*attach_fn)(uint32_t);
+typedef void *(*real_fn)(const char *);
+
+static void *hook_attach(uint32_t abi)
+{
+	attach_fn f = (attach_fn)dlsym(RTLD_DEFAULT, "penstock_hook_attach");
+	return f ? f(abi) : NULL;
+}
+static int hook_loaded(void) { return dlsym(RTLD_DEFAULT, "penstock_hook_attach") != NULL; }
+static void *hook_real(const char *name)
+{
+	real_fn f = (real_fn)dlsym(RTLD_DEFAULT, "penstock_hook_real");
+	return f ? f(name) : NULL;
+}
+*/
+import "C"
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"runtime"
+	"runtime/debug"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"unsafe"
+
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+
+	"github.com/penstock-gpu/penstock/cuda"
+	"github.com/penstock-gpu/penstock/internal/hook"
+	"github.com/penstock-gpu/penstock/options"
+	"github.com/penstock-gpu/penstock/um"
+	"github.com/penstock-gpu/penstock/um/live"
+)
+
+// maxThreads bounds the Go scheduler: the engine shares its cores with the job.
+const maxThreads = 4
+
+// state is the engine of this process.
+var state struct {
+	mu      sync.Mutex
+	engine  atomic.Pointer[live.Live]
+	device  int
+	started bool
+	options options.Runtime
+	closed  bool
+	close   func()
+	errText atomic.Pointer[string]
+}
+
+func main() {} // c-shared libraries have one and never run it
+
+// setError remembers an error for penstock_last_error.
+func setError(err error) {
+	text := err.Error()
+	state.errText.Store(&text)
+}
+
+// guard turns a panic into an error.
+func guard(call string) {
+	if p := recover(); p != nil {
+		setError(fmt.Errorf("internal error in %s: %v\n%s", call, p, debug.Stack()))
+		fmt.Fprintf(os.Stderr, "penstock: internal error in %s: %v\n%s", call, p, debug.Stack())
+	}
+}
+
+// engine is the running engine, started if need be; nil when it cannot be.
+func engine(device int) *live.Live {
+	if e := state.engine.Load(); e != nil {
+		if device != state.device && device >= 0 {
+			setError(fmt.Errorf("penstock serves one device a process: device %d asked for, device %d is in use", device, state.device))
+			return nil
+		}
+		return e
+	}
+	state.mu.Lock()
+	defer state.mu.Unlock()
+	if e := state.engine.Load(); e != nil {
+		return e
+	}
+	if state.started { // it failed before, or was closed
+		return nil
+	}
+	state.started = true
+	e, err := start(max(device, 0))
+	if err != nil {
+		setError(err)
+		fmt.Fprintf(os.Stderr, "penstock: %v\n", err)
+		return nil
+	}
+	state.device = max(device, 0)
+	state.engine.Store(e)
+	return e
+}
+
+func start(device int) (*live.Live, error) {
+	runtime.GOMAXPROCS(min(maxThreads, runtime.NumCPU()))
+	o, err := options.FromEnv()
+	if err != nil {
+		return nil, err
+	}
+	state.options = o
+	log, err := newLog(o.LogLevel)
+	if err != nil {
+		return nil, err
+	}
+	policy, err := um.PolicyByName(o.Policy)
+	if err != nil {
+		return nil, err
+	}
+	co := cuda.Options{Ordinal: device, ManagedLimitBytes: o.ManagedLimit}
+	if C.hook_loaded() != 0 {
+		co.Resolve = func(name string) unsafe.Pointer {
+			c := C.CString(name)
+			defer C.free(unsafe.Pointer(c))
+			return C.hook_real(c)
+		}
+	}
+	d, err := cuda.Open(co)
+	if err != nil {
+		return nil, err
+	}
+	var h live.Hook
+	if C.hook_loaded() != 0 {
+		shared, err := hook.New(C.hook_attach(hook.ABI))
+		if err != nil {
+			return nil, err
+		}
+		h = shared
+	} else {
+		log.Warn("the launch hook is not loaded: nothing can be foreseen; start the job with `penstock run`")
+	}
+	e, err := live.New(live.Config{
+		Policy: policy, BudgetBytes: o.Budget, HostBudgetBytes: o.HostBudget,
+		ManagedLimitBytes: o.ManagedLimit, PlainOnly: o.Engine == "none",
+	}, d, h, log)
+	if err != nil {
+		return nil, err
+	}
+	if o.TracePath != "" {
+		stop, err := record(e, o.TracePath)
+		if err != nil {
+			return nil, err
+		}
+		state.close = stop
+	}
+	return e, nil
+}
+
+func newLog(level string) (*zap.Logger, error) {
+	l := zapcore.WarnLevel
+	if level != "" {
+		if err := l.UnmarshalText([]byte(level)); err != nil {
+			return nil, fmt.Errorf("PENSTOCK_LOG: %q is not a level: use debug, info, warn or error", level)
+		}
+	}
+	c := zap.NewProductionEncoderConfig()
+	c.EncodeTime = zapcore.ISO8601TimeEncoder
+	return zap.New(zapcore.NewCore(zapcore.NewConsoleEncoder(c), zapcore.Lock(os.Stderr), l)).Named("penstock"), nil
+}
+
+//export engineInit
+func engineInit(device C.int) C.int {
+	defer guard("penstock_init")
+	if engine(int(device)) == nil {
+		return -C.int(syscall.ENODEV)
+	}
+	return 0
+}
+
+//export engineMalloc
+func engineMalloc(size C.ssize_t, device C.int, stream C.uintptr_t) (p C.uintptr_t) {
+	defer guard("penstock_malloc")
+	e := engine(int(device))
+	if e == nil {
+		return 0
+	}
+	q, err := e.Malloc(int64(size), uint64(stream))
+	if err != nil {
+		setError(err)
+		return 0
+	}
+	return C.uintptr_t(q)
+}
+
+//export engineFree
+func engineFree(p C.uintptr_t) {
+	defer guard("penstock_free")
+	if e := state.engine.Load(); e != nil {
+		if err := e.Free(cuda.Ptr(p)); err != nil {
+			setError(err)
+		}
+	}
+}
+
+//export engineRecordStream
+func engineRecordStream(p, stream C.uintptr_t) {
+	defer guard("penstock_record_stream")
+	if e := state.engine.Load(); e != nil {
+		if err := e.RecordStream(cuda.Ptr(p), uint64(stream)); err != nil {
+			setError(err)
+		}
+	}
+}
+
+//export engineEmptyCache
+func engineEmptyCache() {
+	defer guard("penstock_empty_cache")
+	if e := state.engine.Load(); e != nil {
+		e.EmptyCache()
+	}
+}
+
+//export engineReset
+func engineReset() {
+	defer guard("penstock_reset")
+	if e := state.engine.Load(); e != nil {
+		e.EmptyCache()
+		e.ResetPeaks()
+	}
+}
+
+//export engineResetPeaks
+func engineResetPeaks() {
+	defer guard("penstock_reset_peak_stats")
+	if e := state.engine.Load(); e != nil {
+		e.ResetPeaks()
+	}
+}
+
+//export engineSetFraction
+func engineSetFraction(fraction C.double, device C.int) C.int {
+	defer guard("penstock_set_memory_fraction")
+	e := engine(int(device))
+	if e == nil {
+		return -C.int(syscall.ENODEV)
+	}
+	if err := e.SetFraction(float64(fraction)); err != nil {
+		setError(err)
+		return -C.int(syscall.EINVAL)
+	}
+	return 0
+}
+
+//export engineStats
+func engineStats(buf *C.char, capacity C.size_t) C.long {
+	defer guard("penstock_stats")
+	e := state.engine.Load()
+	if e == nil {
+		return put(buf, capacity, []byte("{}"))
+	}
+	text, err := json.Marshal(e.Stats())
+	if err != nil {
+		setError(err)
+		return -C.long(syscall.EIO)
+	}
+	return put(buf, capacity, text)
+}
+
+//export engineLastError
+func engineLastError(buf *C.char, capacity C.size_t) C.long {
+	defer guard("penstock_last_error")
+	var text []byte
+	if p := state.errText.Load(); p != nil {
+		text = []byte(*p)
+	}
+	return put(buf, capacity, text)
+}
+
+// put copies text and a NUL into a buffer of a caller, if it fits, and returns its length.
+func put(buf *C.char, capacity C.size_t, text []byte) C.long {
+	if buf != nil && int(capacity) > len(text) {
+		out := unsafe.Slice((*byte)(unsafe.Pointer(buf)), len(text)+1)
+		copy(out, text)
+		out[len(text)] = 0
+	}
+	return C.long(len(text))
+}
+
+//export engineBeginPool
+func engineBeginPool(device C.int, hi, lo C.ulonglong) C.int {
+	defer guard("penstock_begin_pool")
+	return withEngine(device, func(e *live.Live) error { return e.BeginPool(live.PoolID{uint64(hi), uint64(lo)}) })
+}
+
+//export engineEndPool
+func engineEndPool(device C.int, hi, lo C.ulonglong) C.int {
+	defer guard("penstock_end_pool")
+	return withEngine(device, func(e *live.Live) error { return e.EndPool(live.PoolID{uint64(hi), uint64(lo)}) })
+}
+
+//export engineReleasePool
+func engineReleasePool(device C.int, hi, lo C.ulonglong) C.int {
+	defer guard("penstock_release_pool")
+	return withEngine(device, func(e *live.Live) error { return e.ReleasePool(live.PoolID{uint64(hi), uint64(lo)}) })
+}
+
+func withEngine(device C.int, do func(*live.Live) error) C.int {
+	e := engine(int(device))
+	if e == nil {
+		return -C.int(syscall.ENODEV)
+	}
+	if err := do(e); err != nil {
+		setError(err)
+		return -C.int(syscall.EINVAL)
+	}
+	return 0
+}
+
+//export engineClose
+func engineClose() {
+	defer guard("penstock_close")
+	state.mu.Lock()
+	defer state.mu.Unlock()
+	e := state.engine.Load()
+	if e == nil || state.closed {
+		return
+	}
+	state.closed = true
+	s := e.Stats()
+	if err := e.Close(); err != nil {
+		fmt.Fprintf(os.Stderr, "penstock: at exit: %v\n", err)
+	}
+	if state.close != nil {
+		state.close()
+	}
+	if state.options.ReportPath != "" {
+		if err := writeReport(state.options.ReportPath, s); err != nil {
+			fmt.Fprintf(os.Stderr, "penstock: %v\n", err)
+		}
+	}
+	fmt.Fprint(os.Stderr, s.Verdict())
+}
+
+func writeReport(path string, s live.Stats) error {
+	text, err := json.MarshalIndent(s, "", "  ")
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(path, append(text, '\n'), 0o666); err != nil {
+		return fmt.Errorf("the exit report could not be written: %w", err)
+	}
+	return nil
+}

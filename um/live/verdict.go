@@ -1,0 +1,100 @@
+package live
+
+import (
+	"fmt"
+	"strings"
+)
+
+// Verdict says in a few lines what happened and what limited the job.
+func (s Stats) Verdict() string {
+	var b strings.Builder
+	line := func(format string, args ...any) { fmt.Fprintf(&b, "penstock: "+format+"\n", args...) }
+	line("peak %s allocated, %s on the device of a budget of %s (%s engine, %s policy)",
+		GiB(s.AllocatedPeakBytes), GiB(s.ResidentPeakBytes), GiB(s.BudgetBytes), s.Engine, s.Policy)
+	if s.Engine == "managed" {
+		line("moved %s to the device and %s to the host; populated %s, discarded %s of dead memory without moving it",
+			GiB(s.H2DBytes), GiB(s.D2HBytes), GiB(s.PopulatedBytes), GiB(s.DiscardedBytes))
+		faults := "unavailable (no driver event queue here)"
+		if s.Faults != unavailable {
+			faults = fmt.Sprintf("%d in %d batches", s.Faults, s.FaultBatches)
+			if s.DroppedEvents > 0 {
+				faults += fmt.Sprintf(" (%d events were lost: the count is low)", s.DroppedEvents)
+			}
+		}
+		predicted := "nothing to predict"
+		if s.PredictionHitRate != unavailable {
+			predicted = fmt.Sprintf("%.1f %% of operations", 100*s.PredictionHitRate)
+		}
+		line("faults: %s; predicted exactly: %s; stalled %.2f s (%.2f s of it for space)",
+			faults, predicted, s.StallSeconds, s.SpaceStallSeconds)
+	}
+	line("%s", s.limit())
+	for _, w := range s.warnings() {
+		line("warning: %s", w)
+	}
+	return b.String()
+}
+
+// limit says what limited the job.
+func (s Stats) limit() string {
+	switch {
+	case s.Failure != "":
+		return "limited by a failure of the engine: " + s.Failure
+	case s.Engine != "managed":
+		return "everything fitted on the device: nothing was moved"
+	case s.D2HBytes == 0:
+		return "everything fitted in the budget: nothing had to leave"
+	case s.OversizeLaunches > 0:
+		return fmt.Sprintf("limited by single launches larger than the budget: %s touches %s; raise --budget to at least that", shortName(s.OversizeName), GiB(s.OversizeBytes))
+	case s.OutSeconds > s.InSeconds && s.StallSeconds > 0:
+		return fmt.Sprintf("limited by eviction to the host (%.2f s busy, %.1f GB/s): a larger --budget helps most", s.OutSeconds, rate(s.EvictedBytes, s.OutSeconds))
+	case s.StallSeconds > 0:
+		return fmt.Sprintf("limited by prefetch to the device (%.2f s busy, %.1f GB/s)", s.InSeconds, rate(s.FetchedBytes, s.InSeconds))
+	}
+	return "not limited by memory: every move was hidden behind work"
+}
+
+func (s Stats) warnings() (w []string) {
+	if s.Engine == "managed" && !s.Hooked {
+		w = append(w, "no launch hook was loaded, so nothing could be foreseen: start the job with `penstock run`")
+	}
+	if s.LateLaunches > 0 {
+		w = append(w, fmt.Sprintf("%d launches went out with memory missing and faulted for it", s.LateLaunches))
+	}
+	if s.DroppedRecords > 0 {
+		w = append(w, fmt.Sprintf("%d launch records were lost because the ring was full", s.DroppedRecords))
+	}
+	if s.OpaqueLaunches > 0 {
+		w = append(w, fmt.Sprintf("%d launches had parameters that could not be read", s.OpaqueLaunches))
+	}
+	if s.UnhookedSymbols > 0 {
+		w = append(w, fmt.Sprintf("%d driver entry points are in use that the hook does not know", s.UnhookedSymbols))
+	}
+	return w
+}
+
+func rate(bytes int64, seconds float64) float64 {
+	if seconds <= 0 {
+		return 0
+	}
+	return float64(bytes) / seconds / 1e9
+}
+
+// GiB formats bytes for people.
+func GiB(bytes int64) string {
+	if bytes < 1<<30 {
+		return fmt.Sprintf("%.1f MiB", float64(bytes)/(1<<20))
+	}
+	return fmt.Sprintf("%.2f GiB", float64(bytes)/(1<<30))
+}
+
+func shortName(name string) string {
+	const longest = 80
+	if len(name) > longest {
+		return name[:longest] + "…"
+	}
+	if name == "" {
+		return "a copy or an unnamed kernel"
+	}
+	return name
+}
