@@ -42,7 +42,8 @@
 //   - A block that a slice holds is changed by that slice alone.
 //   - Check recomputes the ledger from the blocks.
 //   - The same calls give the same times: no map is iterated, ties run in the
-//     order in which they were scheduled.
+//     order in which they were scheduled. (Rates are floating point: another
+//     processor architecture may differ in the last nanosecond.)
 //
 // # Locks
 //

@@ -54,34 +54,27 @@ func (g *GPU) unlist(b *block) {
 // touch is what the driver does to a block that it has just served: the tail of
 // its list. A kernel's own accesses never get here, which is the driver's
 // well-known inversion: a hot block that does not fault ages.
-func (g *GPU) touch(b *block) {
-	switch {
-	case !b.chunk:
-		g.unlist(b)
-	case b.dev == 0:
-		g.enlist(b, listUnused)
-	case b.dead == b.valid:
-		g.enlist(b, listDiscarded)
-	default:
-		g.enlist(b, listUsed)
-	}
-}
+func (g *GPU) touch(b *block) { g.enlist(b, b.home()) }
 
 // relist puts a block whose contents went away where it now belongs, and leaves
 // it where it is when that is the same list.
 func (g *GPU) relist(b *block) {
-	want := listUsed
+	if k := b.home(); b.list != k {
+		g.enlist(b, k)
+	}
+}
+
+// home is the list that the block belongs to.
+func (b *block) home() listKind {
 	switch {
 	case !b.chunk:
-		want = listNone
+		return listNone
 	case b.dev == 0:
-		want = listUnused
+		return listUnused
 	case b.dead == b.valid:
-		want = listDiscarded
+		return listDiscarded
 	}
-	if b.list != want {
-		g.enlist(b, want)
-	}
+	return listUsed
 }
 
 // victim is the block whose chunk the driver would take next, or nil when all are moving.

@@ -1,0 +1,176 @@
+package sim
+
+import (
+	"testing"
+	"time"
+
+	"github.com/penstock-gpu/penstock/cuda"
+)
+
+func TestReserveHints(t *testing.T) {
+	r := newRig(t, Options{})
+	if r.th.Granularity() != blockBytes {
+		t.Fatal("granularity")
+	}
+	a, err := r.th.AddressReserve(64*mib, 0, 0)
+	r.must(err)
+	taken, err := r.th.AddressReserve(2*mib, 0, a+cuda.Ptr(2*mib))
+	r.must(err)
+	if taken >= a && taken < a+cuda.Ptr(64*mib) {
+		t.Errorf("a taken hint was given out: %#x", uint64(taken))
+	}
+	r.must(r.th.AddressFree(a, 64*mib))
+	again, err := r.th.AddressReserve(64*mib, 0, a)
+	r.must(err)
+	if again != a {
+		t.Errorf("a free hint was not taken: %#x", uint64(again))
+	}
+	big, err := r.th.AddressReserve(2*mib, gib, 0)
+	r.must(err)
+	if big%cuda.Ptr(gib) != 0 {
+		t.Errorf("%#x is not aligned to 1 GiB", uint64(big))
+	}
+	for _, bad := range [][2]int64{{mib, 0}, {0, 0}, {2 * mib, 3}} {
+		if _, err := r.th.AddressReserve(bad[0], bad[1], 0); !isCode(err, cuda.ErrInvalidValue) {
+			t.Errorf("reserve %v: %v", bad, err)
+		}
+	}
+}
+
+// A kernel over a range half in device and half in host handles reaches over the bus for one half.
+func TestKernelOnMappedMemory(t *testing.T) {
+	r := newRig(t, Options{})
+	p, err := r.th.AddressReserve(64*mib, 0, 0)
+	r.must(err)
+	for i, l := range []cuda.Location{cuda.Device, cuda.Host} {
+		h, err := r.th.MemCreate(32*mib, l)
+		r.must(err)
+		r.must(r.th.Map(p+cuda.Ptr(int64(i)*32*mib), 32*mib, h))
+	}
+	r.must(r.th.SetAccess(p, 64*mib))
+	all := cuda.Range{Base: p, Bytes: 64 * mib}
+	about(t, "read half over the bus, GB/s", gbs(32*mib, r.took(func() {
+		r.run(Kernel{Accesses: []Access{{Range: all, Read: true}}})
+	})), 50)
+	if got := r.g.Stats().RemoteBytes; got != 32*mib {
+		t.Errorf("%d bytes over the bus", got)
+	}
+	dst, err := r.th.MemAlloc(64 * mib)
+	r.must(err)
+	before := r.g.Stats().H2DBytes
+	r.must(r.th.CopyAsync(dst, p, 64*mib, r.s))
+	r.sync()
+	if got := r.g.Stats().H2DBytes - before; got != 32*mib {
+		t.Errorf("the copy moved %d bytes to the device", got)
+	}
+}
+
+func TestHostFree(t *testing.T) {
+	r := newRig(t, Options{})
+	p, err := r.th.HostAlloc(mib)
+	r.must(err)
+	if err := r.th.HostFree(p + 1); !isCode(err, cuda.ErrInvalidValue) {
+		t.Error(err)
+	}
+	r.must(r.th.HostFree(p))
+	if err := r.th.CopyAsync(p, p, 1, r.s); !isCode(err, cuda.ErrInvalidValue) {
+		t.Errorf("copy with freed memory: %v", err)
+	}
+}
+
+// Freed, discarded and advised while it moves: the ledger holds at every event
+// (the slice lets go of what is no longer wanted).
+func TestChangesUnderway(t *testing.T) {
+	for _, c := range []struct {
+		name     string
+		to       cuda.Location
+		do       func(r *rig, th *Thread, m cuda.Range, s cuda.Stream)
+		resident int64
+	}{
+		{"free on the way in", cuda.Device, func(r *rig, th *Thread, m cuda.Range, _ cuda.Stream) { r.must(th.MemFree(m.Base)) }, 0},
+		{"free on the way out", cuda.Host, func(r *rig, th *Thread, m cuda.Range, _ cuda.Stream) { r.must(th.MemFree(m.Base)) }, 0},
+		{"discard on the way in", cuda.Device, func(r *rig, th *Thread, m cuda.Range, s cuda.Stream) {
+			r.must(th.Discard([]cuda.Range{{Base: m.Base, Bytes: 4 * blockBytes}}, s))
+		}, 12 * blockBytes},
+		{"read-mostly set and unset on the way in", cuda.Device, func(r *rig, th *Thread, m cuda.Range, _ cuda.Stream) {
+			r.must(th.Advise(m, cuda.SetReadMostly, cuda.Device))
+			r.must(th.Advise(m, cuda.UnsetReadMostly, cuda.Device))
+		}, 16 * blockBytes},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			r := newRig(t, Options{CapacityBytes: 64 * mib})
+			m := r.managed(16 * blockBytes)
+			r.prefetch(cuda.Host, m)
+			if c.to == cuda.Host {
+				r.prefetch(cuda.Device, m)
+			}
+			r.sync()
+			other := r.stream()
+			r.prefetch(c.to, m)
+			r.g.At(r.g.Now()+300*us, func() { c.do(r, r.g.Thread("other"), m, other) })
+			for r.g.Step() {
+				if err := r.g.Check(); err != nil {
+					t.Fatalf("at %v: %v", r.g.Now(), err)
+				}
+			}
+			if got := r.g.ResidentBytes(); got != c.resident {
+				t.Errorf("%d bytes resident at the end, want %d", got, c.resident)
+			}
+			if used := r.g.UsedBytes(); used < c.resident || c.resident == 0 && used != 0 {
+				t.Errorf("%d bytes in use", used)
+			}
+		})
+	}
+}
+
+// Two threads of the host may call at once.
+func TestConcurrentCallers(t *testing.T) {
+	g := New(h200(), Options{CapacityBytes: 64 * mib})
+	done := make(chan error, 4)
+	for range cap(done) {
+		go func() {
+			th := g.Thread("worker")
+			done <- func() error {
+				if err := th.BindThread(); err != nil {
+					return err
+				}
+				s, err := th.StreamCreate()
+				if err != nil {
+					return err
+				}
+				for range 20 {
+					p, err := th.MemAllocManaged(24 * mib)
+					if err != nil {
+						return err
+					}
+					r := cuda.Range{Base: p, Bytes: 24 * mib}
+					for _, to := range []cuda.Location{cuda.Device, cuda.Host} {
+						if err := th.Prefetch([]cuda.Range{r}, to, s); err != nil {
+							return err
+						}
+						g.Launch(s, Kernel{Duration: time.Millisecond, Accesses: []Access{{Range: r}}})
+					}
+					if err := th.StreamSynchronize(s); err != nil {
+						return err
+					}
+					if err := th.MemFree(p); err != nil {
+						return err
+					}
+				}
+				return th.StreamDestroy(s)
+			}()
+		}()
+	}
+	for range cap(done) {
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	}
+	g.Run()
+	if err := g.Check(); err != nil {
+		t.Error(err)
+	}
+	if g.ResidentBytes() != 0 || g.UsedBytes() != 0 {
+		t.Errorf("%d bytes resident, %d in use at the end", g.ResidentBytes(), g.UsedBytes())
+	}
+}
