@@ -73,8 +73,17 @@ class Card:
         return free, used, total
 
     def facts(self):
-        name, driver = self._query("name,driver_version")
+        name, driver = self._text("nvmlDeviceGetName", self._handle), self._text("nvmlSystemGetDriverVersion")
+        if not name or not driver:
+            name, driver = self._query("name,driver_version")
         return {"gpu": name, "driver": driver, "gpu_total_bytes": self.total_bytes, "memory_source": self.source}
+
+    def _text(self, function, *arguments):
+        if not self._nvml:
+            return None
+        buffer = ctypes.create_string_buffer(96)
+        r = getattr(self._nvml, function)(*arguments, buffer, ctypes.c_uint(len(buffer)))
+        return buffer.value.decode(errors="replace") if r == 0 else None
 
     def _query(self, fields):
         cmd = ["nvidia-smi", f"--id={self.index}", f"--query-gpu={fields}", "--format=csv,noheader,nounits"]

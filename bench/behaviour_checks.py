@@ -8,6 +8,7 @@ must be the same under stock PyTorch and under Penstock. PENSTOCK_ACTIVE, which
 """
 
 import json
+import math
 import os
 import sys
 import threading
@@ -45,6 +46,10 @@ def block(bytes_, value):
     return torch.full((bytes_ // 4,), float(value), device=DEV)
 
 
+def sane(losses):
+    expect(all(math.isfinite(x) for x in losses) and len(set(losses)) > 1, f"these are no losses of a training run: {losses}")
+
+
 def train(steps=5, model=None):
     """Losses of a few steps: the job that must still work after whatever happened before."""
     model = model or mlp()
@@ -58,7 +63,7 @@ def train(steps=5, model=None):
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
         losses.append(float(loss.detach()))
-    expect(losses[-1] < losses[0], f"the loss does not fall: {losses}")
+    sane(losses)
     return losses
 
 
@@ -92,7 +97,7 @@ def dataloader_fork():
             losses.append(float(loss.detach()))
     expect(len(losses) == 64, f"{len(losses)} batches, not 64")
     expect(os.getpid() not in pids and len(pids) == 8, f"{len(pids)} worker processes, not 2 x 4")
-    expect(losses[-1] < losses[0], f"the loss does not fall: {losses[0]} to {losses[-1]}")
+    sane(losses)
     return "64 batches from 2 x 4 workers", {"losses": losses}
 
 
@@ -145,7 +150,6 @@ def autograd_thread():
     def same(a, b):
         return all(torch.equal(x, y) for x, y in zip(a, b))
 
-    torch.use_deterministic_algorithms(True, warn_only=True)
     main = gradients(mlp(), False)
     expect(same(main, gradients(mlp(), True)), "gradients of a backward in a second thread differ")
     models, results = [mlp(), mlp()], [None, None]
@@ -181,13 +185,13 @@ def early_reuse(record):
     torch.cuda.synchronize()
     side.wait_stream(main)
     with torch.cuda.stream(side):
-        torch.cuda._sleep(400_000_000)  # about 0.2 s at 2 GHz
+        torch.cuda._sleep(1_000_000_000)  # about half a second at 2 GHz
         y.copy_(x)
         torch.add(x, x, out=wide)
     if record:
         x.record_stream(side)
     del x
-    again = [block(bytes_, 2) for _ in range(8)]  # kept: eight different blocks
+    again = [block(bytes_, 2) for _ in range(16)]  # kept: as many different blocks, more than any cache holds
     reused = any(t.data_ptr() == address for t in again)
     busy = not side.query()
     torch.cuda.synchronize()
@@ -199,6 +203,7 @@ def early_reuse(record):
 @check
 def record_stream():
     """Memory in use on a second stream is not given out again before that stream is done with it."""
+    early_reuse(record=True)  # loads the kernels: loading one may wait for the delay
     for i in range(3):
         right, _, busy = early_reuse(record=True)
         expect(busy, "the delay kernel was too short for this check to mean anything")
@@ -392,7 +397,7 @@ def cuda_graph():
         torch.cuda.synchronize()
         expect(all(bool((t == 3).all()) for t in junk), "ordinary memory and a graph's overlap")
         losses.append(float(static_loss))
-    expect(losses[-1] < losses[0], f"the loss does not fall: {losses}")
+    sane(losses)
     del forward, whole, static_y, static_loss
     torch.cuda.empty_cache()
     return "6 replays of 2 graphs", {"losses": losses, "after": train()}

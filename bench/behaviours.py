@@ -6,12 +6,14 @@ Each check (behaviour_checks.py) runs in its own process, under stock PyTorch
 and under Penstock; what both print must be equal. A check that fails under
 stock as well says nothing of Penstock and is shown as skipped. Stock checks run
 a few at a time, Penstock's one after another: managed memory stays within one limit.
-Exit status 1 when a check failed.
+Exit status 1 when a check failed, or was skipped (but for torch_compile).
 """
 
 import argparse
 import concurrent.futures
 import os
+import signal
+import subprocess
 import sys
 import tempfile
 import threading
@@ -124,7 +126,7 @@ def kill_once(card, penstock, after_s, timeout_s):
     idle = card.require_free()
     before = listing()
     with tempfile.TemporaryFile("w+") as err:
-        p = c.start(command("churn", penstock), c.environment(), stdin=-3, stdout=-1, stderr=err, text=True)
+        p = c.start(command("churn", penstock), c.environment(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=err, text=True)
         try:
             if not wait_for_line(p, "under way", timeout_s):
                 err.seek(0)
@@ -132,10 +134,10 @@ def kill_once(card, penstock, after_s, timeout_s):
             time.sleep(after_s)
             if p.poll() is not None:
                 return f"the job ended by itself with exit status {p.returncode}"
-            os.kill(p.pid, 9)  # the process alone: it must not need help to end its threads
+            os.kill(p.pid, signal.SIGKILL)  # the process alone: it must not need help to end its threads
             try:
                 p.wait(20)
-            except Exception:
+            except subprocess.TimeoutExpired:
                 return "the process was still there 20 s after kill -9"
         finally:
             c.end_group(p)
@@ -203,7 +205,9 @@ def body():
         c.save(a.name, document)
     states = [s["verdict"] for s in document["summary"]]
     print(f"{states.count('ok')} ok, {states.count('FAIL')} failed, {states.count('skip')} skipped")
-    return 1 if "FAIL" in states else 0
+    # torch.compile needs a compiler that a machine may lack; the others have no excuse.
+    excused = {"torch_compile"}
+    return 1 if any(s["verdict"] == "FAIL" or s["verdict"] == "skip" and s["check"] not in excused for s in document["summary"]) else 0
 
 
 if __name__ == "__main__":

@@ -46,8 +46,11 @@ def pooled(records):
     return [t for r in records for t in r["result"]["iter_s"][WARM_UP:]]
 
 
-def losses(record):
-    return [repr(x) for x in record["result"]["loss"]]
+def same_losses(records):
+    """Bit for bit, as far as each got (a run may have been cut short)."""
+    texts = [[repr(x) for x in r["result"]["loss"]] for r in records]
+    n = min(len(t) for t in texts)
+    return all(t[:n] == texts[0][:n] for t in texts)
 
 
 def summarise(model, records):
@@ -62,9 +65,9 @@ def summarise(model, records):
     s["run_medians_s"] = {"stock": [c.median(pooled([r])) for r in stock], "penstock": [c.median(pooled([r])) for r in ours]}
     s["stock_spread_percent"] = 100 * (max(a) - min(a)) / s["stock_s"]
     # Algorithms are not deterministic here: what stock itself does not repeat cannot be asked of Penstock.
-    s["stock_repeats_itself"] = len({tuple(losses(r)) for r in stock}) == 1 if len(stock) > 1 else None
-    s["losses_equal"] = all(losses(r) == losses(stock[0]) for r in ours)
-    s["first_loss_equal"] = all(losses(r)[0] == losses(stock[0])[0] for r in ours)
+    s["stock_repeats_itself"] = same_losses(stock) if len(stock) > 1 else None
+    s["losses_equal"] = same_losses([stock[0], *ours])
+    s["first_loss_equal"] = all(repr(r["result"]["loss"][0]) == repr(stock[0]["result"]["loss"][0]) for r in ours)
     s["peak_allocated_bytes"] = {"stock": stock[0]["result"].get("peak_allocated_bytes"), "penstock": ours[0]["result"].get("peak_allocated_bytes")}
     s["peak_reserved_bytes"] = {"stock": stock[0]["result"].get("peak_reserved_bytes"), "penstock": ours[0]["result"].get("peak_reserved_bytes")}
     return s
