@@ -31,7 +31,7 @@ func (g *GPU) Check() error {
 			if b.dev != 0 && !b.chunk {
 				bad("block %#x: on the device without a chunk", at)
 			}
-			if b.dev&b.host&^b.readMostly != 0 {
+			if b.moving == nil && b.dev&b.host&^b.readMostly != 0 {
 				bad("block %#x: on both sides without read-mostly", at)
 			}
 			if b.dead&^b.dev != 0 {
