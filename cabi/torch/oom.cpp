@@ -69,15 +69,19 @@ std::string bytes_text(int64_t bytes) {
 
 std::string budget_text(int64_t bytes) { return bytes > 0 ? bytes_text(bytes) : "unlimited"; }
 
+bool mentions(const std::string &text, int64_t number) { return text.find(std::to_string(number)) != std::string::npos; }
+
 std::string message(const Engine &e, size_t bytes, int device) {
-    const std::string json = stats(e);
+    const std::string json = stats(e), why = last_error(e);
+    const int64_t budget = stat(json, "budget_bytes", 0), host_budget = stat(json, "host_budget_bytes", 0);
     // "CUDA out of memory." is what programs that retry with a smaller batch look for.
     std::string m = "CUDA out of memory. Penstock could not allocate " + bytes_text(static_cast<int64_t>(bytes)) + " on device " +
-                    std::to_string(device) + ": device budget " + budget_text(stat(json, "budget_bytes", 0)) + ", host budget " +
-                    budget_text(stat(json, "host_budget_bytes", 0));
+                    std::to_string(device);
+    // Both budgets are always named: by the engine, or else here.
+    if (mentions(why, budget) && mentions(why, host_budget)) return m + ": " + why + ", or use a smaller batch.";
+    m += ": device budget " + budget_text(budget) + ", host budget " + budget_text(host_budget);
     int64_t live = stat(json, "allocated_bytes", -1);
     if (live >= 0) m += ", " + bytes_text(live) + " already allocated";
-    std::string why = last_error(e);
     if (!why.empty()) m += " (" + why + ")";
     return m + ". Raise the host budget or the device budget (--host-budget, --budget), or use a smaller batch.";
 }

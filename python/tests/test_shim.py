@@ -59,6 +59,14 @@ def test_out_of_memory(call, world, kind):
     assert "could not allocate 16.00 EiB (18446744073709547520 bytes)" in lines[2]
 
 
+def test_budgets_are_named_once(call):
+    lines, _ = call("oom", FAKE_WORDY="1", PENSTOCK_BUDGET="4000", PENSTOCK_HOST_BUDGET="5000")
+    assert lines[0] == (
+        "runtime_error CUDA out of memory. Penstock could not allocate 5.00 GiB (5368709120 bytes) on device 0: "
+        "budgets of 4000 and 5000 bytes are spent: raise --budget or --host-budget, or use a smaller batch."
+    )
+
+
 def test_a_runtime_that_does_not_start_is_not_out_of_memory(call):
     lines, log = call("oom", WITH_TORCH, FAKE_INIT_ERROR="no driver; install it")
     assert lines[:2] == ["runtime_error penstock: no driver; install it"] * 2

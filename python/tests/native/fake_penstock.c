@@ -4,6 +4,7 @@
  *   FAKE_LOG         a file to which every call that a test wants to see is appended
  *   FAKE_INIT_ERROR  penstock_init fails with this text
  * Budgets are plain byte counts in PENSTOCK_BUDGET and PENSTOCK_HOST_BUDGET.
+ *   FAKE_WORDY       out of memory names the budgets
  *   FAKE_POOL_ERROR  penstock_begin_pool fails with this text
  * With -DINCOMPLETE it lacks a function; with -DOTHER_ABI it is of another version.
  */
@@ -81,7 +82,10 @@ void *penstock_malloc(ssize_t size, int device, void *stream) {
         if (allocated > peak) peak = allocated;
     } else {
         ooms++;
-        snprintf(error_text, sizeof error_text, "both budgets are spent");
+        if (getenv("FAKE_WORDY"))
+            snprintf(error_text, sizeof error_text, "budgets of %lld and %lld bytes are spent: raise --budget or --host-budget", budget(), host_budget());
+        else
+            snprintf(error_text, sizeof error_text, "both budgets are spent");
     }
     pthread_mutex_unlock(&lock);
     logf_("malloc %zd %d", size, device);
