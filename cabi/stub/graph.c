@@ -1,0 +1,348 @@
+/* Graphs. Nodes run in the order in which they were added, which any valid order of dependencies allows. */
+#define _GNU_SOURCE
+#include "internal.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct node {
+    work w;
+    struct node *next;
+    struct graph *graph;
+    const struct node *original; /* in an executable graph: the node it was made from */
+} node;
+
+typedef struct graph {
+    node *head, **tail;
+    size_t n;
+} graph;
+
+CUgraph stub_graph_new(void) {
+    graph *g = calloc(1, sizeof *g);
+    if (g) g->tail = &g->head;
+    return (CUgraph)g;
+}
+
+static node *append(graph *g, const work *w) {
+    node *n = calloc(1, sizeof *n);
+    if (!n || !stub_copy_work(&n->w, w)) {
+        free(n);
+        return NULL;
+    }
+    n->graph = g;
+    *g->tail = n;
+    g->tail = &n->next;
+    g->n++;
+    return n;
+}
+
+CUresult stub_graph_append(CUgraph g, const work *w) { return append((graph *)g, w) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY; }
+
+static void destroy(graph *g) {
+    for (node *n = g->head; n;) {
+        node *next = n->next;
+        if (n->w.type == CU_GRAPH_NODE_TYPE_GRAPH) destroy((graph *)n->w.child);
+        stub_free_work(&n->w);
+        free(n);
+        n = next;
+    }
+    free(g);
+}
+
+static graph *copy_of(const graph *from) {
+    graph *g = (graph *)stub_graph_new();
+    for (const node *n = from->head; n; n = n->next) {
+        work w = n->w;
+        if (w.type == CU_GRAPH_NODE_TYPE_GRAPH) w.child = (CUgraph)copy_of((graph *)w.child);
+        node *made = append(g, &w);
+        made->original = n->original ? n->original : n;
+    }
+    return g;
+}
+
+CUresult stub_run_graph_nodes(stream *s, CUgraph g) {
+    for (node *n = ((graph *)g)->head; n; n = n->next) {
+        CUresult rc = stub_run_work(s, &n->w);
+        if (rc != CUDA_SUCCESS) return rc;
+    }
+    return CUDA_SUCCESS;
+}
+
+CUresult cuGraphCreate(CUgraph *g, unsigned flags) {
+    READY();
+    (void)flags;
+    *g = stub_graph_new();
+    return *g ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+CUresult cuGraphDestroy(CUgraph g) {
+    READY();
+    destroy((graph *)g);
+    return CUDA_SUCCESS;
+}
+
+static CUresult add(CUgraphNode *out, CUgraph g, work *w) {
+    node *n = append((graph *)g, w);
+    stub_free_work(w);
+    *out = (CUgraphNode)n;
+    return n ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+static CUresult kernel_work(work *w, const CUDA_KERNEL_NODE_PARAMS *p, bool v2) {
+    CUfunction f = p->func ? p->func : v2 ? (CUfunction)p->kern : NULL;
+    return stub_launch_work(w, f, (const unsigned[]){p->gridDimX, p->gridDimY, p->gridDimZ}, (const unsigned[]){p->blockDimX, p->blockDimY, p->blockDimZ}, p->sharedMemBytes, 0, p->kernelParams, p->extra);
+}
+
+static CUresult add_kernel(CUgraphNode *out, CUgraph g, const CUDA_KERNEL_NODE_PARAMS *p, bool v2) {
+    READY();
+    work w;
+    CUresult rc = kernel_work(&w, p, v2);
+    return rc == CUDA_SUCCESS ? add(out, g, &w) : rc;
+}
+CUresult cuGraphAddKernelNode(CUgraphNode *out, CUgraph g, const CUgraphNode *d, size_t n, const CUDA_KERNEL_NODE_PARAMS *p) { return (void)d, (void)n, add_kernel(out, g, p, false); }
+CUresult cuGraphAddKernelNode_v2(CUgraphNode *out, CUgraph g, const CUgraphNode *d, size_t n, const CUDA_KERNEL_NODE_PARAMS *p) { return (void)d, (void)n, add_kernel(out, g, p, true); }
+
+CUresult cuGraphAddMemcpyNode(CUgraphNode *out, CUgraph g, const CUgraphNode *d, size_t n, const CUDA_MEMCPY3D *p, CUcontext c) {
+    READY();
+    (void)d, (void)n, (void)c;
+    work w = {.type = CU_GRAPH_NODE_TYPE_MEMCPY, .copy = *p};
+    return add(out, g, &w);
+}
+
+CUresult cuGraphAddMemsetNode(CUgraphNode *out, CUgraph g, const CUgraphNode *d, size_t n, const CUDA_MEMSET_NODE_PARAMS *p, CUcontext c) {
+    READY();
+    (void)d, (void)n, (void)c;
+    work w = {.type = CU_GRAPH_NODE_TYPE_MEMSET};
+    memcpy(&w.fill, p, offsetof(CUDA_MEMSET_NODE_PARAMS, ctx)); /* the first version has no context */
+    return add(out, g, &w);
+}
+
+CUresult cuGraphAddChildGraphNode(CUgraphNode *out, CUgraph g, const CUgraphNode *d, size_t n, CUgraph child) {
+    READY();
+    (void)d, (void)n;
+    work w = {.type = CU_GRAPH_NODE_TYPE_GRAPH, .child = (CUgraph)copy_of((graph *)child)};
+    return add(out, g, &w);
+}
+
+CUresult cuGraphAddEmptyNode(CUgraphNode *out, CUgraph g, const CUgraphNode *d, size_t n) {
+    READY();
+    (void)d, (void)n;
+    work w = {.type = CU_GRAPH_NODE_TYPE_EMPTY};
+    return add(out, g, &w);
+}
+
+CUresult cuGraphGetNodes(CUgraph h, CUgraphNode *nodes, size_t *n) {
+    READY();
+    graph *g = (graph *)h;
+    if (!nodes) {
+        *n = g->n;
+        return CUDA_SUCCESS;
+    }
+    size_t i = 0;
+    for (node *k = g->head; k && i < *n; k = k->next) nodes[i++] = (CUgraphNode)k;
+    *n = i;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuGraphNodeGetType(CUgraphNode h, int *type) {
+    READY();
+    *type = ((node *)h)->w.type;
+    return CUDA_SUCCESS;
+}
+
+static CUresult kernel_params(CUgraphNode h, CUDA_KERNEL_NODE_PARAMS *p, bool v2) {
+    READY();
+    node *n = (node *)h;
+    if (n->w.type != CU_GRAPH_NODE_TYPE_KERNEL) return CUDA_ERROR_INVALID_VALUE;
+    const launch_work *l = &n->w.launch;
+    bool kernel = l->f->magic == KERNEL_MAGIC;
+    p->func = kernel && v2 ? NULL : (CUfunction)l->f;
+    p->gridDimX = l->grid[0], p->gridDimY = l->grid[1], p->gridDimZ = l->grid[2];
+    p->blockDimX = l->block[0], p->blockDimY = l->block[1], p->blockDimZ = l->block[2];
+    p->sharedMemBytes = l->shared;
+    p->kernelParams = l->param_ptrs;
+    p->extra = NULL;
+    if (v2) {
+        p->kern = kernel ? (CUkernel)l->f : NULL;
+        p->ctx = NULL;
+    }
+    return CUDA_SUCCESS;
+}
+CUresult cuGraphKernelNodeGetParams(CUgraphNode h, CUDA_KERNEL_NODE_PARAMS *p) { return kernel_params(h, p, false); }
+CUresult cuGraphKernelNodeGetParams_v2(CUgraphNode h, CUDA_KERNEL_NODE_PARAMS *p) { return kernel_params(h, p, true); }
+
+CUresult cuGraphMemcpyNodeGetParams(CUgraphNode h, CUDA_MEMCPY3D *p) {
+    READY();
+    *p = ((node *)h)->w.copy;
+    return ((node *)h)->w.type == CU_GRAPH_NODE_TYPE_MEMCPY ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult cuGraphMemsetNodeGetParams(CUgraphNode h, CUDA_MEMSET_NODE_PARAMS *p) {
+    READY();
+    memcpy(p, &((node *)h)->w.fill, offsetof(CUDA_MEMSET_NODE_PARAMS, ctx));
+    return ((node *)h)->w.type == CU_GRAPH_NODE_TYPE_MEMSET ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult cuGraphChildGraphNodeGetGraph(CUgraphNode h, CUgraph *g) {
+    READY();
+    *g = ((node *)h)->w.child;
+    return ((node *)h)->w.type == CU_GRAPH_NODE_TYPE_GRAPH ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+/* ---- executable graphs: a clone, whose nodes know their originals. Queued launches hold a reference. ---- */
+
+typedef struct exec {
+    pthread_mutex_t mu;
+    graph *g;
+    unsigned refs;
+} exec;
+
+static void unref(exec *e) {
+    pthread_mutex_lock(&e->mu);
+    bool last = --e->refs == 0;
+    pthread_mutex_unlock(&e->mu);
+    if (!last) return;
+    destroy(e->g);
+    free(e);
+}
+
+static CUresult instantiate(CUgraphExec *out, CUgraph g) {
+    READY();
+    exec *e = calloc(1, sizeof *e);
+    if (!e) return CUDA_ERROR_OUT_OF_MEMORY;
+    pthread_mutex_init(&e->mu, NULL);
+    e->g = copy_of((graph *)g);
+    e->refs = 1;
+    *out = (CUgraphExec)e;
+    return CUDA_SUCCESS;
+}
+CUresult cuGraphInstantiate(CUgraphExec *out, CUgraph g, CUgraphNode *bad, char *log, size_t n) { return (void)bad, (void)log, (void)n, instantiate(out, g); }
+CUresult cuGraphInstantiate_v2(CUgraphExec *out, CUgraph g, CUgraphNode *bad, char *log, size_t n) { return (void)bad, (void)log, (void)n, instantiate(out, g); }
+CUresult cuGraphInstantiateWithFlags(CUgraphExec *out, CUgraph g, unsigned long long flags) { return (void)flags, instantiate(out, g); }
+CUresult cuGraphInstantiateWithParams(CUgraphExec *out, CUgraph g, CUDA_GRAPH_INSTANTIATE_PARAMS *p) { return p->result_out = 0, instantiate(out, g); }
+CUresult cuGraphInstantiateWithParams_ptsz(CUgraphExec *out, CUgraph g, CUDA_GRAPH_INSTANTIATE_PARAMS *p) { return p->result_out = 0, instantiate(out, g); }
+
+static CUresult run_exec(stream *s, op *o) {
+    exec *e = o->p;
+    CUresult rc = stub_run_graph_nodes(s, (CUgraph)o->a);
+    unref(e);
+    return rc;
+}
+
+static CUresult graph_launch(CUgraphExec h, CUstream hs, int ptsz) {
+    READY();
+    exec *e = (exec *)h;
+    stream *s = stub_stream(hs, ptsz);
+    if (!s) return CUDA_ERROR_INVALID_HANDLE;
+    if (s->capture) { /* becomes a child graph */
+        work w = {.type = CU_GRAPH_NODE_TYPE_GRAPH, .child = (CUgraph)copy_of(e->g)};
+        return stub_graph_append(s->capture, &w);
+    }
+    COUNT(N_GRAPH_LAUNCHES, 1);
+    op *o = stub_op(run_exec);
+    pthread_mutex_lock(&e->mu);
+    e->refs++;
+    o->a = (uint64_t)(uintptr_t)e->g;
+    pthread_mutex_unlock(&e->mu);
+    o->p = e;
+    return stub_enqueue(s, o);
+}
+CUresult cuGraphLaunch(CUgraphExec e, CUstream s) { return graph_launch(e, s, 0); }
+CUresult cuGraphLaunch_ptsz(CUgraphExec e, CUstream s) { return graph_launch(e, s, 1); }
+CUresult cuGraphUpload(CUgraphExec e, CUstream s) { return (void)e, (void)s, stub_ready(); }
+
+CUresult cuGraphExecDestroy(CUgraphExec e) {
+    READY();
+    unref((exec *)e);
+    return CUDA_SUCCESS;
+}
+
+CUresult cuCtxSynchronize(void);
+
+static CUresult update(CUgraphExec h, CUgraph g) {
+    READY();
+    exec *e = (exec *)h;
+    graph *now = e->g;
+    const node *a = now->head, *b = ((graph *)g)->head;
+    for (; a && b && a->w.type == b->w.type; a = a->next, b = b->next) {
+    }
+    if (a || b) return 910; /* CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE: another topology */
+    cuCtxSynchronize();     /* queued launches keep what they had; here they are simply waited for */
+    e->g = copy_of((graph *)g);
+    /* Nodes stay addressed by the graph that was instantiated. */
+    for (node *x = e->g->head, *y = now->head; x; x = x->next, y = y->next) x->original = y->original;
+    destroy(now);
+    return CUDA_SUCCESS;
+}
+CUresult cuGraphExecUpdate(CUgraphExec e, CUgraph g, CUgraphNode *bad, int *result) {
+    CUresult rc = update(e, g);
+    if (bad) *bad = NULL;
+    if (result) *result = rc == CUDA_SUCCESS ? 0 : 1;
+    return rc;
+}
+CUresult cuGraphExecUpdate_v2(CUgraphExec e, CUgraph g, CUgraphExecUpdateResultInfo *info) {
+    CUresult rc = update(e, g);
+    *info = (CUgraphExecUpdateResultInfo){.result = rc == CUDA_SUCCESS ? 0 : 1};
+    return rc;
+}
+
+static node *exec_node(graph *g, const node *original) {
+    for (node *n = g->head; n; n = n->next) {
+        if (n->original == original) return n;
+        node *in = n->w.type == CU_GRAPH_NODE_TYPE_GRAPH ? exec_node((graph *)n->w.child, original) : NULL;
+        if (in) return in;
+    }
+    return NULL;
+}
+
+static CUresult set_params(CUgraphExec h, CUgraphNode original, work *w) {
+    READY();
+    cuCtxSynchronize();
+    node *n = exec_node(((exec *)h)->g, (node *)original);
+    if (!n || n->w.type != w->type) return CUDA_ERROR_INVALID_VALUE;
+    if (w->type == CU_GRAPH_NODE_TYPE_GRAPH) {
+        destroy((graph *)n->w.child);
+        w->child = (CUgraph)copy_of((graph *)w->child);
+    }
+    stub_free_work(&n->w);
+    return stub_copy_work(&n->w, w) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+static CUresult set_kernel(CUgraphExec e, CUgraphNode n, const CUDA_KERNEL_NODE_PARAMS *p, bool v2) {
+    work w;
+    CUresult rc = kernel_work(&w, p, v2);
+    if (rc != CUDA_SUCCESS) return rc;
+    rc = set_params(e, n, &w);
+    stub_free_work(&w);
+    return rc;
+}
+CUresult cuGraphExecKernelNodeSetParams(CUgraphExec e, CUgraphNode n, const CUDA_KERNEL_NODE_PARAMS *p) { return set_kernel(e, n, p, false); }
+CUresult cuGraphExecKernelNodeSetParams_v2(CUgraphExec e, CUgraphNode n, const CUDA_KERNEL_NODE_PARAMS *p) { return set_kernel(e, n, p, true); }
+
+CUresult cuGraphExecMemcpyNodeSetParams(CUgraphExec e, CUgraphNode n, const CUDA_MEMCPY3D *p, CUcontext c) {
+    (void)c;
+    work w = {.type = CU_GRAPH_NODE_TYPE_MEMCPY, .copy = *p};
+    return set_params(e, n, &w);
+}
+
+CUresult cuGraphExecMemsetNodeSetParams(CUgraphExec e, CUgraphNode n, const CUDA_MEMSET_NODE_PARAMS *p, CUcontext c) {
+    (void)c;
+    work w = {.type = CU_GRAPH_NODE_TYPE_MEMSET};
+    memcpy(&w.fill, p, offsetof(CUDA_MEMSET_NODE_PARAMS, ctx));
+    return set_params(e, n, &w);
+}
+
+CUresult cuGraphExecChildGraphNodeSetParams(CUgraphExec e, CUgraphNode n, CUgraph child) {
+    work w = {.type = CU_GRAPH_NODE_TYPE_GRAPH, .child = child};
+    return set_params(e, n, &w);
+}
+
+CUresult cuGraphExecNodeSetParams(CUgraphExec e, CUgraphNode n, CUgraphNodeParams *p) {
+    switch (p->type) {
+    case CU_GRAPH_NODE_TYPE_KERNEL: return set_kernel(e, n, &p->kernel, true);
+    case CU_GRAPH_NODE_TYPE_MEMCPY: return cuGraphExecMemcpyNodeSetParams(e, n, &p->memcpy.copyParams, NULL);
+    case CU_GRAPH_NODE_TYPE_MEMSET: return cuGraphExecMemsetNodeSetParams(e, n, &p->memset, NULL);
+    case CU_GRAPH_NODE_TYPE_GRAPH: return cuGraphExecChildGraphNodeSetParams(e, n, p->graph.graph);
+    default: return CUDA_ERROR_INVALID_VALUE;
+    }
+}

@@ -1,0 +1,125 @@
+/* What the files of the stub share. */
+#ifndef PENSTOCK_STUB_INTERNAL_H
+#define PENSTOCK_STUB_INTERNAL_H
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "../hook/cuda_abi.h"
+#include "stub.h"
+
+#ifndef STUB_VERSION
+#define STUB_VERSION 13000
+#endif
+
+/* CUDA_ERROR_NOT_INITIALIZED in a forked child and before cuInit. */
+CUresult stub_ready(void);
+#define READY()                                  \
+    do {                                         \
+        CUresult ready_ = stub_ready();          \
+        if (ready_ != CUDA_SUCCESS) return ready_; \
+    } while (0)
+
+/* ---- counters ---- */
+enum { N_LAUNCHES, N_GRAPH_LAUNCHES, N_FAULTS, N_H2D, N_D2H, N_EVICTIONS, N_PREFETCHES, N_DISCARDS, N_WAITS, N_WRITES, N_COPIES, N_ILLEGAL, N_PARAM_QUERIES, N_COUNTS };
+extern atomic_uint_fast64_t stub_counters[N_COUNTS];
+#define COUNT(c, n) atomic_fetch_add(&stub_counters[c], (n))
+bool stub_should_fail(const char *name);
+uint64_t stub_env_bytes(const char *name, uint64_t otherwise);
+
+/* ---- kernels ---- */
+typedef struct kernel_def {
+    const char *name;
+    stub_kernel_fn fn;
+    void *user;
+    unsigned nparams;
+    bool opaque;
+    size_t *sizes, *offsets, bytes;
+} kernel_def;
+
+/* A CUfunction or a CUkernel. */
+typedef struct function {
+    uint32_t magic;
+    const kernel_def *def;
+    void *owner; /* module or library */
+    struct function *next;
+} function;
+#define FUNCTION_MAGIC 0x46554e43u
+#define KERNEL_MAGIC 0x4b45524eu
+
+/* ---- work: what a stream runs and a graph node holds ---- */
+typedef struct launch_work {
+    function *f;
+    unsigned grid[3], block[3], shared;
+    int cooperative;
+    unsigned char *params; /* owned */
+    void **param_ptrs;     /* owned; into params, for the node queries */
+} launch_work;
+
+typedef struct work {
+    int type; /* CU_GRAPH_NODE_TYPE_* */
+    union {
+        launch_work launch;
+        CUDA_MEMCPY3D copy;
+        CUDA_MEMSET_NODE_PARAMS fill;
+        struct {
+            void (*fn)(void *);
+            void *arg;
+        } host;
+        CUgraph child;
+    };
+} work;
+
+typedef struct op op;
+typedef struct stream stream;
+struct op {
+    CUresult (*run)(stream *, op *);
+    work w;
+    uint64_t a, b, c, d;
+    void *p; /* owned when own_p */
+    bool own_p;
+    op *next;
+};
+
+struct stream {
+    uint32_t magic;
+    pthread_mutex_t mu;
+    pthread_cond_t changed;
+    pthread_t thread;
+    bool started, stopping;
+    op *head, **tail;
+    unsigned queued; /* not finished, the running one included */
+    CUresult error;  /* sticky */
+    CUgraph capture; /* captured into, when not NULL */
+    bool capture_origin, capture_invalid;
+    uint64_t id;
+    unsigned flags;
+    int priority;
+    stream *next;
+};
+
+/* The stream behind a handle; 0 is the legacy one, or the thread's own under ptsz. NULL: no such stream. */
+stream *stub_stream(CUstream s, int ptsz);
+op *stub_op(CUresult (*run)(stream *, op *));
+/* Queues an operation that cannot be captured. Takes it over, also on failure. */
+CUresult stub_enqueue(stream *s, op *o);
+/* Queues work, or adds it to the graph that the stream captures. */
+CUresult stub_submit(stream *s, const work *w);
+CUresult stub_wait_idle(stream *s);
+CUresult stub_run_work(stream *s, const work *w);
+void stub_free_work(work *w);
+bool stub_copy_work(work *to, const work *from);
+CUresult stub_launch_work(work *w, CUfunction f, const unsigned grid[3], const unsigned block[3], unsigned shared, int cooperative, void **params, void **extra);
+
+/* ---- graphs ---- */
+CUresult stub_graph_append(CUgraph g, const work *w);
+CUgraph stub_graph_new(void);
+CUresult stub_run_graph_nodes(stream *s, CUgraph g);
+
+/* ---- memory ---- */
+extern __thread bool stub_touched_illegal; /* set by stub_touch */
+CUresult stub_copy_3d(const CUDA_MEMCPY3D *c);
+CUresult stub_fill(const CUDA_MEMSET_NODE_PARAMS *f);
+#endif

@@ -1,0 +1,492 @@
+/* Streams (a worker thread each), events, memory operations, captures. */
+#define _GNU_SOURCE
+#include "internal.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#define STREAM_MAGIC 0x53545245u
+static pthread_mutex_t list_mu = PTHREAD_MUTEX_INITIALIZER;
+static stream *streams; /* all, the default ones included */
+static stream *legacy;
+static __thread stream *own;
+static uint64_t next_id = 1;
+
+static stream *stream_new(void) {
+    stream *s = calloc(1, sizeof *s);
+    if (!s) return NULL;
+    s->magic = STREAM_MAGIC;
+    pthread_mutex_init(&s->mu, NULL);
+    pthread_cond_init(&s->changed, NULL);
+    s->tail = &s->head;
+    pthread_mutex_lock(&list_mu);
+    s->id = next_id++;
+    s->next = streams;
+    streams = s;
+    pthread_mutex_unlock(&list_mu);
+    return s;
+}
+
+stream *stub_stream(CUstream h, int ptsz) {
+    if (h == CU_STREAM_PER_THREAD || (!h && ptsz)) {
+        if (!own) own = stream_new();
+        return own;
+    }
+    if (!h || h == CU_STREAM_LEGACY) {
+        static pthread_mutex_t mu = PTHREAD_MUTEX_INITIALIZER;
+        pthread_mutex_lock(&mu);
+        if (!legacy) legacy = stream_new();
+        pthread_mutex_unlock(&mu);
+        return legacy;
+    }
+    stream *s = (stream *)h;
+    return s->magic == STREAM_MAGIC ? s : NULL;
+}
+
+uint64_t stub_queued(void) {
+    uint64_t n = 0;
+    pthread_mutex_lock(&list_mu);
+    for (stream *s = streams; s; s = s->next) {
+        pthread_mutex_lock(&s->mu);
+        n += s->queued;
+        pthread_mutex_unlock(&s->mu);
+    }
+    pthread_mutex_unlock(&list_mu);
+    return n;
+}
+
+/* ---- the worker ---- */
+
+static void free_op(op *o) {
+    stub_free_work(&o->w);
+    if (o->own_p) free(o->p);
+    free(o);
+}
+
+static void *worker(void *arg) {
+    stream *s = arg;
+    pthread_mutex_lock(&s->mu);
+    for (;;) {
+        while (!s->head && !s->stopping) pthread_cond_wait(&s->changed, &s->mu);
+        op *o = s->head;
+        if (!o) break;
+        s->head = o->next;
+        if (!s->head) s->tail = &s->head;
+        bool skip = s->error != CUDA_SUCCESS;
+        pthread_mutex_unlock(&s->mu);
+        CUresult rc = skip ? CUDA_SUCCESS : o->run(s, o);
+        free_op(o);
+        pthread_mutex_lock(&s->mu);
+        if (rc != CUDA_SUCCESS && s->error == CUDA_SUCCESS) s->error = rc;
+        s->queued--;
+        pthread_cond_broadcast(&s->changed);
+    }
+    pthread_mutex_unlock(&s->mu);
+    return NULL;
+}
+
+op *stub_op(CUresult (*run)(stream *, op *)) {
+    op *o = calloc(1, sizeof *o);
+    if (!o) abort(); /* a test double may */
+    o->run = run;
+    o->w.type = CU_GRAPH_NODE_TYPE_EMPTY;
+    return o;
+}
+
+static CUresult enqueue(stream *s, op *o) {
+    unsigned limit = (unsigned)stub_env_bytes("STUB_QUEUE_DEPTH", 1024);
+    pthread_mutex_lock(&s->mu);
+    if (!s->started) {
+        pthread_attr_t attr;
+        pthread_attr_init(&attr);
+        pthread_attr_setstacksize(&attr, 256 << 10);
+        s->started = !pthread_create(&s->thread, &attr, worker, s);
+        pthread_attr_destroy(&attr);
+        if (!s->started) abort();
+    }
+    while (s->queued >= limit) pthread_cond_wait(&s->changed, &s->mu); /* as the driver does when its queue is full */
+    CUresult rc = s->error;
+    if (rc == CUDA_SUCCESS) {
+        *s->tail = o;
+        s->tail = &o->next;
+        s->queued++;
+        pthread_cond_broadcast(&s->changed);
+    }
+    pthread_mutex_unlock(&s->mu);
+    if (rc != CUDA_SUCCESS) free_op(o);
+    return rc;
+}
+
+CUresult stub_enqueue(stream *s, op *o) {
+    if (s->capture) {
+        s->capture_invalid = true;
+        free_op(o);
+        return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    }
+    return enqueue(s, o);
+}
+
+static CUresult run_work_op(stream *s, op *o) { return stub_run_work(s, &o->w); }
+
+CUresult stub_submit(stream *s, const work *w) {
+    if (s->capture) return stub_graph_append(s->capture, w);
+    op *o = stub_op(run_work_op);
+    if (!stub_copy_work(&o->w, w)) {
+        free_op(o);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    return enqueue(s, o);
+}
+
+CUresult stub_wait_idle(stream *s) {
+    pthread_mutex_lock(&s->mu);
+    while (s->queued) pthread_cond_wait(&s->changed, &s->mu);
+    CUresult rc = s->error;
+    pthread_mutex_unlock(&s->mu);
+    return rc;
+}
+
+/* ---- streams ---- */
+
+CUresult cuStreamCreateWithPriority(CUstream *out, unsigned flags, int priority) {
+    READY();
+    stream *s = stream_new();
+    if (!s) return CUDA_ERROR_OUT_OF_MEMORY;
+    s->flags = flags;
+    s->priority = priority;
+    *out = (CUstream)s;
+    return CUDA_SUCCESS;
+}
+CUresult cuStreamCreate(CUstream *out, unsigned flags) { return cuStreamCreateWithPriority(out, flags, 0); }
+
+CUresult cuStreamDestroy_v2(CUstream h) {
+    READY();
+    stream *s = (stream *)h;
+    if ((uintptr_t)h <= 2 || s->magic != STREAM_MAGIC) return CUDA_ERROR_INVALID_HANDLE;
+    pthread_mutex_lock(&list_mu);
+    for (stream **at = &streams; *at; at = &(*at)->next) {
+        if (*at != s) continue;
+        *at = s->next;
+        break;
+    }
+    pthread_mutex_unlock(&list_mu);
+    s->magic = 0;
+    /* What is queued still runs; unlike the driver, this waits for it. */
+    if (s->started) {
+        pthread_mutex_lock(&s->mu);
+        s->stopping = true;
+        pthread_cond_broadcast(&s->changed);
+        pthread_mutex_unlock(&s->mu);
+        pthread_join(s->thread, NULL);
+    }
+    free(s);
+    return CUDA_SUCCESS;
+}
+CUresult cuStreamDestroy(CUstream h) { return cuStreamDestroy_v2(h); }
+
+static CUresult synchronize(CUstream h, int ptsz) {
+    READY();
+    stream *s = stub_stream(h, ptsz);
+    if (!s) return CUDA_ERROR_INVALID_HANDLE;
+    if (s->capture) {
+        s->capture_invalid = true;
+        return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    }
+    return stub_wait_idle(s);
+}
+CUresult cuStreamSynchronize(CUstream s) { return synchronize(s, 0); }
+CUresult cuStreamSynchronize_ptsz(CUstream s) { return synchronize(s, 1); }
+
+static CUresult query(CUstream h, int ptsz) {
+    READY();
+    stream *s = stub_stream(h, ptsz);
+    if (!s) return CUDA_ERROR_INVALID_HANDLE;
+    pthread_mutex_lock(&s->mu);
+    CUresult rc = s->error ? s->error : s->queued ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS;
+    pthread_mutex_unlock(&s->mu);
+    return rc;
+}
+CUresult cuStreamQuery(CUstream s) { return query(s, 0); }
+CUresult cuStreamQuery_ptsz(CUstream s) { return query(s, 1); }
+
+CUresult cuStreamGetPriority(CUstream h, int *priority) {
+    READY();
+    stream *s = stub_stream(h, 0);
+    if (!s) return CUDA_ERROR_INVALID_HANDLE;
+    *priority = s->priority;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuStreamGetFlags(CUstream h, unsigned *flags) {
+    READY();
+    stream *s = stub_stream(h, 0);
+    if (!s) return CUDA_ERROR_INVALID_HANDLE;
+    *flags = s->flags;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuStreamGetId(CUstream h, unsigned long long *id) {
+    READY();
+    stream *s = stub_stream(h, 0);
+    if (!s) return CUDA_ERROR_INVALID_HANDLE;
+    *id = s->id;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuCtxSynchronize(void) {
+    READY();
+    CUresult rc = CUDA_SUCCESS;
+    pthread_mutex_lock(&list_mu);
+    for (stream *s = streams; s; s = s->next) {
+        pthread_mutex_unlock(&list_mu); /* a worker's host function may create a stream */
+        CUresult one = stub_wait_idle(s);
+        pthread_mutex_lock(&list_mu);
+        if (rc == CUDA_SUCCESS) rc = one;
+    }
+    pthread_mutex_unlock(&list_mu);
+    return rc;
+}
+
+/* ---- memory operations ---- */
+
+static bool satisfied(uint64_t now, uint64_t value, unsigned flags, bool wide) {
+    switch (flags & 3) {
+    case CU_STREAM_WAIT_VALUE_GEQ: return wide ? (int64_t)(now - value) >= 0 : (int32_t)((uint32_t)now - (uint32_t)value) >= 0;
+    case CU_STREAM_WAIT_VALUE_EQ: return now == value;
+    case CU_STREAM_WAIT_VALUE_AND: return (now & value) != 0;
+    default: return (wide ? ~(now | value) : (uint32_t) ~(uint32_t)(now | value)) != 0;
+    }
+}
+
+static uint64_t load(uint64_t p, bool wide) {
+    return wide ? __atomic_load_n((uint64_t *)(uintptr_t)p, __ATOMIC_ACQUIRE) : __atomic_load_n((uint32_t *)(uintptr_t)p, __ATOMIC_ACQUIRE);
+}
+
+/* a: address, b: value, c: flags, d: 64 bits wide */
+static CUresult run_wait(stream *s, op *o) {
+    (void)s;
+    for (unsigned spins = 0; !satisfied(load(o->a, o->d), o->b, (unsigned)o->c, o->d); spins++) {
+        struct timespec pause = {.tv_nsec = spins < 50 ? 1000 : 50000};
+        nanosleep(&pause, NULL);
+    }
+    return CUDA_SUCCESS;
+}
+
+static CUresult run_write(stream *s, op *o) {
+    (void)s;
+    if (o->d)
+        __atomic_store_n((uint64_t *)(uintptr_t)o->a, o->b, __ATOMIC_RELEASE);
+    else
+        __atomic_store_n((uint32_t *)(uintptr_t)o->a, (uint32_t)o->b, __ATOMIC_RELEASE);
+    return CUDA_SUCCESS;
+}
+
+static CUresult memop(CUresult (*run)(stream *, op *), CUstream h, CUdeviceptr p, uint64_t value, unsigned flags, bool wide, int ptsz) {
+    READY();
+    stream *s = stub_stream(h, ptsz);
+    if (!s) return CUDA_ERROR_INVALID_HANDLE;
+    if (!p || p % (wide ? 8 : 4)) return CUDA_ERROR_INVALID_VALUE;
+    if (run == run_wait && stub_should_fail("cuStreamWaitValue32")) return CUDA_ERROR_NOT_SUPPORTED;
+    COUNT(run == run_wait ? N_WAITS : N_WRITES, 1);
+    op *o = stub_op(run);
+    o->a = p, o->b = value, o->c = flags, o->d = wide;
+    return stub_enqueue(s, o);
+}
+
+#define MEMOP(name, run, type, wide)                                                                                            \
+    CUresult name(CUstream s, CUdeviceptr p, type v, unsigned flags) { return memop(run, s, p, v, flags, wide, 0); }            \
+    CUresult name##_ptsz(CUstream s, CUdeviceptr p, type v, unsigned flags) { return memop(run, s, p, v, flags, wide, 1); }
+MEMOP(cuStreamWaitValue32, run_wait, uint32_t, false)
+MEMOP(cuStreamWaitValue32_v2, run_wait, uint32_t, false)
+MEMOP(cuStreamWriteValue32, run_write, uint32_t, false)
+MEMOP(cuStreamWriteValue32_v2, run_write, uint32_t, false)
+MEMOP(cuStreamWaitValue64, run_wait, uint64_t, true)
+MEMOP(cuStreamWaitValue64_v2, run_wait, uint64_t, true)
+MEMOP(cuStreamWriteValue64, run_write, uint64_t, true)
+MEMOP(cuStreamWriteValue64_v2, run_write, uint64_t, true)
+
+/* ---- events ---- */
+
+/* Counted by whoever may still look at it: the user, queued records and waits. */
+typedef struct event {
+    pthread_mutex_t mu;
+    pthread_cond_t changed;
+    uint64_t recorded, completed; /* numbers of records */
+    struct timespec when;
+    CUgraph captured; /* recorded in a capture: a wait joins it */
+    unsigned refs;
+} event;
+
+static void event_unref(event *e) {
+    pthread_mutex_lock(&e->mu);
+    bool last = --e->refs == 0;
+    pthread_mutex_unlock(&e->mu);
+    if (last) free(e);
+}
+
+CUresult cuEventCreate(CUevent *out, unsigned flags) {
+    READY();
+    (void)flags;
+    event *e = calloc(1, sizeof *e);
+    if (!e) return CUDA_ERROR_OUT_OF_MEMORY;
+    pthread_mutex_init(&e->mu, NULL);
+    pthread_cond_init(&e->changed, NULL);
+    e->refs = 1;
+    *out = (CUevent)e;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuEventDestroy_v2(CUevent h) {
+    READY();
+    event_unref((event *)h);
+    return CUDA_SUCCESS;
+}
+
+/* p: event, a: number of the record */
+static CUresult run_record(stream *s, op *o) {
+    (void)s;
+    event *e = o->p;
+    pthread_mutex_lock(&e->mu);
+    if (e->completed < o->a) e->completed = o->a;
+    clock_gettime(CLOCK_MONOTONIC, &e->when);
+    pthread_cond_broadcast(&e->changed);
+    pthread_mutex_unlock(&e->mu);
+    event_unref(e);
+    return CUDA_SUCCESS;
+}
+
+static CUresult run_wait_event(stream *s, op *o) {
+    (void)s;
+    event *e = o->p;
+    pthread_mutex_lock(&e->mu);
+    while (e->completed < o->a) pthread_cond_wait(&e->changed, &e->mu);
+    pthread_mutex_unlock(&e->mu);
+    event_unref(e);
+    return CUDA_SUCCESS;
+}
+
+static CUresult record(CUevent h, CUstream hs, int ptsz) {
+    READY();
+    event *e = (event *)h;
+    stream *s = stub_stream(hs, ptsz);
+    if (!s || !e) return CUDA_ERROR_INVALID_HANDLE;
+    pthread_mutex_lock(&e->mu);
+    e->captured = s->capture;
+    op *o = NULL;
+    if (!s->capture) {
+        o = stub_op(run_record);
+        o->p = e;
+        o->a = ++e->recorded;
+        e->refs++;
+    }
+    pthread_mutex_unlock(&e->mu);
+    return o ? stub_enqueue(s, o) : CUDA_SUCCESS;
+}
+CUresult cuEventRecord(CUevent e, CUstream s) { return record(e, s, 0); }
+CUresult cuEventRecord_ptsz(CUevent e, CUstream s) { return record(e, s, 1); }
+
+static CUresult wait_event(CUstream hs, CUevent h, int ptsz) {
+    READY();
+    event *e = (event *)h;
+    stream *s = stub_stream(hs, ptsz);
+    if (!s || !e) return CUDA_ERROR_INVALID_HANDLE;
+    pthread_mutex_lock(&e->mu);
+    CUgraph joins = e->captured;
+    op *o = NULL;
+    if (joins && !s->capture) s->capture = joins;
+    if (!joins && e->recorded > e->completed) {
+        o = stub_op(run_wait_event);
+        o->p = e;
+        o->a = e->recorded;
+        e->refs++;
+    }
+    pthread_mutex_unlock(&e->mu);
+    return o ? stub_enqueue(s, o) : CUDA_SUCCESS;
+}
+CUresult cuStreamWaitEvent(CUstream s, CUevent e, unsigned flags) { return (void)flags, wait_event(s, e, 0); }
+CUresult cuStreamWaitEvent_ptsz(CUstream s, CUevent e, unsigned flags) { return (void)flags, wait_event(s, e, 1); }
+
+CUresult cuEventQuery(CUevent h) {
+    READY();
+    event *e = (event *)h;
+    pthread_mutex_lock(&e->mu);
+    bool done = e->completed >= e->recorded;
+    pthread_mutex_unlock(&e->mu);
+    return done ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
+}
+
+CUresult cuEventSynchronize(CUevent h) {
+    READY();
+    event *e = (event *)h;
+    pthread_mutex_lock(&e->mu);
+    while (e->completed < e->recorded) pthread_cond_wait(&e->changed, &e->mu);
+    pthread_mutex_unlock(&e->mu);
+    return CUDA_SUCCESS;
+}
+
+CUresult cuEventElapsedTime(float *ms, CUevent from, CUevent to) {
+    READY();
+    event *a = (event *)from, *b = (event *)to;
+    if (cuEventQuery(from) || cuEventQuery(to)) return CUDA_ERROR_NOT_READY;
+    *ms = (float)(b->when.tv_sec - a->when.tv_sec) * 1e3f + (float)(b->when.tv_nsec - a->when.tv_nsec) * 1e-6f;
+    return CUDA_SUCCESS;
+}
+
+/* ---- captures ---- */
+
+static CUresult begin_capture(CUstream h, CUgraph into, int ptsz) {
+    READY();
+    stream *s = stub_stream(h, ptsz);
+    if (!s) return CUDA_ERROR_INVALID_HANDLE;
+    if ((!h || h == CU_STREAM_LEGACY) && !ptsz) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    if (s->capture) return CUDA_ERROR_ILLEGAL_STATE;
+    s->capture_invalid = false;
+    s->capture_origin = true;
+    s->capture = into ? into : stub_graph_new();
+    return s->capture ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+CUresult cuStreamBeginCapture(CUstream s) { return begin_capture(s, NULL, 0); }
+CUresult cuStreamBeginCapture_ptsz(CUstream s) { return begin_capture(s, NULL, 1); }
+CUresult cuStreamBeginCapture_v2(CUstream s, int mode) { return (void)mode, begin_capture(s, NULL, 0); }
+CUresult cuStreamBeginCapture_v2_ptsz(CUstream s, int mode) { return (void)mode, begin_capture(s, NULL, 1); }
+CUresult cuStreamBeginCaptureToGraph(CUstream s, CUgraph g, const CUgraphNode *d, const void *e, size_t n, int mode) { return (void)d, (void)e, (void)n, (void)mode, begin_capture(s, g, 0); }
+CUresult cuStreamBeginCaptureToGraph_ptsz(CUstream s, CUgraph g, const CUgraphNode *d, const void *e, size_t n, int mode) { return (void)d, (void)e, (void)n, (void)mode, begin_capture(s, g, 1); }
+
+static CUresult end_capture(CUstream h, CUgraph *out, int ptsz) {
+    READY();
+    stream *s = stub_stream(h, ptsz);
+    if (!s) return CUDA_ERROR_INVALID_HANDLE;
+    if (!s->capture || !s->capture_origin) return CUDA_ERROR_ILLEGAL_STATE;
+    CUgraph g = s->capture;
+    bool invalid = false;
+    pthread_mutex_lock(&list_mu);
+    for (stream *t = streams; t; t = t->next) { /* those that joined leave too */
+        if (t->capture != g) continue;
+        invalid |= t->capture_invalid;
+        t->capture = NULL;
+        t->capture_invalid = t->capture_origin = false;
+    }
+    pthread_mutex_unlock(&list_mu);
+    *out = invalid ? NULL : g;
+    return invalid ? CUDA_ERROR_STREAM_CAPTURE_INVALIDATED : CUDA_SUCCESS;
+}
+CUresult cuStreamEndCapture(CUstream s, CUgraph *g) { return end_capture(s, g, 0); }
+CUresult cuStreamEndCapture_ptsz(CUstream s, CUgraph *g) { return end_capture(s, g, 1); }
+
+static CUresult is_capturing(CUstream h, int *status, int ptsz) {
+    READY();
+    stream *s = stub_stream(h, ptsz);
+    if (!s) return CUDA_ERROR_INVALID_HANDLE;
+    *status = !s->capture ? CU_STREAM_CAPTURE_STATUS_NONE : s->capture_invalid ? CU_STREAM_CAPTURE_STATUS_INVALIDATED : CU_STREAM_CAPTURE_STATUS_ACTIVE;
+    return CUDA_SUCCESS;
+}
+CUresult cuStreamIsCapturing(CUstream s, int *status) { return is_capturing(s, status, 0); }
+CUresult cuStreamIsCapturing_ptsz(CUstream s, int *status) { return is_capturing(s, status, 1); }
+CUresult cuThreadExchangeStreamCaptureMode(int *mode) {
+    static __thread int mine;
+    int old = mine;
+    mine = *mode;
+    *mode = old;
+    return CUDA_SUCCESS;
+}

@@ -1,0 +1,76 @@
+/*
+ * A test double of the CUDA driver: libcuda.so.1 without a GPU, behind the real
+ * C ABI. It exists so that the hook and the engine can be run end to end, under
+ * real LD_PRELOAD, on a machine that has no card. It is not a performance model
+ * (cuda/sim is) and runs no device code.
+ *
+ * What is real: streams are worker threads, so waits, writes, events and the
+ * order of work behave as on a device; kernels are C functions that really read
+ * and write memory, so that a wrong move shows in the results; managed memory
+ * has residency in 2 MiB blocks with faults, eviction in order of arrival, a
+ * capacity, and discard that really destroys the contents.
+ *
+ * What is not: the legacy default stream is just one more stream; CPU accesses
+ * are not seen (managed blocks stay where they were); copies do not move managed
+ * blocks; graphs run their nodes in order of creation; there is one device.
+ *
+ * Environment, read at the first call:
+ *   STUB_TOTAL_BYTES   device memory (default 8 GiB)
+ *   STUB_FAIL          name[:n][,name...]: the n-th call (default: every call) of
+ *                      cuMemAlloc, cuMemAllocManaged, cuMemHostAlloc, cuMemCreate or
+ *                      cuStreamWaitValue32 fails
+ *   STUB_CONCURRENT_MANAGED=0   as under WSL
+ *   STUB_QUEUE_DEPTH   operations a stream holds before a call blocks (default 1024)
+ *
+ * The build variable STUB_VERSION (default 13000) is the CUDA version it
+ * implements: functions introduced later are not exported and not found.
+ */
+#ifndef PENSTOCK_STUB_H
+#define PENSTOCK_STUB_H
+#include <stddef.h>
+#include <stdint.h>
+
+#define STUB_BLOCK (2ul << 20)
+
+/* Bytes of [p, p+n) that are on the device: whole for plain device memory, by block for managed memory. */
+uint64_t stub_resident_bytes(uint64_t p, size_t n);
+
+/* A counter by name, 0 when unknown. launches, graph_launches, faults (blocks),
+ * h2d_bytes, d2h_bytes (moved by faults, prefetch, eviction), evictions (blocks),
+ * prefetches (calls), discards (calls), wait_values, write_values, copies,
+ * illegal (touches of unmapped memory), param_queries, live_allocations, queued. */
+uint64_t stub_count(const char *name);
+void stub_reset_counts(void);
+
+/* A kernel launch as its C function sees it. */
+typedef struct stub_launch {
+    unsigned grid[3], block[3];
+    int cooperative;
+    unsigned nparams;
+    const unsigned char *params; /* the parameter buffer */
+    const size_t *offsets;
+    void *user;
+} stub_launch;
+/* The value of parameter i. */
+#define STUB_PARAM(l, type, i) (*(const type *)((l)->params + (l)->offsets[i]))
+
+typedef void (*stub_kernel_fn)(const stub_launch *);
+
+/* For kernel functions: makes memory accessible to the device as a kernel's
+ * access would, faulting managed blocks in. 0, or -1 when the address is not
+ * mapped; the stream then fails with CUDA_ERROR_ILLEGAL_ADDRESS. */
+int stub_touch(uint64_t p, size_t n);
+
+/* Adds a kernel that every module has. sizes has nparams entries; each parameter
+ * is aligned to the largest power of two that divides its size, at most 8. */
+void stub_register_kernel(const char *name, stub_kernel_fn fn, void *user, unsigned nparams, const size_t *sizes);
+
+/* The builtin kernels, by name and parameters:
+ *   empty()
+ *   touch_add(u32 *p, u64 n, u32 inc)           p[i] += inc
+ *   vec_add(u32 *dst, u32 *a, u32 *b, u64 n)    dst[i] = a[i] + b[i]
+ *   multi_add(struct {u32 count, inc; u32 *p[48]; u64 n[48]}) as touch_add for each; a by-value struct of pointers
+ *   opaque_add(u32 *p, u64 n, u32 inc)          touch_add whose parameter layout the driver does not tell
+ *   spin(u64 microseconds)
+ */
+#endif
