@@ -82,3 +82,22 @@ def _imported() -> None:
     except PenstockError as e:
         print(f"penstock: {e}", file=sys.stderr)
         raise SystemExit(2) from None
+    _report_failed_start()
+
+
+def _report_failed_start() -> None:
+    """A bad budget, a driver that is too old: the engine finds out at the first
+    allocation, deep in the program, whose stack has nothing to do with it. When
+    the program does not handle the error, it becomes one line and status 2.
+    """
+    from . import _runtime
+
+    previous = sys.excepthook
+
+    def hook(kind: Any, error: Any, trace: Any) -> None:
+        if isinstance(error, RuntimeError) and str(error).startswith("penstock: ") and not _runtime.has_run():
+            print(error, file=sys.stderr)
+            raise SystemExit(2)
+        previous(kind, error, trace)
+
+    sys.excepthook = hook

@@ -100,6 +100,11 @@ def is_enabled() -> bool:
     return _native is not None
 
 
+def has_run() -> bool:
+    """Whether the engine has started in this process."""
+    return _native is not None and _native.device() is not None
+
+
 def stats() -> dict[str, Any]:
     """What the engine has counted: bytes allocated, resident and moved, faults, stalls and more.
 

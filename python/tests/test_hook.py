@@ -121,3 +121,24 @@ def test_python_child_is_enabled_too(sandbox):
         env=sandbox.environment(active=True),
     )
     assert (r.code, r.out) == (0, "True\n"), r.err
+
+
+def test_a_failed_start_is_one_line_and_status_2(sandbox):
+    program = """
+import atexit, torch
+atexit.register(print, "exit handlers run")
+torch.cuda._lazy_init()
+def deep():
+    raise RuntimeError({text!r})  # as the shim's exception arrives; ctypes cannot carry one
+deep()
+"""
+    r = sandbox.run(program.format(text="penstock: the budget is above the card's memory"), env=sandbox.environment(active=True))
+    assert (r.code, r.out, r.err) == (2, "exit handlers run\n", "penstock: the budget is above the card's memory\n")
+    r = sandbox.run(program.format(text="something else"), env=sandbox.environment(active=True))
+    assert r.code == 1 and "Traceback" in r.err
+    # Once the engine runs, an error is the program's and keeps its stack.
+    r = sandbox.run(
+        program.format(text="penstock: cannot do this").replace("def deep", "torch._C.current.alloc(10, 0, None)\ndef deep"),
+        env=sandbox.environment(active=True),
+    )
+    assert r.code == 1 and "Traceback" in r.err

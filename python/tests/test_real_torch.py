@@ -37,12 +37,12 @@ def cudart(tmp_path_factory: pytest.TempPathFactory, compiler: str) -> Path:
 
 @pytest.fixture
 def run(sandbox, cudart):
-    def go(body: str, active: bool = False, **extra: str):
+    def go(body: str, active: bool = False, code: int = 0, **extra: str):
         env = sandbox.environment(fake_torch=False, active=active, **extra)
         env["LD_PRELOAD"] += f":{cudart}"
         del env["PYTHONWARNINGS"]
         r = sandbox.run(PRELUDE + body, env=env, timeout=180)
-        assert r.code == 0, r.err
+        assert r.code == code, r.err
         return r
 
     return go
@@ -138,6 +138,11 @@ else:
 """,
         FAKE_INIT_ERROR="no driver; install it",
     )
+
+
+def test_engine_error_under_run_is_one_line(run):
+    r = run("def deep(): alloc(10)\ndeep()", active=True, code=2, FAKE_INIT_ERROR="no driver; install it")
+    assert r.err == "penstock: no driver; install it\n" and r.calls() == ["init 0"]
 
 
 def test_graph_pools(run):
