@@ -8,7 +8,7 @@ const (
 	TypeBytes  Type = "size"   // see ParseBytes
 	TypeChoice Type = "choice" // one of Choices
 	TypeFile   Type = "file"
-	TypeFiles  Type = "files" // separated by commas, or the flag given again
+	TypeFiles  Type = "files" // the flag given again
 	TypeFolder Type = "folder"
 	TypeBool   Type = "yes/no" // 1 or 0 in a variable
 	TypeNumber Type = "number"

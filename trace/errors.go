@@ -38,7 +38,11 @@ func (e *DamageError) Error() string {
 	} else {
 		fmt.Fprintf(&b, "%s at byte %d", state, e.Offset)
 	}
-	fmt.Fprintf(&b, ": %s; %d events before it are intact: copy or record it again, or accept the intact part", e.Problem, e.Events)
+	if e.Events == 0 {
+		fmt.Fprintf(&b, ": %s; nothing before it can be used: copy or record it again", e.Problem)
+	} else {
+		fmt.Fprintf(&b, ": %s; %d events before it are intact: copy or record it again, or accept the intact part", e.Problem, e.Events)
+	}
 	return b.String()
 }
 

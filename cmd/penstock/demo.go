@@ -1,0 +1,69 @@
+package main
+
+import (
+	"fmt"
+	"path/filepath"
+
+	"github.com/spf13/cobra"
+
+	"github.com/penstock-gpu/penstock/cuda/sim"
+	"github.com/penstock-gpu/penstock/options"
+	"github.com/penstock-gpu/penstock/replay"
+)
+
+// The demo's card and ratios.
+const demoProfile = "h200"
+
+var demoRatios = []float64{1.25, 1.5, 2, 3}
+
+// newDemoCommand is `penstock demo`.
+func newDemoCommand() *cobra.Command {
+	var html string
+	cmd := &cobra.Command{
+		Use:   "demo",
+		Short: "See it work on a simulated GPU: a table here, plots in a page",
+		Long: `Replay the trace that comes with Penstock (GPT-2 medium, recorded on an H200) under
+all policies, with 1.25 to 3 times less memory than it needs. No GPU and no
+network is used: every number is simulated.`,
+		Args: noArguments,
+		RunE: func(cmd *cobra.Command, _ []string) error { return runDemo(cmd, html) },
+	}
+	textFlag(cmd, &html, "html")
+	return cmd
+}
+
+func runDemo(cmd *cobra.Command, html string) error {
+	if err := checkPage(html); err != nil {
+		return err
+	}
+	profile, err := sim.ProfileByName(demoProfile)
+	if err != nil {
+		return internalf("%w", err)
+	}
+	in, err := shippedInput()
+	if err != nil {
+		return err
+	}
+	var jobs []job
+	for _, ratio := range demoRatios {
+		jobs = append(jobs, combinations(in, ratio, replay.Policies(), knownEngines, profile, true)...)
+	}
+	out, notes := cmd.OutOrStdout(), cmd.ErrOrStderr()
+	fmt.Fprintf(out, "Replaying %s (GPT-2 medium, recorded on an H200; %s at its peak) on a simulated %s.\n", in.Name, options.FormatBytes(in.peakBytes), profile.DeviceName)
+	results, err := runJobs(cmd.Context(), jobs, newProgress(notes, len(jobs)))
+	if err != nil {
+		return err
+	}
+	if err := writeTable(out, benchRows(jobs, results)); err != nil {
+		return err
+	}
+	if err := writePage(html, "Penstock demo", results); err != nil {
+		return err
+	}
+	shown := html
+	if abs, err := filepath.Abs(html); err == nil {
+		shown = abs
+	}
+	_, err = fmt.Fprintf(out, "\nPlots of residency, traffic and stalls: open %s in a browser.\n", shown)
+	return err
+}

@@ -1,0 +1,140 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/spf13/cobra"
+
+	"github.com/penstock-gpu/penstock/options"
+	"github.com/penstock-gpu/penstock/replay"
+)
+
+// simulateFlags are the flags as given.
+type simulateFlags struct {
+	trace, ratio, budget, policy, engine, gpu string
+	json, acceptDamaged                       bool
+}
+
+// newSimulateCommand is `penstock simulate`.
+func newSimulateCommand() *cobra.Command {
+	var f simulateFlags
+	cmd := &cobra.Command{
+		Use:   "simulate --trace FILE (--ratio R | --budget B)",
+		Short: "Replay a trace on a simulated GPU with less memory",
+		Long: `Replay a recorded run on a simulated GPU, in virtual time, as if the card had only
+the given memory, and report its last full iteration. Nothing is measured: every
+number is simulated.`,
+		Example: `  penstock simulate --trace run.pstrace --ratio 2
+  penstock simulate --trace gpt2l.tsv.gz --budget 24GiB --policy oracle --engine explicit --json`,
+		Args: noArguments,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			j, err := f.job(cmd)
+			if err != nil {
+				return err
+			}
+			results, err := runJobs(cmd.Context(), []job{j}, quietProgress(cmd.ErrOrStderr(), 1))
+			if err != nil {
+				return err
+			}
+			if f.json {
+				return writeJSON(cmd.OutOrStdout(), results[0])
+			}
+			return writeSimulation(cmd.OutOrStdout(), results[0])
+		},
+	}
+	textFlag(cmd, &f.trace, "trace")
+	textFlag(cmd, &f.ratio, "ratio")
+	textFlag(cmd, &f.budget, "budget")
+	textFlag(cmd, &f.policy, "policy")
+	textFlag(cmd, &f.engine, "engine")
+	textFlag(cmd, &f.gpu, "gpu")
+	boolFlag(cmd, &f.json, "json")
+	boolFlag(cmd, &f.acceptDamaged, "accept-damaged")
+	return cmd
+}
+
+// job checks the flags, cheap ones first, and the trace against them.
+func (f *simulateFlags) job(cmd *cobra.Command) (job, error) {
+	var j job
+	var err error
+	o := &j.options
+	if o.Policy, err = parsePolicy(f.policy); err != nil {
+		return j, err
+	}
+	if o.Engine, err = parseEngine(f.engine); err != nil {
+		return j, err
+	}
+	if o.Engine == replay.EngineExplicit && o.Policy != replay.PolicyOracle {
+		return j, fmt.Errorf("the explicit engine is simulated for the oracle only: use --policy oracle, or --engine managed with %s", o.Policy)
+	}
+	if o.Profile, err = parseProfile(f.gpu); err != nil {
+		return j, err
+	}
+	ratioGiven, budgetGiven := cmd.Flags().Changed("ratio"), cmd.Flags().Changed("budget")
+	switch {
+	case ratioGiven && budgetGiven:
+		return j, errors.New("--ratio and --budget both say how much memory there is: give one of them")
+	case ratioGiven:
+		if o.Ratio, err = parseRatio(f.ratio); err != nil {
+			return j, err
+		}
+	case budgetGiven:
+		if o.BudgetBytes, err = options.ParseBytes(f.budget); err != nil {
+			return j, fmt.Errorf("--budget: %w", err)
+		}
+		if o.BudgetBytes == 0 {
+			return j, errors.New("--budget: nothing runs in 0 bytes: give more, such as 24GiB")
+		}
+		if o.BudgetBytes > o.Profile.MemoryBytes {
+			return j, fmt.Errorf("--budget: %s is above the memory of %s, %s: give at most that", sizeText(o.BudgetBytes), o.Profile.Name, sizeText(o.Profile.MemoryBytes))
+		}
+	default:
+		return j, errors.New("how much memory is there? give --ratio (such as 2) or --budget (such as 24GiB)")
+	}
+	if f.trace == "" {
+		return j, errors.New("no trace to replay: give --trace FILE, or see `penstock demo`")
+	}
+	if j.in, err = loadInput(f.trace, f.acceptDamaged, cmd.ErrOrStderr()); err != nil {
+		return j, err
+	}
+	budget := o.BudgetBytes
+	if budget == 0 {
+		budget = j.in.budgetAt(o.Ratio)
+	} else {
+		o.Ratio = float64(j.in.peakBytes) / float64(budget)
+	}
+	return j, j.in.fits(budget)
+}
+
+func writeJSON(w io.Writer, v any) error {
+	e := json.NewEncoder(w)
+	e.SetIndent("", "  ")
+	return e.Encode(v)
+}
+
+// writeSimulation prints one result for people.
+func writeSimulation(w io.Writer, r replay.Result) error {
+	hits := "this policy does not predict"
+	if predicts(r.Policy) {
+		hits = fmt.Sprintf("%.1f %%", 100*r.PredictionHitRate)
+	}
+	_, err := fmt.Fprintf(w, `%s under %s on %s (%s engine), last full iteration, simulated: no GPU was used
+  budget               %s of %s peak live (%.2fx)
+  iteration            %.3f s: %.3f s computing, %.3f s stalled
+  moved to the device  %s
+  moved to the host    %s
+  faults               %d
+  prediction hit rate  %s
+`, r.Trace, r.Policy, r.GPU, r.Engine, options.FormatBytes(r.BudgetBytes), options.FormatBytes(r.PeakLiveBytes),
+		float64(r.PeakLiveBytes)/float64(r.BudgetBytes), r.IterationSeconds, r.ComputeSeconds, r.StallSeconds,
+		options.FormatBytes(r.H2DBytes), options.FormatBytes(r.D2HBytes), r.Faults, hits)
+	return err
+}
+
+// predicts says whether a policy's hit rate means anything.
+func predicts(policy string) bool {
+	return policy == replay.PolicyDeepUM || policy == replay.PolicyPenstock
+}

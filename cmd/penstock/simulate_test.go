@@ -1,0 +1,160 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/penstock-gpu/penstock/replay"
+	"github.com/penstock-gpu/penstock/testdata"
+	"github.com/penstock-gpu/penstock/trace"
+)
+
+func TestSimulateBadInput(t *testing.T) {
+	fakeReplays(t, func(context.Context, *trace.Trace, replay.Options) (replay.Result, error) {
+		t.Error("bad input reached the simulation")
+		return replay.Result{}, nil
+	})
+	path := shipped(t)
+	dir := t.TempDir()
+	write := func(name string, data []byte) string {
+		p := filepath.Join(dir, name)
+		if err := os.WriteFile(p, data, 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return p
+	}
+	truncated := write("cut.tsv.gz", testdata.GPT2M[:len(testdata.GPT2M)/2])
+	corrupt := append([]byte(nil), testdata.GPT2M...)
+	corrupt[len(corrupt)/3] ^= 0xff
+	tr, err := trace.Parse(testdata.GPT2MName, testdata.GPT2M)
+	if err != nil {
+		t.Fatal(err)
+	}
+	recording := filepath.Join(dir, "whole.pstrace")
+	if err := tr.WriteFile(recording); err != nil {
+		t.Fatal(err)
+	}
+	recorded, err := os.ReadFile(recording)
+	if err != nil {
+		t.Fatal(err)
+	}
+	small := traceFile(t, "small.tsv", smallLog)
+	for _, c := range []struct {
+		name  string
+		args  []string
+		wants []string
+	}{
+		{"policy", []string{"--trace", path, "--ratio", "2", "--policy", "magic"}, []string{`unknown policy "magic"`, "naive, lru, deepum, penstock, oracle"}},
+		{"engine", []string{"--trace", path, "--ratio", "2", "--engine", "steam"}, []string{`unknown engine "steam"`, "managed, explicit"}},
+		{"explicit", []string{"--trace", path, "--ratio", "2", "--engine", "explicit"}, []string{"oracle only", "--engine managed"}},
+		{"gpu", []string{"--trace", path, "--ratio", "2", "--gpu", "abacus"}, []string{`"abacus"`, "h200"}},
+		{"ratio 0", []string{"--trace", path, "--ratio", "0"}, []string{"ratio 0 is impossible", "at least 1"}},
+		{"ratio negative", []string{"--trace", path, "--ratio", "-2"}, []string{"ratio -2 is impossible"}},
+		{"ratio below 1", []string{"--trace", path, "--ratio", "0.99"}, []string{"ratio 0.99 is impossible"}},
+		{"ratio NaN", []string{"--trace", path, "--ratio", "NaN"}, []string{"ratio NaN is impossible"}},
+		{"ratio Inf", []string{"--trace", path, "--ratio", "Inf"}, []string{"ratio Inf is impossible"}},
+		{"ratio overflow", []string{"--trace", path, "--ratio", "1e999"}, []string{"ratio 1e999 is impossible"}},
+		{"ratio text", []string{"--trace", path, "--ratio", "half"}, []string{`"half" is not a number`}},
+		{"ratio huge", []string{"--trace", path, "--ratio", "1e300"}, []string{"kernel", "bytes"}},
+		{"both", []string{"--trace", path, "--ratio", "2", "--budget", "3GiB"}, []string{"give one of them"}},
+		{"neither", []string{"--trace", path}, []string{"--ratio", "--budget"}},
+		{"budget text", []string{"--trace", path, "--budget", "lots"}, []string{`--budget: "lots" is not a size`}},
+		{"budget negative", []string{"--trace", path, "--budget", "-3GiB"}, []string{"negative"}},
+		{"budget zero", []string{"--trace", path, "--budget", "0"}, []string{"0 bytes"}},
+		{"budget above the card", []string{"--trace", path, "--budget", "1TiB"}, []string{"above the memory of h200", "1099511627776 bytes"}},
+		{"budget below a launch", []string{"--trace", small, "--budget", "62914559"}, []string{"kernel _Zbig", "62914560 bytes", "--budget 62914560", "at most 1.66"}},
+		{"ratio below a launch", []string{"--trace", small, "--ratio", "1.67"}, []string{"kernel _Zbig", "62914560 bytes"}},
+		{"no trace", []string{"--ratio", "2"}, []string{"--trace FILE"}},
+		{"missing", []string{"--trace", filepath.Join(dir, "none"), "--ratio", "2"}, []string{"cannot read trace", "no such file"}},
+		{"folder", []string{"--trace", dir, "--ratio", "2"}, []string{"is a folder"}},
+		{"not a trace", []string{"--trace", write("notes.txt", []byte("hello\n")), "--ratio", "2"}, []string{"notes.txt", "not a trace"}},
+		{"empty", []string{"--trace", write("empty", nil), "--ratio", "2"}, []string{"not a trace"}},
+		{"truncated log", []string{"--trace", truncated, "--ratio", "2"}, []string{"cut.tsv.gz", "truncated", "byte", "--accept-damaged"}},
+		{"corrupt log", []string{"--trace", write("bad.tsv.gz", corrupt), "--ratio", "2"}, []string{"bad.tsv.gz", "byte"}},
+		{"truncated recording", []string{"--trace", write("cut.pstrace", recorded[:len(recorded)-40]), "--ratio", "2"}, []string{"truncated at byte", "--accept-damaged"}},
+		{"headless recording", []string{"--trace", write("head.pstrace", recorded[:10]), "--ratio", "2"}, []string{"truncated at byte 0", "record it again"}},
+		{"no iterations", []string{"--trace", write("flat.tsv", []byte("A\t0\t8\n")), "--ratio", "2"}, []string{"no full iteration"}},
+		{"no launches", []string{"--trace", write("idle.tsv", []byte("A\t0\t8\nM\titer0\nM\tend\n")), "--ratio", "2"}, []string{"no launch"}},
+		{"inconsistent", []string{"--trace", write("wrong.tsv", []byte("A\t0\t8\nF\t1\n")), "--ratio", "2"}, []string{"event 1", "not live"}},
+	} {
+		t.Run(c.name, func(t *testing.T) { refused(t, c.wants, append([]string{"simulate"}, c.args...)...) })
+	}
+}
+
+func TestSimulate(t *testing.T) {
+	var got replay.Options
+	fakeReplays(t, func(ctx context.Context, tr *trace.Trace, o replay.Options) (replay.Result, error) {
+		got = o
+		return plausible(ctx, tr, o)
+	})
+	path := shipped(t)
+	status, stdout, stderr := command(t, "simulate", "--trace", path, "--ratio", "2")
+	if status != 0 || stderr != "" {
+		t.Fatalf("status %d, stderr %q", status, stderr)
+	}
+	if got.Policy != "penstock" || got.Engine != "managed" || got.Profile.Name != "h200" || got.Ratio != 2 || got.BudgetBytes != 0 || got.Timeline {
+		t.Errorf("options %+v", got)
+	}
+	for _, want := range []string{"gpt2m under penstock on h200", "simulated", "3 GiB of 5.9 GiB peak live (2.00x)", "0.150 s: 0.050 s computing, 0.100 s stalled", "99.5 %"} {
+		if !strings.Contains(stdout, want) {
+			t.Errorf("%q is not in:\n%s", want, stdout)
+		}
+	}
+	// What a policy does not do is not printed as zero.
+	if _, stdout, _ := command(t, "simulate", "--trace", path, "--ratio", "2x", "--policy", "naive"); !strings.Contains(stdout, "does not predict") {
+		t.Errorf("naive:\n%s", stdout)
+	}
+
+	status, stdout, stderr = command(t, "simulate", "--trace", path, "--budget", "3GiB", "--policy", "oracle", "--engine", "explicit", "--gpu", "v100-32g-pcie3", "--json")
+	if status != 0 || stderr != "" || got.BudgetBytes != 3<<30 || got.Profile.Name != "v100-32g-pcie3" || got.Engine != "explicit" {
+		t.Errorf("status %d, stderr %q, budget %d, gpu %s, engine %s", status, stderr, got.BudgetBytes, got.Profile.Name, got.Engine)
+	}
+	var fields map[string]any
+	if err := json.Unmarshal([]byte(stdout), &fields); err != nil {
+		t.Fatalf("%v in %s", err, stdout)
+	}
+	for _, name := range []string{"trace", "policy", "engine", "gpu", "budget_bytes", "peak_live_bytes", "compute_seconds", "iteration_seconds",
+		"stall_seconds", "h2d_bytes", "d2h_bytes", "faults", "prediction_hit_rate"} {
+		if _, ok := fields[name]; !ok {
+			t.Errorf("no %s in %s", name, stdout)
+		}
+	}
+	if fields["simulated"] != true || fields["budget_bytes"] != float64(3<<30) {
+		t.Errorf("%s", stdout)
+	}
+}
+
+// A damaged trace can be used on request, and that is said.
+func TestSimulateAcceptDamaged(t *testing.T) {
+	fakeReplays(t, plausible)
+	cut := filepath.Join(t.TempDir(), "cut.tsv.gz")
+	if err := os.WriteFile(cut, testdata.GPT2M[:len(testdata.GPT2M)-100], 0o644); err != nil {
+		t.Fatal(err)
+	}
+	status, stdout, stderr := command(t, "simulate", "--trace", cut, "--ratio", "2", "--accept-damaged")
+	if status != 0 || !strings.Contains(stderr, "intact events") || !strings.Contains(stdout, "cut under penstock") {
+		t.Errorf("status %d, stdout %q, stderr %q", status, stdout, stderr)
+	}
+}
+
+// The real simulation, at its cheapest.
+func TestSimulateForReal(t *testing.T) {
+	path := shipped(t)
+	status, stdout, stderr := command(t, "simulate", "--trace", path, "--ratio", "2", "--policy", "oracle", "--engine", "explicit", "--json")
+	if status != 0 {
+		t.Fatalf("status %d: %s", status, stderr)
+	}
+	var r replay.Result
+	if err := json.Unmarshal([]byte(stdout), &r); err != nil {
+		t.Fatal(err)
+	}
+	// HARDWARE: the bare computing of an iteration takes 0.048 s, and half the
+	// memory cannot be had for free.
+	if r.ComputeSeconds < 0.04 || r.ComputeSeconds > 0.06 || r.IterationSeconds < r.ComputeSeconds || r.H2DBytes == 0 || !r.Simulated {
+		t.Errorf("%+v", r)
+	}
+}

@@ -1,0 +1,80 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/penstock-gpu/penstock/options"
+	"github.com/penstock-gpu/penstock/testdata"
+	"github.com/penstock-gpu/penstock/trace"
+)
+
+// input is a trace with what deciding about a replay takes.
+type input struct {
+	*trace.Trace
+	peakBytes int64
+	largest   trace.Launch
+}
+
+// loadInput reads a trace. Of a damaged one it takes the intact part if told to.
+func loadInput(path string, acceptDamaged bool, notes io.Writer) (input, error) {
+	tr, err := trace.Load(path)
+	return checkInput(tr, err, acceptDamaged, notes)
+}
+
+// shippedInput is the trace inside the program.
+func shippedInput() (input, error) {
+	tr, err := trace.Parse(testdata.GPT2MName, testdata.GPT2M)
+	if err != nil {
+		return input{}, internalf("the shipped trace: %w", err)
+	}
+	return checkInput(tr, nil, false, io.Discard)
+}
+
+func checkInput(tr *trace.Trace, err error, acceptDamaged bool, notes io.Writer) (input, error) {
+	var damage *trace.DamageError
+	switch {
+	case errors.As(err, &damage) && acceptDamaged && len(tr.Events) > 0:
+		fmt.Fprintf(notes, "penstock: using the %d intact events: %v\n", len(tr.Events), err)
+	case errors.As(err, &damage) && len(tr.Events) > 0:
+		return input{}, fmt.Errorf("%w with --accept-damaged", err)
+	case err != nil:
+		return input{}, err
+	}
+	in := input{Trace: tr, peakBytes: tr.PeakLiveBytes(), largest: tr.LargestLaunch()}
+	if len(tr.Iterations()) == 0 {
+		return input{}, fmt.Errorf("trace %s has no full iteration (marks iter0, iter1, ... end), so there is nothing to report: record at least two iterations", tr.Name)
+	}
+	if in.largest.Event < 0 || in.peakBytes == 0 {
+		return input{}, fmt.Errorf("trace %s has no launch on any memory, so there is nothing to replay: record a training run", tr.Name)
+	}
+	return in, nil
+}
+
+// budgetAt is the device memory that a ratio leaves.
+func (in input) budgetAt(ratio float64) int64 { return int64(float64(in.peakBytes) / ratio) }
+
+// fits says why a budget is impossible.
+func (in input) fits(budget int64) error {
+	if budget >= in.largest.Bytes {
+		return nil
+	}
+	most := int64(float64(in.peakBytes) / float64(in.largest.Bytes) * 100) // hundredths, rounded down
+	return fmt.Errorf("trace %s cannot run in a budget of %s: one launch of kernel %s touches %d bytes (%s): give --budget %d or more, or a ratio of at most %d.%02d",
+		in.Name, sizeText(budget), shortName(in.largest.Kernel), in.largest.Bytes, options.FormatBytes(in.largest.Bytes), in.largest.Bytes, most/100, most%100)
+}
+
+// sizeText gives a size exactly and readably.
+func sizeText(bytes int64) string {
+	return fmt.Sprintf("%d bytes (%s)", bytes, options.FormatBytes(bytes))
+}
+
+// shortName keeps a mangled name of many template arguments on one line.
+func shortName(name string) string {
+	const most = 300
+	if len(name) > most {
+		return name[:most] + "..."
+	}
+	return name
+}
