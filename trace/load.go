@@ -55,7 +55,7 @@ func load(path string, r io.Reader, limitBytes int64) (*Trace, error) {
 	case looksLikeText(head):
 		err = l.launchLog(in)
 	default:
-		err = fmt.Errorf("%s: %w: neither a %s recording nor a launch log (.tsv, .tsv.gz)", path, ErrNotTrace, Extension)
+		err = fmt.Errorf("%s: %w: it is neither a %s recording nor a launch log (.tsv, .tsv.gz): name one of those", path, ErrNotTrace, Extension)
 	}
 	var damage *DamageError
 	if err != nil && !errors.As(err, &damage) {
