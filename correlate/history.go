@@ -183,6 +183,7 @@ func (h *History) matchBirth(id InstanceID) {
 		if p.gen != next.birthGens[i] || p.bytes != in.bytes {
 			continue
 		}
+		in.past, in.pastGen = past, p.gen
 		h.birthOrdinal = i + 1
 		return
 	}
@@ -252,12 +253,18 @@ func (h *History) follow(signature uint64) {
 			return
 		}
 		h.missed++
+		if h.missed < realignMatch {
+			return // operations that were not there in the past: the cursor waits for them to pass
+		}
 		if p := h.realign(); p != lostCursor {
 			h.jump(p)
 			return
 		}
+		if h.missed < contextOps {
+			return
+		}
 	}
-	if p, ok := h.index.Get(h.context()); ok && p >= h.base && h.matches(p, realignMatch) {
+	if p, ok := h.index.Get(h.context()); ok && p >= h.base && h.matches(p, contextOps) {
 		h.jump(p)
 		return
 	}
@@ -276,17 +283,15 @@ func (h *History) jump(p int64) {
 	h.stats.Realignments++
 }
 
-// realign looks shortly ahead of the cursor for the last few operations: some
-// that happened in the past did not happen this time.
+// realign looks around the cursor, the nearest first, for the operations that
+// have come since the sequence departed from the past.
 func (h *History) realign() int64 {
-	for p := h.cursor + 2; p <= h.cursor+realignOps && p < h.now-1; p++ {
-		if h.matches(p, realignMatch) {
+	n := min(h.missed, contextOps)
+	for d := int64(1); d <= realignOps; d++ {
+		if p := h.cursor + d; p < h.now-1 && h.matches(p, n) {
 			return p
 		}
-	}
-	// Operations that were not there in the past: the newest continues at the cursor.
-	for p := h.cursor - maxInsertedOps; p <= h.cursor; p++ {
-		if p >= h.base && h.matches(p, realignMatch) {
+		if p := h.cursor - d; d <= maxInsertedOps && p >= h.base && h.matches(p, n) {
 			return p
 		}
 	}
