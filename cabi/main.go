@@ -5,6 +5,9 @@ package main
 #include <stdlib.h>
 #include <dlfcn.h>
 
+extern char **environ;
+static const char *environ_at(int i) { return environ ? environ[i] : NULL; }
+
 typedef void *(*attach_fn)(uint32_t);
 typedef void *(*real_fn)(const char *);
 
@@ -95,7 +98,6 @@ func engine(device int) *live.Live {
 	e, err := start(max(device, 0))
 	if err != nil {
 		setError(err)
-		fmt.Fprintf(os.Stderr, "penstock: %v\n", err)
 		return nil
 	}
 	state.device = max(device, 0)
@@ -105,7 +107,7 @@ func engine(device int) *live.Live {
 
 func start(device int) (*live.Live, error) {
 	runtime.GOMAXPROCS(min(maxThreads, runtime.NumCPU()))
-	o, err := options.FromEnv()
+	o, err := options.FromEnviron(environ())
 	if err != nil {
 		return nil, err
 	}
@@ -140,21 +142,35 @@ func start(device int) (*live.Live, error) {
 	} else {
 		log.Warn("the launch hook is not loaded: nothing can be foreseen; start the job with `penstock run`")
 	}
-	e, err := live.New(live.Config{
+	switch o.Engine {
+	case options.EngineManaged, "auto", "none":
+	default:
+		return nil, fmt.Errorf("the %s engine is not built yet: use --engine managed", o.Engine)
+	}
+	c := live.Config{
 		Policy: policy, BudgetBytes: o.Budget, HostBudgetBytes: o.HostBudget,
 		ManagedLimitBytes: o.ManagedLimit, PlainOnly: o.Engine == "none",
-	}, d, h, log)
-	if err != nil {
-		return nil, err
 	}
 	if o.TracePath != "" {
-		stop, err := record(e, o.TracePath)
+		r, err := startRecording(o.TracePath, d.Info().Name, log)
 		if err != nil {
 			return nil, err
 		}
-		state.close = stop
+		c.Sink, state.close = r, r.close
 	}
-	return e, nil
+	return live.New(c, d, h, log)
+}
+
+// environ is the process's environment as it is now: Go's own view of it, in a
+// library that is loaded late, is from the process's start.
+func environ() (env []string) {
+	for i := C.int(0); ; i++ {
+		kv := C.environ_at(i)
+		if kv == nil {
+			return env
+		}
+		env = append(env, C.GoString(kv))
+	}
 }
 
 func newLog(level string) (*zap.Logger, error) {
@@ -337,6 +353,12 @@ func engineClose() {
 	if state.options.ReportPath != "" {
 		if err := writeReport(state.options.ReportPath, s); err != nil {
 			fmt.Fprintf(os.Stderr, "penstock: %v\n", err)
+		}
+	}
+	if state.options.JSON {
+		if text, err := json.Marshal(s); err == nil {
+			fmt.Fprintf(os.Stderr, "%s\n", text)
+			return
 		}
 	}
 	fmt.Fprint(os.Stderr, s.Verdict())

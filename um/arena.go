@@ -34,6 +34,7 @@ type arena struct {
 	blocks   int32
 	onDevice []bool
 	moving   []bool    // part of a move that a worker has taken
+	evicted  []bool    // moving, and reported by the driver as evicted
 	owner    []*tensor // whose block it is; nil when free
 	stale    []bool    // free, off the device, with dead pages on the host
 	arrived  []int64   // when the block last came to the device, in arrivals
@@ -50,7 +51,7 @@ func newArena(base cuda.Ptr, bytes int64) *arena {
 	n := int32(bytes / BlockBytes)
 	return &arena{
 		base: base, blocks: n,
-		onDevice: make([]bool, n), moving: make([]bool, n), stale: make([]bool, n), owner: make([]*tensor, n), arrived: make([]int64, n),
+		onDevice: make([]bool, n), moving: make([]bool, n), stale: make([]bool, n), owner: make([]*tensor, n), evicted: make([]bool, n), arrived: make([]int64, n),
 		free: []extent{{first: 0, n: n, stream: anyStream}},
 	}
 }

@@ -58,7 +58,9 @@ type Config struct {
 	ArenaBytes      int64 // address space for tensors
 	// DriverEvicts says that the card is really full, so that a prefetch makes
 	// the driver evict the blocks that were made recent longest ago.
-	DriverEvicts  bool
+	DriverEvicts bool
+	// EvictionsSeen says that Runtime.Migrated is told of the driver's evictions.
+	EvictionsSeen bool
 	MoveBytes     int64 // most bytes in one move (default 32 MiB in, 16 MiB out)
 	LookaheadOps  int64 // 0 = as far as the prediction reaches
 	DegreeKernels int   // kernels that the deepum policy looks ahead (default 8)

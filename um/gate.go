@@ -112,8 +112,15 @@ func (r *Runtime) Migrated(x cuda.Range, toDevice bool) {
 // enter puts one block on a side of the ledger, without a move of ours.
 func (r *Runtime) enter(b int32, onDevice bool) {
 	a := r.arena
-	if a.moving[b] || a.onDevice[b] == onDevice {
+	if a.moving[b] {
+		a.evicted[b] = a.onDevice[b] && !onDevice // as asked for, if it was
 		return
+	}
+	if a.onDevice[b] == onDevice {
+		return
+	}
+	if !onDevice {
+		r.stats.UnforeseenEvictions++
 	}
 	if r.recency != nil {
 		if onDevice {

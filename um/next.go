@@ -19,6 +19,9 @@ func (r *Runtime) Next(d Direction) (*Move, bool) {
 		}
 	case d == In:
 		m = r.nextIn()
+	case r.recency != nil:
+		// The driver evicts under what comes in, and only one mover at a time can
+		// know what it will evict.
 	default:
 		m = r.nextOut()
 	}
@@ -28,27 +31,18 @@ func (r *Runtime) Next(d Direction) (*Move, bool) {
 
 // nextIn is the next move of the worker that brings in.
 func (r *Runtime) nextIn() *Move {
-	// What a stream is waiting for comes first.
+	// What a stream is waiting for comes first, and until it has come whatever
+	// room appears is for it.
 	if x := r.head(); x != nil {
-		waiting, blocked := false, false
-		for _, t := range x.tensors {
-			missing, idle := r.away(t)
-			waiting = waiting || missing > 0
-			if idle > 0 {
-				if m := r.fetch(t, idle); m != nil {
-					return m
-				}
-				blocked = true
-			}
-		}
-		if waiting {
-			r.stalledForSpace = r.stalledForSpace || r.arriving == 0
-			if r.stuck() {
+		m, blocked := r.fetchFor(x)
+		if m == nil && blocked && r.arriving+r.leaving == 0 {
+			r.plan.valid = false // made before it was known to be stuck
+			if m, blocked = r.fetchFor(x); m == nil && blocked && r.stuck() {
 				r.letLate(x)
 			}
 		}
-		if blocked { // whatever room appears is for x
-			return nil
+		if m != nil || blocked {
+			return m
 		}
 	}
 	p := r.planned()
@@ -66,16 +60,28 @@ func (r *Runtime) nextIn() *Move {
 	return r.discardStale()
 }
 
-// stuck says whether nothing is moving and nothing can.
-func (r *Runtime) stuck() bool {
-	if r.arriving+r.leaving > 0 {
-		return false
+// fetchFor brings in what an operation waits for. blocked says that something
+// is missing that nobody is bringing in.
+func (r *Runtime) fetchFor(x *op) (m *Move, blocked bool) {
+	for _, t := range x.tensors {
+		if _, idle := r.away(t); idle > 0 {
+			if m := r.fetch(t, idle); m != nil {
+				return m, true
+			}
+			blocked = true
+			r.stalledForSpace = true
+		}
 	}
-	r.plan.valid = false
-	p := r.planned()
-	for _, t := range p.evict {
-		if t.present-t.leaving > 0 && !t.freed {
-			return false
+	return nil, blocked
+}
+
+// stuck says whether, with nothing moving, nothing more can leave either.
+func (r *Runtime) stuck() bool {
+	if r.recency == nil {
+		for _, t := range r.planned().evict {
+			if t.present-t.leaving > 0 && !t.freed {
+				return false
+			}
 		}
 	}
 	for i := range r.arena.free {
@@ -98,7 +104,7 @@ func (r *Runtime) fetch(t *tensor, missing int32) *Move {
 	}
 	var displaced []run
 	if room < want && r.recency != nil {
-		displaced = r.displace(want-max(room, 0), t)
+		displaced = r.displace(want-room, t)
 		for _, x := range displaced {
 			room += x.n
 		}
@@ -138,11 +144,6 @@ func (r *Runtime) nextOut() *Move {
 		if t.freed || t.open > 0 || t.arriving > 0 || t.present-t.leaving <= 0 {
 			p.evict = p.evict[1:]
 			continue
-		}
-		if r.recency != nil {
-			if m := r.populateOver(t); m != nil {
-				return m
-			}
 		}
 		runs, n := r.pieces(t, true, r.config.evictBlocks())
 		if n == 0 {
@@ -290,8 +291,11 @@ func (r *Runtime) discardStale() *Move {
 // makeReady populates free blocks where the coming allocations will be placed,
 // when there is room that nothing else wants.
 func (r *Runtime) makeReady(p *plan) *Move {
-	room := r.room()
-	if room <= 0 || p.freshBlocks <= r.arena.freeOnDevice {
+	if p.freshBlocks <= r.arena.freeOnDevice {
+		return nil
+	}
+	room := max(0, r.room())
+	if room == 0 && (r.recency == nil || len(p.evict) == 0) {
 		return nil
 	}
 	scratch := arena{base: r.arena.base, blocks: r.arena.blocks, free: append([]extent(nil), r.arena.free...), compactAt: 1 << 30}
@@ -308,13 +312,27 @@ func (r *Runtime) makeReady(p *plan) *Move {
 			if !e.idle(r.passed) {
 				continue
 			}
-			for b := e.first; b < e.end() && int32(len(blocks)) < min(room, r.config.fetchBlocks()); b++ {
+			for b := e.first; b < e.end() && int32(len(blocks)) < r.config.fetchBlocks(); b++ {
 				blocks = append(blocks, b)
 			}
 		}
-		if len(blocks) > 0 {
-			return r.populate(runsOf(blocks), nil)
+		if len(blocks) == 0 {
+			continue
 		}
+		var displaced []run
+		if short := int32(len(blocks)) - room; short > 0 && r.recency != nil {
+			displaced = r.displace(short, nil)
+			for _, x := range displaced {
+				room += x.n
+			}
+		}
+		if room < int32(len(blocks)) {
+			blocks = blocks[:room]
+		}
+		if len(blocks) == 0 {
+			return nil
+		}
+		return r.populate(runsOf(blocks), displaced)
 	}
 	return nil
 }
@@ -330,33 +348,6 @@ func (r *Runtime) populate(runs []run, displaced []run) *Move {
 	}
 	r.begin(m)
 	return m
-}
-
-// populateOver takes a tensor out through the driver's own eviction: free blocks
-// are populated, and the tensor's are the ones the driver evicts for them.
-func (r *Runtime) populateOver(t *tensor) *Move {
-	want := min(t.present-t.leaving, r.config.evictBlocks())
-	if r.room() > 0 { // the card is not full: nothing would be evicted
-		return nil
-	}
-	var blocks []int32
-	for i := 0; i < len(r.arena.free) && int32(len(blocks)) < want; i++ {
-		e := &r.arena.free[i]
-		if e.onDevice || !e.idle(r.passed) {
-			continue
-		}
-		for b := e.first; b < e.end() && int32(len(blocks)) < want; b++ {
-			blocks = append(blocks, b)
-		}
-	}
-	if len(blocks) == 0 {
-		return nil
-	}
-	runs, n := r.pieces(t, true, int32(len(blocks)))
-	if n == 0 {
-		return nil
-	}
-	return r.populate(runsOf(blocks[:n]), runs)
 }
 
 // displace chooses blocks for the driver to evict under a fetch of t.
@@ -441,8 +432,7 @@ func (r *Runtime) steer(displaced []run) []cuda.Range {
 // Done reports that a move has been carried out.
 func (r *Runtime) Done(m *Move) {
 	for _, x := range m.displaced {
-		r.settle(x, false)
-		r.leaving -= x.n
+		r.settleDisplaced(x)
 	}
 	for _, x := range m.runs {
 		if m.in {
@@ -469,6 +459,29 @@ func (r *Runtime) Done(m *Move) {
 	r.notePeak()
 	r.epoch++
 	r.openGates()
+}
+
+// settleDisplaced ends the wait for the driver to evict a run of blocks: those
+// that it did not evict are still on the device.
+func (r *Runtime) settleDisplaced(x run) {
+	for b := x.first; b < x.end(); b++ {
+		if r.arena.evicted[b] || !r.config.EvictionsSeen {
+			r.arena.evicted[b] = false
+			r.settle(run{b, 1}, false)
+			continue
+		}
+		r.arena.moving[b] = false
+		t := r.arena.owner[b]
+		t.leaving--
+		r.stats.SparedBlocks++
+		switch {
+		case t.freed && t.arriving+t.leaving == 0:
+			r.release(t)
+		case !t.freed && t.present == t.n && t.leaving == 0:
+			r.process.SetResident(t.slot, true)
+		}
+	}
+	r.leaving -= x.n
 }
 
 // settle puts a run of blocks on one side.

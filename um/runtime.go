@@ -97,14 +97,16 @@ type Stats struct {
 	ResidentBytes, ResidentPeakBytes int64 // managed blocks on the device
 	PlainBytes                       int64
 
-	Ops, GatedOps int64
-	LateOps       int64 // operations let go although a tensor was missing: they fault
-	OversizeOps   int64 // operations whose own access set exceeds the budget
-	OversizeName  string
-	OversizeBytes int64
-	Stall         time.Duration // streams waited at a gate with nothing before it
-	StallForSpace time.Duration // of it, waiting for an eviction
-	History       correlate.HistoryStats
+	Ops, GatedOps       int64
+	SparedBlocks        int64 // blocks that the driver was expected to evict and did not
+	UnforeseenEvictions int64 // blocks that the driver evicted on its own
+	LateOps             int64 // operations let go although a tensor was missing: they fault
+	OversizeOps         int64 // operations whose own access set exceeds the budget
+	OversizeName        string
+	OversizeBytes       int64
+	Stall               time.Duration // streams waited at a gate with nothing before it
+	StallForSpace       time.Duration // of it, waiting for an eviction
+	History             correlate.HistoryStats
 }
 
 // New returns a Runtime over an arena of managed address space.

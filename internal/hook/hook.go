@@ -47,6 +47,14 @@ const (
 	Graph  = C.PSK_REC_GRAPH
 )
 
+// Kinds of copy, the ID of a Copy record.
+const (
+	CopyH2D  = C.PSK_COPY_H2D
+	CopyD2H  = C.PSK_COPY_D2H
+	CopyD2D  = C.PSK_COPY_D2D
+	CopyFill = C.PSK_COPY_FILL
+)
+
 // Flags of a record.
 const (
 	FlagGated    = C.PSK_FLAG_GATED

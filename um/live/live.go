@@ -84,7 +84,7 @@ type counts struct {
 type Sink interface {
 	Alloc(id uint64, p cuda.Ptr, bytes int64, stream uint64)
 	Free(p cuda.Ptr)
-	Record(r *hook.Record, function string)
+	Record(r *hook.Record, stream uint64, function string, address func(slot uint32) (cuda.Ptr, bool))
 	Move(m *um.Move, began, ended time.Duration)
 }
 

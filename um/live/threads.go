@@ -7,6 +7,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/penstock-gpu/penstock/cuda"
 	"github.com/penstock-gpu/penstock/internal/hook"
 	"github.com/penstock-gpu/penstock/um"
 	"github.com/penstock-gpu/penstock/um/managed"
@@ -19,7 +20,7 @@ func (l *Live) drain() (n int) {
 	}
 	return l.hook.Drain(func(rec *hook.Record) {
 		if l.sink != nil {
-			l.sink.Record(rec, l.hook.FunctionName(rec.ID))
+			l.sink.Record(rec, l.handle(rec.Stream), l.hook.FunctionName(rec.ID), l.slotAddress)
 		}
 		if l.runtime == nil {
 			return
@@ -44,14 +45,25 @@ func (l *Live) opStream(index int) int {
 		l.hookStreams = append(l.hookStreams, -1)
 	}
 	if l.hookStreams[index] < 0 {
-		var handle uint64
-		if s := l.hook.Streams(); index < len(s) {
-			handle = s[index]
-		}
-		id := l.streamID(handle)
+		id := l.streamID(l.handle(index))
 		l.hookStreams[index], l.ownStreams[id] = id, index
 	}
 	return l.hookStreams[index]
+}
+
+// handle is the handle of the stream with one of the hook's indices.
+func (l *Live) handle(index int) uint64 {
+	if s := l.hook.Streams(); index < len(s) {
+		return s[index]
+	}
+	return 0
+}
+
+func (l *Live) slotAddress(slot uint32) (cuda.Ptr, bool) {
+	if l.runtime == nil {
+		return 0, false
+	}
+	return l.runtime.SlotAddress(slot)
 }
 
 // signature identifies an operation without its addresses.

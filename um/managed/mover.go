@@ -67,11 +67,17 @@ func NewStreamed(d cuda.Driver) (*Streamed, error) {
 
 // Do carries out a move.
 func (s *Streamed) Do(m *um.Move) error {
-	if err := carryOut(s, m); err != nil {
+	if err := s.Start(m); err != nil {
 		return err
 	}
 	return s.driver.StreamSynchronize(s.stream)
 }
+
+// Start queues a move on the mover's stream; it is done when the stream is.
+func (s *Streamed) Start(m *um.Move) error { return carryOut(s, m) }
+
+// Stream is the mover's stream.
+func (s *Streamed) Stream() cuda.Stream { return s.stream }
 
 func (s *Streamed) prefetch(r []cuda.Range, to cuda.Location) error {
 	return s.driver.Prefetch(r, to, s.stream)
