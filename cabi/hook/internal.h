@@ -90,6 +90,8 @@ extern atomic_int psk_child; /* 1 in a forked child of an attached process */
 typedef struct psk_stream {
     atomic_uint lock;       /* futex: 0 free, 1 held, 2 held and waited for */
     uint32_t since_progress; /* records since the last progress write */
+    uint32_t last;           /* seq of the last record */
+    bool unreported;         /* no progress write has covered it */
     uint32_t issued;        /* records in gated mode, wrapping */
     uint32_t ngates;        /* gates not yet seen open, oldest first */
     struct {

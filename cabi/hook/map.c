@@ -77,7 +77,10 @@ static const map *get_map(void) {
     if (PSK_LIKELY(m != NULL)) return m;
     if (!psk_have_dlsym()) return NULL;
     void *lib = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD);
-    if (!lib) return NULL;
+    if (!lib) {
+        dlerror(); /* not the caller's failure */
+        return NULL;
+    }
     m = calloc(1, sizeof *m);
     if (!m) return NULL;
     m->libcuda = lib; /* kept open: the pointers below stay valid */
@@ -98,6 +101,7 @@ static const map *get_map(void) {
         put(m, byproc, r);
     }
     for (size_t i = 0; i < KNOWN; i++) put(m, psk_real_dlsym(lib, known[i]), ROW_KNOWN);
+    dlerror(); /* what the driver lacks is not the caller's failure either */
     map *none = NULL;
     if (!atomic_compare_exchange_strong(&the_map, &none, m)) {
         free(m);

@@ -314,6 +314,9 @@ void psk_op_issue(psk_op *op) {
     if (gated_mode) {
         psk_stream *s = op->locked;
         s->issued++;
+        /* Behind a closed gate everything is gated, so that the engine may move what
+         * this operation needs until its turn comes. */
+        absent |= s->ngates > 0;
         if (absent) {
             op->flags |= PSK_FLAG_GATED;
             PSK_COUNT(psk_S.gated);
@@ -338,6 +341,12 @@ void psk_op_issue(psk_op *op) {
 
     if (op->flags & PSK_FLAG_GATED) {
         uint32_t value = (uint32_t)op->seq;
+        /* What came before is finished when the stream stands at the gate: say so. */
+        if (op->locked->unreported) {
+            CUresult r = memops[op->ptsz].write(op->stream, (CUdeviceptr)(uintptr_t)&psk_S.progress[op->stream_index * 16], op->locked->last, CU_STREAM_WRITE_VALUE_DEFAULT);
+            if (PSK_UNLIKELY(r != CUDA_SUCCESS)) no_gates("cuStreamWriteValue32", r);
+            op->locked->unreported = false;
+        }
         CUresult r = memops[op->ptsz].wait(op->stream, (CUdeviceptr)(uintptr_t)&psk_S.gate[op->stream_index * 16], value, CU_STREAM_WAIT_VALUE_GEQ);
         if (PSK_LIKELY(r == CUDA_SUCCESS))
             note_gate(op->locked, value);
@@ -349,9 +358,15 @@ void psk_op_issue(psk_op *op) {
 void psk_op_done(psk_op *op) {
     if (op->flags & PSK_FLAG_PROGRESS) {
         /* Also when the call failed: the record is out, and the engine waits for its progress. */
-        CUresult r = memops[op->ptsz].write(op->stream, (CUdeviceptr)(uintptr_t)&psk_S.progress[op->stream_index * 16], (uint32_t)op->seq, CU_STREAM_WRITE_VALUE_NO_MEMORY_BARRIER);
+        CUresult r = memops[op->ptsz].write(op->stream, (CUdeviceptr)(uintptr_t)&psk_S.progress[op->stream_index * 16], (uint32_t)op->seq, CU_STREAM_WRITE_VALUE_DEFAULT); /* driver 580 refuses the flag NO_MEMORY_BARRIER */
         if (PSK_UNLIKELY(r != CUDA_SUCCESS)) no_gates("cuStreamWriteValue32", r);
     }
-    if (op->locked) psk_stream_unlock(op->locked);
+    if (op->locked) {
+        if (op->seq) { /* a dropped record leaves what came before it to be reported */
+            op->locked->last = (uint32_t)op->seq;
+            op->locked->unreported = !(op->flags & PSK_FLAG_PROGRESS) && !op->no_progress;
+        }
+        psk_stream_unlock(op->locked);
+    }
     psk_in_hook = 0;
 }

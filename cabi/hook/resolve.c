@@ -58,6 +58,15 @@ void *psk_symbol_near(void *addr, const char *name) {
     return p;
 }
 
+/* The definition behind this library in the global scope. The question must be
+ * asked from here: were it the last call, the compiler could make it a jump and
+ * so ask on the caller's behalf. */
+static void *behind_us(const char *name) {
+    void *p = psk_real_dlsym(RTLD_NEXT, name);
+    asm volatile("" : "+r"(p));
+    return p;
+}
+
 static void *runtime_wrapper(const char *name, void *real);
 static bool runtime_export(void *p);
 
@@ -68,16 +77,17 @@ __attribute__((used, visibility("hidden"))) void *psk_dlsym_driver(void *handle,
     if (handle == RTLD_DEFAULT) {
         /* This library is in the global scope, so the plain question would find
          * our own export even where the driver has no such function. */
-        p = psk_real_dlsym(RTLD_NEXT, name);
+        p = behind_us(name);
         if (!p) p = psk_symbol_near(caller, name);
     } else {
         p = psk_real_dlsym(handle, name);
+        if (!p) return NULL; /* dlerror says why */
     }
     if (p && ((row >= 0 && p == psk_rows[row].exported) || runtime_export(p))) {
         /* The handle of the main program: found our export. What is behind it? */
-        p = psk_real_dlsym(RTLD_NEXT, name);
+        p = behind_us(name);
     }
-    if (!p) return NULL; /* dlerror says why */
+    if (!p) return behind_us(name); /* NULL again, and dlerror says why */
     return runtime_name(name) ? runtime_wrapper(name, p) : psk_substitute(p, name, PSK_ROUTE_DLSYM);
 }
 
@@ -140,7 +150,7 @@ typedef CUresult (*entry_version_fn)(const char *, void **, unsigned, unsigned l
 
 static void *runtime_real(const char *name, void *caller) {
     if (!psk_have_dlsym()) return NULL;
-    void *p = psk_real_dlsym(RTLD_NEXT, name);
+    void *p = behind_us(name);
     if (!p) p = psk_symbol_near(caller, name);
     return p && !runtime_export(p) ? p : NULL;
 }

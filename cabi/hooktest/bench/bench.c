@@ -1,0 +1,67 @@
+/*
+ * Nanoseconds a launch through cuLaunchKernel on the stub driver, for the modes
+ * of the hook. Build and run, from this directory:
+ *
+ *   make -s -C ../../hook OUT=/tmp/b/libpenstock_hook.so && make -s -C ../../stub OUT=/tmp/b/libcuda.so.1
+ *   gcc -O2 -o /tmp/b/bench bench.c -ldl -pthread
+ *   LD_LIBRARY_PATH=/tmp/b /tmp/b/bench; LD_LIBRARY_PATH=/tmp/b LD_PRELOAD=/tmp/b/libpenstock_hook.so /tmp/b/bench
+ *
+ * The stub's launch costs far more than the hook, so a launch that it rejects at
+ * once (a zero grid) is used: the difference to the run without the hook is the
+ * hook. Gated mode with everything resident adds the stream's lock; its progress
+ * write, every 64th launch here, costs what the driver takes for it.
+ */
+#include "../testdata/engine.h"
+
+enum { SLOTS = 64 };
+static CUdeviceptr base;
+
+static void drain(void) { __atomic_store_n(&S->tail, __atomic_load_n(&S->head, __ATOMIC_ACQUIRE), __ATOMIC_RELEASE); }
+
+typedef struct multi {
+    uint32_t count, inc;
+    uint64_t p[48], n[48];
+} multi;
+
+static double measure(launch_fn launch, CUfunction f, void **params, long n, int hooked) {
+    double best = 1e9;
+    for (int round = 0; round < 5; round++) {
+        double t = 0;
+        for (long done = 0; done < n; done += 1000) {
+            double from = now();
+            for (int i = 0; i < 1000; i++) launch(f, 0, 1, 1, 1, 1, 1, 0, NULL, params, NULL);
+            t += now() - from;
+            if (hooked) drain();
+        }
+        if (t / (double)n < best) best = t / (double)n;
+    }
+    SYNC(NULL);
+    return best * 1e9;
+}
+
+int main(int argc, char **argv) {
+    long n = argc > 1 ? atol(argv[1]) : 200000;
+    n = (n + 999) / 1000 * 1000;
+    start();
+    base = managed(SLOTS * 2 * MiB);
+    launch_fn launch = (launch_fn)driver("cuLaunchKernel");
+    CUfunction empty = function("empty"), add = function("vec_add"), many = function("multi_add");
+    uint64_t v[4] = {base, base + 2 * MiB, base + 4 * MiB, 0};
+    void *add_params[] = {&v[0], &v[1], &v[2], &v[3]};
+    multi m = {.count = 0};
+    for (int i = 0; i < 48; i++) m.p[i] = base + (uint64_t)i * 2 * MiB;
+    void *many_params[] = {&m};
+    int hooked = dlsym(RTLD_DEFAULT, "penstock_hook_attach") != NULL;
+    printf("%-10s %12s %12s %24s   ns a launch, best of 5 x %ld\n", "mode", "no parameter", "3 pointers", "struct with 48 pointers", n);
+    static const char *const names[] = {"off", "observe", "gated"};
+    for (uint32_t mode = PSK_MODE_OFF; mode <= (hooked ? PSK_MODE_GATED : PSK_MODE_OFF); mode++) {
+        if (hooked) {
+            attach(mode);
+            S->progress_every = 64;
+            for (uint32_t i = 1; i <= SLOTS; i++) own(i, base + (uint64_t)(i - 1) * 2 * MiB, 2 * MiB, PSK_SLOT_RESIDENT);
+        }
+        double a = measure(launch, empty, NULL, n, hooked), b = measure(launch, add, add_params, n, hooked), c = measure(launch, many, many_params, n, hooked);
+        printf("%-10s %12.1f %12.1f %24.1f\n", hooked ? names[mode] : "no hook", a, b, c);
+    }
+    return 0;
+}

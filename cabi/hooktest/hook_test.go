@@ -1,0 +1,162 @@
+package hooktest
+
+import (
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// levels at which the hook must behave the same. The dlsym trap (an ordinary
+// call where a jump is needed) shows at some of them only.
+var levels = []string{"-O0", "-O1", "-O2", "-O3"}
+
+// TestRoutes resolves a launch by every route and expects it in the ring.
+func TestRoutes(t *testing.T) {
+	t.Parallel()
+	stubDir := stub(t, current)
+	libcuda := filepath.Join(stubDir, "libcuda.so.1")
+	routes := program(t, "routes")
+	linked := compile(t, "bin/routes-linked", "routes.c", "-DLINKED", libcuda)
+	sharedLibrary(t, "libcudart.so.99", "cudart.c")
+	for _, level := range levels {
+		h := hook(t, level)
+		for _, route := range []string{"dlsym", "default", "main", "getproc1", "getproc2", "runtime", "runtime-version", "runtime-linked"} {
+			t.Run(route+level, func(t *testing.T) {
+				if route == "runtime-linked" {
+					sharedLibrary(t, "libuser.so", "user.c", filepath.Join(buildDir, "lib", "libcudart.so.99"))
+				}
+				run(t, h, stubDir, nil, routes, route)
+			})
+		}
+		t.Run("elf"+level, func(t *testing.T) { run(t, h, stubDir, nil, linked, "elf") })
+	}
+}
+
+// TestRuntimeBesideTheHook has a runtime that asks the driver past the hook: its
+// answers are replaced where it gives them out.
+func TestRuntimeBesideTheHook(t *testing.T) {
+	t.Parallel()
+	stubDir := stub(t, current)
+	dir := filepath.Dir(compile(t, "bypass/libcudart.so.99", "cudart.c", "-DBYPASS", "-shared", "-fPIC", "-Wl,-soname,libcudart.so.99",
+		"-Wl,--no-as-needed", filepath.Join(stubDir, "libcuda.so.1")))
+	for _, route := range []string{"runtime", "runtime-version"} {
+		run(t, hook(t, "-O2"), stubDir, []string{"LD_LIBRARY_PATH=" + dir + ":" + stubDir}, program(t, "routes"), route)
+	}
+}
+
+// TestCallerOfDlsym is the dlsym trap: RTLD_NEXT and RTLD_DEFAULT answer relative
+// to the library that asks, whatever the hook was compiled with.
+func TestCallerOfDlsym(t *testing.T) {
+	t.Parallel()
+	first := sharedLibrary(t, "libfirst.so", "next.c", "-DFIRST")
+	second := sharedLibrary(t, "libsecond.so", "next.c", "-DSECOND")
+	sharedLibrary(t, "liblocal.so", "next.c", "-DLOCAL")
+	next := compile(t, "bin/next", "next.c", "-Wl,--no-as-needed", first, second)
+	run(t, "", "", nil, next) // how it is without the hook
+	for _, level := range levels {
+		t.Run(level, func(t *testing.T) { run(t, hook(t, level), "", nil, next) })
+	}
+}
+
+func TestPrograms(t *testing.T) {
+	t.Parallel()
+	sharedLibrary(t, "libfuture.so", "future.c")
+	cases := []struct {
+		name, program string
+		args, env     []string
+		version       string
+	}{
+		{name: "forward", program: "alone", args: []string{"forward"}},
+		{name: "no driver", program: "alone", args: []string{"nodriver"}, version: "none"},
+		{name: "old driver", program: "alone", args: []string{"old"}, version: "11080"},
+		{name: "launch", program: "launch"},
+		{name: "copies", program: "copies"},
+		{name: "graph", program: "graph"},
+		{name: "gate", program: "gate"},
+		{name: "gate refused", program: "gate", args: []string{"refused"}, env: []string{"STUB_FAIL=cuStreamWaitValue32"}},
+		{name: "ring", program: "ring"},
+		{name: "threads", program: "threads"},
+		{name: "fork", program: "forked"},
+		{name: "unload", program: "unload"},
+	}
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			if c.version == "" {
+				c.version = current
+			}
+			stubDir := ""
+			if c.version != "none" {
+				stubDir = stub(t, c.version)
+			}
+			out := run(t, hook(t, "-O2"), stubDir, c.env, program(t, c.program), c.args...)
+			if c.name == "gate refused" {
+				// Never silent, and said once.
+				if strings.Count(out, "cuStreamWaitValue32 failed (CUDA error 801)") != 1 {
+					t.Errorf("stderr is %q, want one line about cuStreamWaitValue32", out)
+				}
+			} else if out != "" {
+				t.Errorf("unexpected output: %s", out)
+			}
+		})
+	}
+	// The hot paths once more as the compiler leaves them alone.
+	for _, name := range []string{"launch", "gate", "graph"} {
+		t.Run(name+" -O0", func(t *testing.T) { run(t, hook(t, "-O0"), stub(t, current), nil, program(t, name)) })
+	}
+}
+
+// TestStub checks the test double itself, without the hook.
+func TestStub(t *testing.T) {
+	t.Parallel()
+	stubDir := stub(t, current)
+	for _, c := range []struct {
+		mode string
+		env  []string
+	}{
+		{"memory", []string{"STUB_TOTAL_BYTES=" + "16777216"}},
+		{"streams", nil},
+		{"vmm", nil},
+		{"fail", []string{"STUB_FAIL=cuMemAlloc:2,cuMemAllocManaged"}},
+	} {
+		t.Run(c.mode, func(t *testing.T) { run(t, "", stubDir, c.env, program(t, "stub"), c.mode) })
+	}
+}
+
+// TestHarmlessAlone preloads the hook into programs that have nothing to do with CUDA.
+func TestHarmlessAlone(t *testing.T) {
+	t.Parallel()
+	for _, args := range [][]string{{"true"}, {"sh", "-c", "exit 0"}, {"python3", "-c", "import ctypes, json, ssl"}} {
+		if _, err := exec.LookPath(args[0]); err != nil {
+			continue
+		}
+		if out := run(t, hook(t, "-O2"), "", nil, args[0], args[1:]...); out != "" {
+			t.Errorf("%s: unexpected output: %s", args[0], out)
+		}
+	}
+}
+
+// TestPython drives the stub through ctypes, with a pool of forked workers.
+func TestPython(t *testing.T) {
+	t.Parallel()
+	if _, err := exec.LookPath("python3"); err != nil {
+		t.Skip("no python3")
+	}
+	for _, script := range []string{"ctypes_launch.py", "workers.py"} {
+		t.Run(script, func(t *testing.T) {
+			run(t, hook(t, "-O2"), stub(t, current), nil, "python3", filepath.Join("testdata", script))
+		})
+	}
+}
+
+// TestBenchRuns keeps the microbenchmark from rotting; it measures nothing.
+func TestBenchRuns(t *testing.T) {
+	t.Parallel()
+	bench := once(t, "bin/bench", func(path string) error {
+		return command("gcc", "-std=gnu11", "-Wall", "-Wextra", "-Werror", "-Wno-unused-function", "-O2", "-o", path, "bench/bench.c", "-ldl", "-pthread")
+	})
+	out := run(t, hook(t, "-O2"), stub(t, current), nil, bench, "2000")
+	if !strings.Contains(out, "observe") {
+		t.Errorf("no result in %q", out)
+	}
+}

@@ -1,0 +1,17 @@
+/* A runtime: its entry points ask the driver. BYPASS asks past the hook, as a runtime that resolved it earlier would. */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <stdint.h>
+
+typedef int (*getproc_v2)(const char *, void **, int, uint64_t, int *);
+
+static getproc_v2 get(void) {
+#ifdef BYPASS
+    return (getproc_v2)dlsym(RTLD_NEXT, "cuGetProcAddress_v2"); /* linked against libcuda, which comes next */
+#else
+    return (getproc_v2)dlsym(dlopen("libcuda.so.1", RTLD_NOW), "cuGetProcAddress_v2");
+#endif
+}
+
+int cudaGetDriverEntryPoint(const char *symbol, void **pfn, unsigned long long flags, int *status) { return get()(symbol, pfn, 13000, flags, status); }
+int cudaGetDriverEntryPointByVersion(const char *symbol, void **pfn, unsigned version, unsigned long long flags, int *status) { return get()(symbol, pfn, (int)version, flags, status); }

@@ -1,0 +1,217 @@
+/* What a launch names: every launch call, every way to pass parameters, per-thread streams, many slots. */
+#include "engine.h"
+
+typedef struct multi {
+    uint32_t count, inc;
+    uint64_t p[48], n[48];
+} multi;
+
+static CUdeviceptr base;
+enum { SLOTS = 100 };
+static CUdeviceptr at(int slot) { return base + (uint64_t)(slot - 1) * 2 * MiB; }
+
+static void calls(void) {
+    CUfunction f = function("vec_add");
+    CUstream s = new_stream();
+    CUdeviceptr d = at(1) + 4096, a = at(2), b = at(3) + 2 * MiB - 4 * 64;
+    uint64_t n = 64;
+    void *params[] = {&d, &a, &b, &n};
+    CUlaunchAttribute attr = {.id = CU_LAUNCH_ATTRIBUTE_COOPERATIVE, .value = {.cooperative = 1}};
+    CUlaunchConfig config = {2, 1, 1, 32, 1, 1, 0, s, NULL, 0}, coop = {2, 1, 1, 32, 1, 1, 0, s, &attr, 1}, nullstream = {2, 1, 1, 32, 1, 1, 0, NULL, NULL, 0};
+
+    OK(CALL(cuLaunchKernel, f, 2, 1, 1, 32, 1, 1, 0, s, params, NULL));
+    record *r = EXPECT(PSK_REC_LAUNCH, 1, 2, 3);
+    uint32_t id = r->id, grid = r->grid;
+    CHECK(!strcmp(func_name(id), "vec_add"));
+    CHECK_EQ(S->funcs[id].nparams, 4);
+    CHECK_EQ(S->funcs[id].handle, (uintptr_t)f);
+    CHECK(r->stream != 0 && S->streams[r->stream] == (uintptr_t)s);
+    unsigned index = r->stream;
+    CHECK_EQ(r->flags, 0);
+
+    OK(CALL(cuLaunchKernelEx, &config, f, params, NULL));
+    r = EXPECT(PSK_REC_LAUNCH, 1, 2, 3);
+    CHECK(r->id == id && r->grid == grid && r->stream == index && r->flags == 0);
+    config.gridDimX = 3; /* another grid, another hash */
+    OK(CALL(cuLaunchKernelEx, &config, f, params, NULL));
+    CHECK(EXPECT(PSK_REC_LAUNCH, 1, 2, 3)->grid != grid);
+    OK(CALL(cuLaunchKernelEx, &coop, f, params, NULL));
+    CHECK_EQ(EXPECT(PSK_REC_LAUNCH, 1, 2, 3)->flags, PSK_FLAG_COOPERATIVE);
+    OK(CALL(cuLaunchCooperativeKernel, f, 2, 1, 1, 32, 1, 1, 0, s, params));
+    CHECK_EQ(EXPECT(PSK_REC_LAUNCH, 1, 2, 3)->flags, PSK_FLAG_COOPERATIVE);
+    CUdeviceptr d2 = at(4);
+    void *params2[] = {&d2, &a, &b, &n};
+    CUDA_LAUNCH_PARAMS list[2] = {{f, 2, 1, 1, 32, 1, 1, 0, s, params}, {f, 2, 1, 1, 32, 1, 1, 0, NULL, params2}};
+    OK(CALL(cuLaunchCooperativeKernelMultiDevice, list, 2, 0));
+    CHECK_EQ(EXPECT(PSK_REC_LAUNCH, 1, 2, 3)->stream, index);
+    CHECK_EQ(EXPECT(PSK_REC_LAUNCH, 4, 2, 3)->stream, 0);
+    SYNC(s);
+
+    /* Stream 0 of the per-thread calls is the thread's own; 1 and 2 name either kind explicitly. */
+    OK(CALL(cuLaunchKernel_ptsz, f, 2, 1, 1, 32, 1, 1, 0, NULL, params, NULL));
+    unsigned own_index = EXPECT(PSK_REC_LAUNCH, 1, 2, 3)->stream;
+    CHECK(own_index != 0 && own_index != index && S->streams[own_index] == 2);
+    OK(CALL(cuLaunchKernelEx_ptsz, &nullstream, f, params, NULL));
+    CHECK_EQ(EXPECT(PSK_REC_LAUNCH, 1, 2, 3)->stream, own_index);
+    OK(CALL(cuLaunchCooperativeKernel_ptsz, f, 2, 1, 1, 32, 1, 1, 0, NULL, params));
+    CHECK_EQ(EXPECT(PSK_REC_LAUNCH, 1, 2, 3)->stream, own_index);
+    OK(CALL(cuLaunchKernel, f, 2, 1, 1, 32, 1, 1, 0, CU_STREAM_PER_THREAD, params, NULL));
+    CHECK_EQ(EXPECT(PSK_REC_LAUNCH, 1, 2, 3)->stream, own_index);
+    OK(CALL(cuLaunchKernel_ptsz, f, 2, 1, 1, 32, 1, 1, 0, CU_STREAM_LEGACY, params, NULL));
+    CHECK_EQ(EXPECT(PSK_REC_LAUNCH, 1, 2, 3)->stream, 0);
+    SYNC(CU_STREAM_PER_THREAD);
+    SYNC(NULL);
+    CHECK_EQ(((uint64_t(*)(const char *))driver("stub_count"))("launches"), 12);
+    none_left();
+}
+
+static void extra(void) {
+    CUfunction f = function("touch_add");
+    struct {
+        uint64_t p, n;
+        uint32_t inc;
+    } buffer = {at(5), 10, 2};
+    size_t bytes = sizeof buffer;
+    void *options[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, &buffer, CU_LAUNCH_PARAM_BUFFER_SIZE, &bytes, CU_LAUNCH_PARAM_END};
+    OK(CALL(cuLaunchKernel, f, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, options));
+    CHECK_EQ(EXPECT(PSK_REC_LAUNCH, 5)->flags, 0);
+    /* A buffer can be read even where the layout is unknown. */
+    OK(CALL(cuLaunchKernel, function("opaque_add"), 1, 1, 1, 1, 1, 1, 0, NULL, NULL, options));
+    CHECK_EQ(EXPECT(PSK_REC_LAUNCH, 5)->flags, 0);
+    SYNC(NULL);
+    CHECK_EQ(word_at(at(5)), 4);
+    CHECK_EQ(word_at(at(5) + 9 * 4), 4);
+    CHECK_EQ(word_at(at(5) + 10 * 4), 0);
+}
+
+static void opaque(void) {
+    uint64_t before = S->opaque_launches;
+    CUdeviceptr p = at(6);
+    uint64_t n = 4;
+    uint32_t inc = 9;
+    void *params[] = {&p, &n, &inc};
+    OK(CALL(cuLaunchKernel, function("opaque_add"), 1, 1, 1, 1, 1, 1, 0, NULL, params, NULL));
+    record *r = must_take();
+    CHECK_EQ(r->n, 0);
+    CHECK_EQ(r->flags, PSK_FLAG_OPAQUE);
+    CHECK(S->funcs[r->id].opaque && !strcmp(func_name(r->id), "opaque_add"));
+    CHECK_EQ(S->opaque_launches, before + 1);
+    /* Without parameters there is nothing to miss. */
+    OK(CALL(cuLaunchKernel, function("empty"), 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL));
+    r = must_take();
+    CHECK_EQ(r->n, 0);
+    CHECK_EQ(r->flags, 0);
+    SYNC(NULL);
+}
+
+/* A CUkernel in the place of a CUfunction. */
+static void kernel(void) {
+    CUlibrary lib;
+    CUkernel k;
+    OK(CALL(cuLibraryLoadData, &lib, "image", NULL, NULL, 0, NULL, NULL, 0));
+    OK(CALL(cuLibraryGetKernel, &k, lib, "touch_add"));
+    CUdeviceptr p = at(7);
+    uint64_t n = 4;
+    uint32_t inc = 1;
+    void *params[] = {&p, &n, &inc};
+    OK(CALL(cuLaunchKernel, k, 1, 1, 1, 1, 1, 1, 0, NULL, params, NULL));
+    record *r = EXPECT(PSK_REC_LAUNCH, 7);
+    CHECK(!strcmp(func_name(r->id), "touch_add"));
+    CHECK_EQ(r->flags, 0);
+    SYNC(NULL);
+    OK(CALL(cuLibraryUnload, lib));
+}
+
+/* A by-value structure of pointers, and one read of exactly its size: the page after the value is not readable. */
+static void by_value(void) {
+    CUfunction f = function("multi_add");
+    char *page = mmap(NULL, 2 * 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    CHECK(page != MAP_FAILED && !mprotect(page + 4096, 4096, PROT_NONE));
+    multi *m = (multi *)(page + 4096 - sizeof *m);
+    memset(m, 0, sizeof *m);
+    m->count = 40;
+    m->inc = 1;
+    uint32_t want[40];
+    for (int i = 0; i < 40; i++) {
+        m->p[i] = at(10 + i) + 128;
+        m->n[i] = 4;
+        want[i] = 10 + (uint32_t)i;
+    }
+    m->p[45] = at(12); /* unused by the kernel, named all the same: a double of a slot that is there */
+    void *params[] = {m};
+    OK(CALL(cuLaunchKernel, f, 1, 1, 1, 1, 1, 1, 0, NULL, params, NULL));
+    record *r = must_take();
+    CHECK_EQ(r->n, 40); /* an entry holds PSK_ENTRY_SLOTS: this took two */
+    CHECK(!memcmp(r->slots, want, sizeof want));
+    CHECK_EQ(r->seq + 2, S->head + 1);
+    /* The 4-byte parameter at the very end of a page. */
+    uint32_t *inc = (uint32_t *)(page + 4096 - 4);
+    *inc = 1;
+    CUdeviceptr p = at(8);
+    uint64_t n = 1;
+    void *three[] = {&p, &n, inc};
+    OK(CALL(cuLaunchKernel, function("touch_add"), 1, 1, 1, 1, 1, 1, 0, NULL, three, NULL));
+    EXPECT(PSK_REC_LAUNCH, 8);
+    SYNC(NULL);
+    for (int i = 0; i < 40; i++) CHECK_EQ(word_at(at(10 + i) + 128), 1);
+}
+
+static void no_op(const stub_launch *l) { (void)l; }
+
+static void add_kernel(const char *name, unsigned n, const size_t *sizes) {
+    ((void (*)(const char *, stub_kernel_fn, void *, unsigned, const size_t *))driver("stub_register_kernel"))(name, no_op, NULL, n, sizes);
+}
+
+/* An odd mix of sizes: words are found at 8-byte offsets of the parameter buffer. */
+static void layouts(void) {
+    add_kernel("mixed", 5, (const size_t[]){4, 12, 1, 8, 16});
+    struct { /* 12 bytes at offset 4: its second word is the aligned one */
+        uint32_t a;
+        uint32_t lo, hi;
+    } twelve = {1, (uint32_t)at(20), (uint32_t)(at(20) >> 32)};
+    uint32_t four = 5;
+    uint8_t one = 1;
+    uint64_t eight = at(21), sixteen[2] = {12345, at(22) + 77};
+    void *params[] = {&four, &twelve, &one, &eight, sixteen};
+    OK(CALL(cuLaunchKernel, function("mixed"), 1, 1, 1, 1, 1, 1, 0, NULL, params, NULL));
+    EXPECT(PSK_REC_LAUNCH, 20, 21, 22);
+    SYNC(NULL);
+}
+
+/* Freed slots, unknown addresses, small numbers and non-addresses name nothing. */
+static void strangers(void) {
+    add_kernel("four", 4, (const size_t[]){8, 8, 8, 8});
+    uint64_t v[4] = {at(30), 17, ~0ull, 1ull << 47};
+    void *params[] = {&v[0], &v[1], &v[2], &v[3]};
+    set_state(30, PSK_SLOT_FREE);
+    OK(CALL(cuLaunchKernel, function("four"), 1, 1, 1, 1, 1, 1, 0, NULL, params, NULL));
+    CHECK_EQ(must_take()->n, 0);
+    set_state(30, PSK_SLOT_ABSENT); /* observed only: no gate */
+    OK(CALL(cuLaunchKernel, function("four"), 1, 1, 1, 1, 1, 1, 0, NULL, params, NULL));
+    record *r = EXPECT(PSK_REC_LAUNCH, 30);
+    CHECK_EQ(r->flags, 0);
+    CHECK_EQ(S->slot_last_seq[30], r->seq);
+    set_state(30, PSK_SLOT_RESIDENT);
+    /* A failing launch passes its error on. */
+    CHECK_EQ(CALL(cuLaunchKernel, function("four"), 0, 1, 1, 1, 1, 1, 0, NULL, params, NULL), CUDA_ERROR_INVALID_VALUE);
+    must_take();
+    SYNC(NULL);
+}
+
+int main(void) {
+    start();
+    attach(PSK_MODE_OBSERVE);
+    base = managed(SLOTS * 2 * MiB);
+    for (uint32_t i = 1; i <= SLOTS; i++) own(i, at((int)i), 2 * MiB, PSK_SLOT_RESIDENT);
+    calls();
+    extra();
+    opaque();
+    kernel();
+    by_value();
+    layouts();
+    strangers();
+    none_left();
+    CHECK_EQ(S->dropped, 0);
+    CHECK_EQ(S->gated, 0);
+    return 0;
+}
