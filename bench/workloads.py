@@ -124,7 +124,7 @@ def main():
     import torch
 
     if args.deterministic:
-        torch.use_deterministic_algorithms(True, warn_only=True)
+        torch.use_deterministic_algorithms(True)
         torch.backends.cudnn.deterministic = True
     torch.manual_seed(0)
     began = time.perf_counter()

@@ -25,6 +25,10 @@ const DefaultEntries = 1 << 16
 // Options of Open. The zero value is right for the engine.
 type Options struct {
 	Entries int // of the ring, a power of two; 0 is DefaultEntries
+	// SpaceFD is the descriptor of the address space to listen to, where it is
+	// known; 0 takes the first of libcuda's that accepts a listener. A process can
+	// have several.
+	SpaceFD int
 }
 
 // Source is an open event queue of this process's unified memory.
@@ -87,7 +91,7 @@ func open(o Options, k kernel) (_ *Source, err error) {
 	if err := s.mapRing(entries); err != nil {
 		return nil, &Unavailable{Why: "no memory for the event ring (" + err.Error() + ")", WhatToDo: "raise the limit on locked memory (ulimit -l)", Cause: err}
 	}
-	if err := s.bind(); err != nil {
+	if err := s.bind(o.SpaceFD); err != nil {
 		return nil, err
 	}
 	if st, err := s.call(s.toolsFD, ioctlEnable, maskBlock(), 8); err != nil || st != statusOK {
@@ -119,8 +123,11 @@ func (s *Source) mapRing(entries int) (err error) {
 // bind finds the descriptor of libcuda's address space. libcuda opens the
 // device more than once; only the right one accepts a tracker, and a refusal
 // has no effect.
-func (s *Source) bind() error {
+func (s *Source) bind(known int) error {
 	fds, err := s.kernel.spaces()
+	if known > 0 {
+		fds = []int{known}
+	}
 	if err != nil {
 		return &Unavailable{Why: "cannot list this process's descriptors (" + err.Error() + ")", WhatToDo: "mount /proc", Cause: err}
 	}

@@ -34,8 +34,11 @@ type arena struct {
 	blocks   int32
 	onDevice []bool
 	moving   []bool    // part of a move that a worker has taken
-	evicted  []bool    // moving, and reported by the driver as evicted
+	touched  []bool    // was on the device at some time
+	doomed   []bool    // moving: the driver is to evict it under a move
 	owner    []*tensor // whose block it is; nil when free
+	ghost    []*tensor // the last dead tensor in it that unfinished operations may use; see holder
+	claimed  []uint64  // the plan that brings it in already
 	stale    []bool    // free, off the device, with dead pages on the host
 	arrived  []int64   // when the block last came to the device, in arrivals
 	arrivals int64
@@ -51,7 +54,7 @@ func newArena(base cuda.Ptr, bytes int64) *arena {
 	n := int32(bytes / BlockBytes)
 	return &arena{
 		base: base, blocks: n,
-		onDevice: make([]bool, n), moving: make([]bool, n), stale: make([]bool, n), owner: make([]*tensor, n), evicted: make([]bool, n), arrived: make([]int64, n),
+		onDevice: make([]bool, n), moving: make([]bool, n), stale: make([]bool, n), owner: make([]*tensor, n), evicted: make([]bool, n), touched: make([]bool, n), arrived: make([]int64, n),
 		free: []extent{{first: 0, n: n, stream: anyStream}},
 	}
 }
@@ -73,6 +76,7 @@ func (a *arena) setOnDevice(first, n int32, on bool) {
 				a.arrivals++
 				a.arrived[b] = a.arrivals
 				a.stale[b] = false
+				a.touched[b] = true
 			} else {
 				a.resident--
 			}
@@ -117,7 +121,7 @@ func (a *arena) place(n int32, s int, preferDevice bool, passed func(streamSeq) 
 				break
 			}
 			take := min(f.n, n-run)
-			if !f.onDevice {
+			if !f.onDevice && f.stream == anyStream { // a ghost's block comes in for the ghost
 				missing += take
 			}
 			run += take

@@ -66,7 +66,9 @@ func (r *Runtime) letLate(x *op) {
 	r.stats.LateOps++
 	r.dropGated(x)
 	r.letGo(x)
-	r.arriveByFault(x)
+	if !r.config.EvictionsSeen { // nobody will report the faults
+		r.arriveByFault(x)
+	}
 	r.process.OpenGate(x.stream, x.seq)
 	r.epoch++
 	r.accountStall()
@@ -112,23 +114,17 @@ func (r *Runtime) Migrated(x cuda.Range, toDevice bool) {
 // enter puts one block on a side of the ledger, without a move of ours.
 func (r *Runtime) enter(b int32, onDevice bool) {
 	a := r.arena
-	if a.moving[b] {
-		a.evicted[b] = a.onDevice[b] && !onDevice // as asked for, if it was
+	if a.doomed[b] && !onDevice {
+		r.depart(b) // as asked for
 		return
 	}
-	if a.onDevice[b] == onDevice {
+	if a.moving[b] || a.onDevice[b] == onDevice {
 		return
 	}
 	if !onDevice {
 		r.stats.UnforeseenEvictions++
 	}
-	if r.recency != nil {
-		if onDevice {
-			r.recency.touch(b)
-		} else {
-			r.recency.remove(b)
-		}
-	}
+	r.note(b, onDevice)
 	t := a.owner[b]
 	if t == nil { // free: its extent changes with it
 		for _, e := range a.take(b, 1) {
@@ -146,6 +142,17 @@ func (r *Runtime) enter(b int32, onDevice bool) {
 	}
 	if !t.freed {
 		r.process.SetResident(t.slot, t.present == t.n && t.leaving == 0)
+	}
+}
+
+// note keeps the mirror of the driver's order.
+func (r *Runtime) note(b int32, onDevice bool) {
+	switch {
+	case r.recency == nil:
+	case onDevice:
+		r.recency.touch(b)
+	default:
+		r.recency.remove(b)
 	}
 }
 

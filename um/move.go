@@ -11,28 +11,27 @@ const (
 	MoveEvict                    // take a tensor's blocks to the host
 	MovePopulate                 // make free blocks present on the device, without contents
 	MoveDiscard                  // let go of free blocks, without a copy
+	MoveTouch                    // prefetch what is on the device already, so that the driver evicts others first
 )
 
 func (k MoveKind) String() string {
-	return [...]string{"fetch", "evict", "populate", "discard"}[k]
+	return [...]string{"fetch", "evict", "populate", "discard", "touch"}[k]
 }
 
-// Direction is which of the two workers a move belongs to.
+// Direction is which kind of worker a move belongs to.
 type Direction int
 
-// The workers: one brings in, the other takes out.
+// The workers: one kind brings in, the other takes out.
 const (
 	In Direction = iota
 	Out
 )
 
-// Move is something for a worker to do, in this order: make Touch recent, so
-// that the driver evicts others first; discard; migrate Ranges.
+// Move is something for a worker to do: discard first where StaleFirst says so,
+// then migrate (or discard) Ranges.
 type Move struct {
 	Kind   MoveKind
 	Ranges []cuda.Range
-	// Touch are resident ranges that must outlive a driver eviction.
-	Touch []cuda.Range
 	// StaleFirst says that the ranges hold dead pages to discard before migrating.
 	StaleFirst bool
 	Bytes      int64 // that cross the bus, as far as the runtime knows
@@ -41,5 +40,12 @@ type Move struct {
 	runs      []run    // blocks that change sides
 	in        bool     // they come to the device
 	extents   []extent // free blocks among them, to give back
-	displaced []run    // blocks that the driver evicts under this move
+	displaced []int32  // blocks that the driver evicts under this move
+}
+
+func (m *Move) blocks() (n int32) {
+	for _, x := range m.runs {
+		n += x.n
+	}
+	return n
 }

@@ -380,7 +380,7 @@ func (r *Runtime) begin(m *Move) {
 		}
 		if m.in {
 			r.arriving += x.n
-		} else if m.Kind != MoveDiscard || r.arena.onDevice[x.first] {
+		} else if r.arena.onDevice[x.first] {
 			r.leaving += x.n
 		}
 	}
@@ -437,13 +437,13 @@ func (r *Runtime) Done(m *Move) {
 	for _, x := range m.runs {
 		if m.in {
 			r.arriving -= x.n
-		} else if m.Kind != MoveDiscard || r.arena.onDevice[x.first] {
+		} else if r.arena.onDevice[x.first] {
 			r.leaving -= x.n
 		}
 		r.settle(x, m.in)
 	}
 	for _, e := range m.extents {
-		if m.Kind == MoveDiscard {
+		if m.Kind == MoveDiscard || m.Kind == MovePrepare {
 			for b := e.first; b < e.end(); b++ {
 				r.arena.stale[b] = false
 			}

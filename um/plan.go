@@ -34,8 +34,7 @@ func (r *Runtime) room() int32 {
 // planned returns the current plan, made anew when it is out of date.
 func (r *Runtime) planned() *plan {
 	p := &r.plan
-	if p.valid && p.version == r.history.Version() && r.epoch-p.epoch < planEvents &&
-		(r.epoch == p.epoch || len(p.fetch)+len(p.evict) > 0) {
+	if p.valid && p.version == r.history.Version() && r.epoch-p.epoch < planEvents {
 		return p
 	}
 	*p = plan{valid: true, epoch: r.epoch, version: r.history.Version(), fetch: p.fetch[:0], evict: p.evict[:0], births: p.births[:0]}

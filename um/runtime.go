@@ -77,6 +77,7 @@ type Runtime struct {
 	gated      []([]*op) // by stream: gated operations whose gate is closed, in order
 	recency    *recency  // driver's eviction order; nil unless DriverEvicts
 
+	prepared        []bool // blocks whose host pages have been made
 	plan            plan
 	epoch           uint64 // counts events that may change what to do
 	stalledAt       time.Duration

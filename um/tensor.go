@@ -1,12 +1,16 @@
 package um
 
 import (
+	"slices"
+
 	"github.com/penstock-gpu/penstock/correlate"
 	"github.com/penstock-gpu/penstock/cuda"
 	"github.com/penstock-gpu/penstock/evict"
 )
 
-// tensor is one live allocation of 1 MiB and more.
+// tensor is one allocation of 1 MiB and more. It outlives its free as a ghost:
+// the job's threads run far ahead of the GPU, so most memory that is freed is
+// still to be used by operations that wait in the queue.
 type tensor struct {
 	slot     uint32
 	first, n int32 // its blocks
@@ -19,16 +23,20 @@ type tensor struct {
 	leaving  int32 // the same, on their way out
 	named    bool  // an operation has named it
 	ran      bool  // such an operation was let go: it may have contents
-	offered  bool  // it was brought in once before anything named it
-	freed    bool  // it is dead; operations queued before may still need its blocks
+	freed    bool
+	released bool // its blocks are free: the counts above mean nothing any more
 
-	queued  []int64 // positions of queued operations that name it, in order
+	queued  []int64 // positions of unfinished operations that name it, in order
 	open    int     // of these, how many may run already: it must stay
 	lastUse int64
 	others  []int // streams other than its own that use it (record_stream)
 
+	// prior are the ghosts whose blocks it was given while operations still needed them.
+	prior []*tensor
+
 	predicted        int64 // cached prediction of the next use
 	predictedVersion uint64
+	leaves           uint64 // the plan by which it is to leave
 
 	// for the free that comes after the last move
 	freeSeq    uint64
@@ -37,29 +45,78 @@ type tensor struct {
 
 func (t *tensor) missing() int32 { return t.n - t.present }
 
+// busy says whether unfinished operations use it.
+func (t *tensor) busy() bool { return len(t.queued) > 0 }
+
+// pinned says whether an operation that may run already uses its blocks.
+func (t *tensor) pinned() bool {
+	if t.open > 0 {
+		return true
+	}
+	for _, g := range t.prior {
+		if g.open > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// inherit notes a ghost of whose blocks t was given some.
+func (t *tensor) inherit(g *tensor) {
+	for _, x := range append([]*tensor{g}, g.prior...) {
+		if x.busy() && !slices.Contains(t.prior, x) {
+			t.prior = append(t.prior, x)
+		}
+	}
+}
+
+// forgetFinished drops prior ghosts that nothing uses any more.
+func (t *tensor) forgetFinished() {
+	if len(t.prior) > 0 {
+		t.prior = slices.DeleteFunc(t.prior, func(g *tensor) bool { return !g.busy() })
+	}
+}
+
+// used removes a finished operation from the queue.
+func (t *tensor) used(position int64) {
+	if i := slices.Index(t.queued, position); i >= 0 {
+		t.queued = slices.Delete(t.queued, i, i+1)
+	}
+}
+
 // away counts the blocks that a tensor's operations have to wait for, and those
-// of them that nobody is bringing in. A dead tensor has no counts of its own any
-// more, and its blocks may have another owner already.
+// of them that nobody is bringing in.
 func (r *Runtime) away(t *tensor) (missing, idle int32) {
-	if !t.freed {
-		missing = t.missing() + t.leaving
-		return missing, t.missing() - t.arriving
+	if !t.released {
+		return t.missing() + t.leaving, t.missing() - t.arriving
 	}
 	a := r.arena
 	for b := t.first; b < t.first+t.n; b++ {
 		switch {
-		case !a.onDevice[b] && !a.moving[b]:
-			idle++
-			missing++
 		case a.moving[b]:
+			missing++
+		case !a.onDevice[b]:
+			idle++
 			missing++
 		}
 	}
 	return missing, idle
 }
 
-// nextUse is the position of the next operation that needs the tensor, queued or predicted.
-func (r *Runtime) nextUse(t *tensor) int64 {
+// holder is whose contents a block has: its owner, or a ghost that operations
+// still need, or nil when it is dead.
+func (r *Runtime) holder(b int32) *tensor {
+	if t := r.arena.owner[b]; t != nil {
+		return t
+	}
+	if g := r.arena.ghost[b]; g != nil && g.busy() {
+		return g
+	}
+	return nil
+}
+
+// ownNextUse is the position of the next operation that names the tensor, queued or predicted.
+func (r *Runtime) ownNextUse(t *tensor) int64 {
 	if len(t.queued) > 0 {
 		return t.queued[0]
 	}
@@ -73,31 +130,76 @@ func (r *Runtime) nextUse(t *tensor) int64 {
 	return max(t.predicted, r.history.Now()) // what is queued is known: an overdue use is still to come
 }
 
-// candidate describes a tensor to the eviction policy.
-func (r *Runtime) candidate(t *tensor) evict.Candidate {
-	return evict.Candidate{
-		NextUse:   r.nextUse(t),
-		LastUse:   t.lastUse,
-		Migrated:  r.arena.arrived[t.first],
-		Bytes:     int64(t.n) * BlockBytes,
-		Predicted: r.foretold[t.slot],
+// nextUse is the position of the next operation that needs the tensor's blocks,
+// ghosts' operations included.
+func (r *Runtime) nextUse(t *tensor) int64 {
+	next := r.ownNextUse(t)
+	for _, g := range t.prior {
+		if len(g.queued) > 0 {
+			next = min(next, g.queued[0])
+		}
 	}
+	return next
 }
 
-// pieces are up to limit blocks of the tensor that are, or are not, on the
-// device and not moving, as runs.
-func (r *Runtime) pieces(t *tensor, onDevice bool, limit int32) (runs []run, blocks int32) {
+// soonestQueued is the position of the first unfinished operation that needs the
+// tensor's blocks; ok is false when there is none.
+func (t *tensor) soonestQueued() (position int64, ok bool) {
+	if len(t.queued) > 0 {
+		position, ok = t.queued[0], true
+	}
+	for _, g := range t.prior {
+		if len(g.queued) > 0 && (!ok || g.queued[0] < position) {
+			position, ok = g.queued[0], true
+		}
+	}
+	return position, ok
+}
+
+// candidate describes a tensor to the eviction policy.
+func (r *Runtime) candidate(t *tensor, blocks int32) evict.Candidate {
+	c := evict.Candidate{
+		NextUse:  r.nextUse(t),
+		LastUse:  t.lastUse,
+		Migrated: r.arena.arrived[t.first],
+		Bytes:    int64(blocks) * BlockBytes,
+	}
+	if !t.freed {
+		c.Predicted = r.foretold[t.slot]
+	}
+	return c
+}
+
+// holds says whether a block's contents are t's.
+func (r *Runtime) holds(t *tensor, b int32) bool {
+	if t.released {
+		return r.arena.owner[b] == nil && r.arena.ghost[b] == t
+	}
+	return true
+}
+
+// absentPieces are up to limit blocks of the tensor that are off the device and
+// not moving, as runs.
+func (r *Runtime) absentPieces(t *tensor, limit int32) (runs []run, blocks int32) {
 	a := r.arena
 	for b := t.first; b < t.first+t.n && blocks < limit; b++ {
-		if a.onDevice[b] != onDevice || a.moving[b] {
-			continue
+		if !a.onDevice[b] && !a.moving[b] {
+			runs = extend(runs, b)
+			blocks++
 		}
-		if k := len(runs) - 1; k >= 0 && runs[k].end() == b {
-			runs[k].n++
-		} else {
-			runs = append(runs, run{b, 1})
+	}
+	return runs, blocks
+}
+
+// presentPieces are up to limit blocks of the tensor's own that are on the
+// device and not moving, as runs.
+func (r *Runtime) presentPieces(t *tensor, limit int32) (runs []run, blocks int32) {
+	a := r.arena
+	for b := t.first; b < t.first+t.n && blocks < limit; b++ {
+		if a.onDevice[b] && !a.moving[b] && r.holds(t, b) {
+			runs = extend(runs, b)
+			blocks++
 		}
-		blocks++
 	}
 	return runs, blocks
 }
@@ -107,23 +209,29 @@ type run struct{ first, n int32 }
 
 func (x run) end() int32 { return x.first + x.n }
 
-// ranges turns runs of a tensor's blocks into addresses, without the unused
-// tail of its last block.
-func (r *Runtime) ranges(t *tensor, runs []run) []cuda.Range {
-	const page = 4096
-	end := r.arena.ptr(t.first) + cuda.Ptr((t.bytes+page-1)/page*page)
-	out := make([]cuda.Range, 0, len(runs))
-	for _, x := range runs {
-		lo, hi := r.arena.ptr(x.first), min(r.arena.ptr(x.end()), end)
-		out = append(out, cuda.Range{Base: lo, Bytes: int64(hi - lo)})
+func extend(runs []run, b int32) []run {
+	if k := len(runs) - 1; k >= 0 && runs[k].end() == b {
+		runs[k].n++
+		return runs
 	}
-	return out
+	return append(runs, run{b, 1})
 }
 
-func (r *Runtime) blockRanges(runs []run) []cuda.Range {
+// ranges turns runs of blocks into addresses. Always whole blocks: a block that
+// is only partly on the device would fault under the next, larger tensor in it.
+func (r *Runtime) ranges(runs []run) []cuda.Range {
 	out := make([]cuda.Range, len(runs))
 	for i, x := range runs {
 		out[i] = cuda.Range{Base: r.arena.ptr(x.first), Bytes: int64(x.n) * BlockBytes}
 	}
 	return out
+}
+
+// runsOf turns blocks into runs by address.
+func runsOf(blocks []int32) (runs []run) {
+	slices.Sort(blocks)
+	for _, b := range blocks {
+		runs = extend(runs, b)
+	}
+	return runs
 }

@@ -224,5 +224,8 @@ func (s *Space) Discard(r cuda.Range) error {
 	return call(s.fd, reqDiscard, "UVM_DISCARD", p[:], discardStatus)
 }
 
+// FD is the descriptor of the address space. It stays the Space's own.
+func (s *Space) FD() int { return s.fd }
+
 // Close gives the descriptor back.
 func (s *Space) Close() error { return unix.Close(s.fd) }

@@ -259,7 +259,7 @@ func (h *Shared) Wait(timeout time.Duration) {
 	seen := atomic.LoadUint32(bell)
 	atomic.StoreUint32((*uint32)(unsafe.Pointer(&h.s.reader_sleeping)), 1)
 	if h.Head() == h.next {
-		const futexWait = 0
+		const futexWait = 128 // FUTEX_WAIT_PRIVATE, as the hook wakes
 		ts := syscall.NsecToTimespec(int64(timeout))
 		syscall.Syscall6(syscall.SYS_FUTEX, uintptr(unsafe.Pointer(bell)), futexWait, uintptr(seen), uintptr(unsafe.Pointer(&ts)), 0, 0)
 	}

@@ -3,6 +3,7 @@ package live
 import (
 	"fmt"
 	"sync/atomic"
+	"time"
 
 	"go.uber.org/zap"
 
@@ -71,15 +72,31 @@ func (l *Live) malloc(bytes int64, stream uint64) (cuda.Ptr, error) {
 
 // mallocTensor allocates from the arena.
 func (l *Live) mallocTensor(bytes int64, stream uint64) (cuda.Ptr, error) {
-	l.mu.Lock()
+	l.lock()
 	defer l.mu.Unlock()
 	l.drain()
 	p, err := l.runtime.Malloc(bytes, l.streamID(stream))
 	if err == nil {
 		l.noteTensors()
-		l.work.Broadcast()
 	}
 	return p, err
+}
+
+// lock takes mu for a thread of the job. It is held for microseconds at a time, so
+// waiting actively is much shorter than being put to sleep and woken.
+func (l *Live) lock() {
+	if l.mu.TryLock() {
+		return
+	}
+	const spins = 5000
+	began := time.Now()
+	defer func() { l.counts.lockWait.Add(int64(time.Since(began))) }()
+	for range spins {
+		if l.mu.TryLock() {
+			return
+		}
+	}
+	l.mu.Lock()
 }
 
 // Free takes an allocation back; queued work may still use it.
@@ -92,13 +109,12 @@ func (l *Live) Free(p cuda.Ptr) error {
 		l.mu.Unlock()
 	}
 	if l.managed.Load() && l.runtime.Owns(p) {
-		l.mu.Lock()
+		l.lock()
 		defer l.mu.Unlock()
 		l.drain()
 		l.runtime.Reserved(l.hookHead())
 		err := l.runtime.Free(p)
 		l.noteTensors()
-		l.work.Broadcast()
 		return err
 	}
 	l.plainMu.Lock()

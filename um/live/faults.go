@@ -24,7 +24,11 @@ type faultFeed struct {
 
 // openFaults subscribes to the driver's events, or says why it cannot.
 func (l *Live) openFaults() {
-	s, err := faults.Open(faults.Options{})
+	var o faults.Options
+	if l.space != nil {
+		o.SpaceFD = l.space.FD()
+	}
+	s, err := faults.Open(o)
 	if err != nil {
 		var no *faults.Unavailable
 		if errors.As(err, &no) {

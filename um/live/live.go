@@ -57,7 +57,7 @@ type Live struct {
 	budget  int64
 
 	streamIDs   map[uint64]int // stream handle to the runtime's number for it
-	hookStreams []int          // the hook's index to the runtime's number
+	hookStreams []hookStream   // by the hook's index
 	ownStreams  []int          // the runtime's number to the hook's index, -1 if unknown
 	sink        Sink
 
@@ -67,6 +67,8 @@ type Live struct {
 	threads                  sync.WaitGroup
 	lastMove                 time.Time
 	moveTime                 [2]time.Duration // by direction
+	preparedBytes            int64            // of host pages made ahead
+	broadcastAt              uint64           // the runtime's epoch when the workers were last woken
 	faults                   faultFeed
 
 	counts                     counts
@@ -78,6 +80,7 @@ type Live struct {
 type counts struct {
 	allocs, frees, ooms, retries atomic.Int64
 	livePeak, reservedPeak       atomic.Int64
+	lockWait                     atomic.Int64 // nanoseconds that the job's threads waited for mu
 }
 
 // Sink receives what happens, in order, for recording. It is called under the lock.
@@ -170,10 +173,16 @@ func (l *Live) openArena() error {
 	if err := l.startHook(); err != nil {
 		return err
 	}
-	l.threads.Add(3)
+	l.threads.Add(1)
 	go l.loop()
-	go l.worker(um.In)
-	go l.worker(um.Out)
+	for _, d := range []um.Direction{um.In, um.Out, um.Out} { // two take out: one alone leaves the bus idle half of the time
+		l.threads.Add(1)
+		go l.worker(d)
+	}
+	if l.space != nil {
+		l.threads.Add(1)
+		go l.prepare()
+	}
 	return nil
 }
 

@@ -5,6 +5,7 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/penstock-gpu/penstock/um"
 )
@@ -50,6 +51,7 @@ type Stats struct {
 	InSeconds         float64 `json:"in_seconds"`  // the worker that brings in was busy
 	OutSeconds        float64 `json:"out_seconds"` // the worker that takes out was busy
 	SpaceStallSeconds float64 `json:"space_stall_seconds"`
+	LockWaitSeconds   float64 `json:"lock_wait_seconds"` // the job's threads waited for the engine's lock
 	GatedLaunches     int64   `json:"gated_launches"`
 	LateLaunches      int64   `json:"late_launches"`
 	OpaqueLaunches    int64   `json:"opaque_launches"`
@@ -103,6 +105,7 @@ func (l *Live) Stats() Stats {
 	s.H2DBytes, s.D2HBytes = r.FetchedBytes, r.EvictedBytes
 	s.FetchedBytes, s.EvictedBytes, s.DiscardedBytes, s.PopulatedBytes = r.FetchedBytes, r.EvictedBytes, r.DiscardedBytes, r.PopulatedBytes
 	s.Fetches, s.Evictions, s.Discards, s.Populates = r.Fetches, r.Evictions, r.Discards, r.Populates
+	s.LockWaitSeconds = time.Duration(l.counts.lockWait.Load()).Seconds()
 	s.StallSeconds, s.SpaceStallSeconds = r.Stall.Seconds(), r.StallForSpace.Seconds()
 	s.GatedLaunches, s.LateLaunches = r.GatedOps, r.LateOps
 	s.OversizeLaunches, s.OversizeName, s.OversizeBytes = r.OversizeOps, r.OversizeName, r.OversizeBytes

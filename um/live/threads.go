@@ -42,13 +42,20 @@ func (l *Live) drain() (n int) {
 // opStream is the runtime's number for one of the hook's stream indices.
 func (l *Live) opStream(index int) int {
 	for len(l.hookStreams) <= index {
-		l.hookStreams = append(l.hookStreams, -1)
+		l.hookStreams = append(l.hookStreams, hookStream{id: -1})
 	}
-	if l.hookStreams[index] < 0 {
-		id := l.streamID(l.handle(index))
-		l.hookStreams[index], l.ownStreams[id] = id, index
+	x := &l.hookStreams[index]
+	if handle := l.handle(index); x.id < 0 || x.handle != handle { // the index of a destroyed stream is given out again
+		*x = hookStream{id: l.streamID(handle), handle: handle}
+		l.ownStreams[x.id] = index
 	}
-	return l.hookStreams[index]
+	return x.id
+}
+
+// hookStream is a stream as the hook numbers it.
+type hookStream struct {
+	id     int // the runtime's number; -1 when not known yet
+	handle uint64
 }
 
 // handle is the handle of the stream with one of the hook's indices.
@@ -80,8 +87,8 @@ func (l *Live) progress() {
 		return
 	}
 	head := l.hook.Head()
-	for i, id := range l.hookStreams {
-		if id < 0 {
+	for i, x := range l.hookStreams {
+		if x.id < 0 {
 			continue
 		}
 		low := l.hook.Progress(i)
@@ -92,7 +99,7 @@ func (l *Live) progress() {
 			}
 			seq -= 1 << 32
 		}
-		l.runtime.Progress(id, seq)
+		l.runtime.Progress(x.id, seq)
 	}
 }
 
@@ -123,12 +130,13 @@ func (l *Live) loop() {
 		l.progress()
 		l.tensorReserved.Store(l.runtime.ReservedBytes())
 		l.feedFaults()
-		if l.runtime.Epoch() != before {
+		const wakeEvery = 16 // events, when no operation is held back
+		if e := l.runtime.Epoch(); e != before && (l.runtime.Held() || e-l.broadcastAt >= wakeEvery) {
+			l.broadcastAt = e
 			l.work.Broadcast()
 		}
-		wait := idleWait
-		if l.runtime.Queued() > 0 {
-			wait = busyWait
+		busy := l.runtime.Queued() > 0
+		if busy {
 			if l.runtime.Held() && time.Since(l.lastMove) > watchdogPatience {
 				l.fail(fmt.Errorf("a launch has been held back for %s without any move being made", watchdogPatience))
 			}
@@ -136,7 +144,36 @@ func (l *Live) loop() {
 			l.lastMove = time.Now()
 		}
 		l.mu.Unlock()
-		l.hook.Wait(wait)
+		if busy {
+			time.Sleep(busyWait) // no doorbell: a launch need not pay for waking this thread
+		} else {
+			l.hook.Wait(idleWait)
+		}
+	}
+}
+
+// prepare makes host pages for address space that is not used yet, while there is
+// nothing else to do for the bus.
+func (l *Live) prepare() {
+	defer l.threads.Done()
+	const blocks = 32
+	mover := managed.NewDirect(l.space)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for !l.closing && l.failed == nil && l.preparedBytes < l.hostBudget() {
+		m, ok := l.runtime.Prepare(blocks)
+		if !ok {
+			return
+		}
+		l.mu.Unlock()
+		err := mover.Do(m)
+		l.mu.Lock()
+		if err != nil {
+			l.fail(err)
+			return
+		}
+		l.preparedBytes += blocks * um.BlockBytes
+		l.runtime.Done(m)
 	}
 }
 

@@ -27,13 +27,8 @@ func carryOut(o operations, m *um.Move) error {
 }
 
 func steps(o operations, m *um.Move) error {
-	if len(m.Touch) > 0 {
-		if err := o.prefetch(m.Touch, cuda.Device); err != nil {
-			return err
-		}
-	}
 	switch m.Kind {
-	case um.MoveFetch:
+	case um.MoveFetch, um.MoveTouch:
 		return o.prefetch(m.Ranges, cuda.Device)
 	case um.MovePopulate:
 		if m.StaleFirst {
@@ -46,6 +41,11 @@ func steps(o operations, m *um.Move) error {
 		return o.prefetch(m.Ranges, cuda.Host)
 	case um.MoveDiscard:
 		return o.discard(m.Ranges)
+	case um.MovePrepare:
+		if err := o.prefetch(m.Ranges, cuda.Host); err != nil {
+			return err
+		}
+		return o.discard(m.Ranges) // the pages stay; their zeros need not cross the bus
 	}
 	panic("managed: unknown kind of move")
 }
