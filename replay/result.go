@@ -24,7 +24,7 @@ type Options struct {
 	Ratio       float64 // oversubscription: peak live bytes over budget; used when BudgetBytes is 0
 	BudgetBytes int64
 	Profile     sim.Profile
-	Timeline    bool                 // fill Result.Timeline
+	Timeline    bool                  // fill Result.Timeline
 	Progress    func(done, total int) // called now and then with events replayed; may be nil
 }
 

@@ -54,7 +54,7 @@ func newArena(base cuda.Ptr, bytes int64) *arena {
 	n := int32(bytes / BlockBytes)
 	return &arena{
 		base: base, blocks: n,
-		onDevice: make([]bool, n), moving: make([]bool, n), stale: make([]bool, n), owner: make([]*tensor, n), evicted: make([]bool, n), touched: make([]bool, n), arrived: make([]int64, n),
+		onDevice: make([]bool, n), moving: make([]bool, n), stale: make([]bool, n), owner: make([]*tensor, n), doomed: make([]bool, n), ghost: make([]*tensor, n), claimed: make([]uint64, n), touched: make([]bool, n), arrived: make([]int64, n),
 		free: []extent{{first: 0, n: n, stream: anyStream}},
 	}
 }

@@ -11,11 +11,12 @@ const (
 	MoveEvict                    // take a tensor's blocks to the host
 	MovePopulate                 // make free blocks present on the device, without contents
 	MoveDiscard                  // let go of free blocks, without a copy
+	MovePrepare                  // make host pages for untouched blocks; see Prepare
 	MoveTouch                    // prefetch what is on the device already, so that the driver evicts others first
 )
 
 func (k MoveKind) String() string {
-	return [...]string{"fetch", "evict", "populate", "discard", "touch"}[k]
+	return [...]string{"fetch", "evict", "populate", "discard", "prepare", "touch"}[k]
 }
 
 // Direction is which kind of worker a move belongs to.

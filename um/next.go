@@ -1,10 +1,6 @@
 package um
 
-import (
-	"sort"
-
-	"github.com/penstock-gpu/penstock/cuda"
-)
+import "sort"
 
 // Next answers a worker that is free: what to move now, if anything.
 func (r *Runtime) Next(d Direction) (*Move, bool) {
@@ -19,9 +15,6 @@ func (r *Runtime) Next(d Direction) (*Move, bool) {
 		}
 	case d == In:
 		m = r.nextIn()
-	case r.recency != nil:
-		// The driver evicts under what comes in, and only one mover at a time can
-		// know what it will evict.
 	default:
 		m = r.nextOut()
 	}
@@ -29,15 +22,15 @@ func (r *Runtime) Next(d Direction) (*Move, bool) {
 	return m, m != nil
 }
 
-// nextIn is the next move of the worker that brings in.
+// nextIn is the next move of a worker that brings in.
 func (r *Runtime) nextIn() *Move {
 	// What a stream is waiting for comes first, and until it has come whatever
 	// room appears is for it.
 	if x := r.head(); x != nil {
 		m, blocked := r.fetchFor(x)
-		if m == nil && blocked && r.arriving+r.leaving == 0 {
+		if m == nil && blocked && r.flying == 0 {
 			r.plan.valid = false // made before it was known to be stuck
-			if m, blocked = r.fetchFor(x); m == nil && blocked && r.stuck() {
+			if m, blocked = r.fetchFor(x); m == nil && blocked && r.stuck(x) {
 				r.letLate(x)
 			}
 		}
@@ -48,16 +41,14 @@ func (r *Runtime) nextIn() *Move {
 	p := r.planned()
 	for len(p.fetch) > 0 {
 		t := p.fetch[0]
-		if t.freed || t.missing()-t.arriving <= 0 || t.leaving > 0 {
+		_, idle := r.away(t)
+		if idle <= 0 || t.freed && !t.busy() || !t.freed && t.leaving > 0 {
 			p.fetch = p.fetch[1:]
 			continue
 		}
-		return r.fetch(t, t.missing()-t.arriving) // nil: no room yet, and what follows is needed later
+		return r.fetch(t, idle) // nil: no room yet, and what follows is needed later
 	}
-	if m := r.makeReady(p); m != nil {
-		return m
-	}
-	return r.discardStale()
+	return r.makeReady(p)
 }
 
 // fetchFor brings in what an operation waits for. blocked says that something
@@ -75,89 +66,124 @@ func (r *Runtime) fetchFor(x *op) (m *Move, blocked bool) {
 	return nil, blocked
 }
 
-// stuck says whether, with nothing moving, nothing more can leave either.
-func (r *Runtime) stuck() bool {
+// stuck says whether, with nothing moving, nothing more can leave either until x has run.
+func (r *Runtime) stuck(x *op) bool {
+	for _, y := range r.pending {
+		if y.position >= x.position {
+			break
+		}
+		if !y.done {
+			return false // when it is, its tensors may leave
+		}
+	}
 	if r.recency == nil {
 		for _, t := range r.planned().evict {
-			if t.present-t.leaving > 0 && !t.freed {
+			if _, n := r.presentPieces(t, 1); n > 0 && !t.pinned() {
 				return false
 			}
 		}
 	}
-	for i := range r.arena.free {
-		if e := &r.arena.free[i]; e.onDevice && e.idle(r.passed) {
-			return false
-		}
-	}
-	return true
+	return r.idleOnDevice() == 0
 }
 
 // fetch brings in a piece of a tensor, or makes room by letting go of dead
 // blocks, or answers nil when there is no room.
 func (r *Runtime) fetch(t *tensor, missing int32) *Move {
 	want := min(missing, r.config.fetchBlocks())
-	room := r.room()
-	if room < want {
+	room := max(0, r.room())
+	var displaced []int32
+	if room < want && r.recency != nil {
+		var touch *Move
+		if displaced, touch = r.displace(want - room); touch != nil {
+			return touch
+		}
+		room += int32(len(displaced))
+	}
+	if room < want && r.discarding == 0 {
 		if m := r.discardFree(want - room); m != nil {
 			return m
-		}
-	}
-	var displaced []run
-	if room < want && r.recency != nil {
-		displaced = r.displace(want-room, t)
-		for _, x := range displaced {
-			room += x.n
 		}
 	}
 	if room <= 0 {
 		return nil
 	}
-	runs, n := r.pieces(t, false, min(want, room))
+	runs, n := r.absentPieces(t, min(want, room))
 	if n == 0 {
 		return nil
 	}
-	m := &Move{Kind: MoveFetch, runs: runs, in: true, Ranges: r.ranges(t, runs), displaced: displaced}
+	m := &Move{Kind: MoveFetch, runs: runs, in: true, Ranges: r.ranges(runs), displaced: displaced}
 	for i, x := range m.Ranges {
 		if t.ran || r.arena.stale[runs[i].first] {
 			m.Bytes += x.Bytes
 		}
 	}
-	if t.freed { // some of it may be free already: out of the allocator's hands while it moves
-		for _, x := range runs {
-			for b := x.first; b < x.end(); b++ {
-				if r.arena.owner[b] == nil {
-					m.extents = append(m.extents, r.arena.take(b, 1)...)
-				}
-			}
-		}
-	}
+	r.takeFree(m)
 	t.offered = true
 	r.begin(m)
 	return m
 }
 
-// nextOut is the next move of the worker that takes out.
+// takeFree takes the free blocks of a move out of the allocator's hands while it moves.
+func (r *Runtime) takeFree(m *Move) {
+	for _, x := range m.runs {
+		for b := x.first; b < x.end(); b++ {
+			if r.arena.owner[b] == nil {
+				m.extents = append(m.extents, r.arena.take(b, 1)...)
+			}
+		}
+	}
+}
+
+// nextOut is the next move of a worker that takes out.
 func (r *Runtime) nextOut() *Move {
 	p := r.planned()
-	for len(p.evict) > 0 {
-		t := p.evict[0]
-		if t.freed || t.open > 0 || t.arriving > 0 || t.present-t.leaving <= 0 {
-			p.evict = p.evict[1:]
-			continue
+	if r.recency == nil {
+		for len(p.evict) > 0 {
+			t := p.evict[0]
+			if t.pinned() || t.leaves != p.serial {
+				p.evict = p.evict[1:]
+				continue
+			}
+			runs, n := r.presentPieces(t, r.config.evictBlocks())
+			if n == 0 {
+				p.evict = p.evict[1:]
+				continue
+			}
+			m := &Move{Kind: MoveEvict, runs: runs, Ranges: r.ranges(runs)}
+			m.Bytes = int64(n) * BlockBytes
+			r.takeFree(m)
+			r.begin(m)
+			return m
 		}
-		runs, n := r.pieces(t, true, r.config.evictBlocks())
-		if n == 0 {
-			p.evict = p.evict[1:]
-			continue
-		}
-		m := &Move{Kind: MoveEvict, runs: runs, Ranges: r.ranges(t, runs)}
-		for _, x := range m.Ranges {
-			m.Bytes += x.Bytes
-		}
-		r.begin(m)
-		return m
 	}
-	return nil
+	if short := r.shortfall(p); short > 0 {
+		if m := r.discardFree(short); m != nil {
+			return m
+		}
+	}
+	return r.discardStale()
+}
+
+// shortfall is how many blocks the next fetches lack.
+func (r *Runtime) shortfall(p *plan) (short int32) {
+	const ahead = 128
+	if r.recency != nil && !p.dry && len(p.evict) > 0 {
+		return 0 // the driver makes the room
+	}
+	short = -max(0, r.room()) - r.discarding
+	if x := r.head(); x != nil {
+		for _, t := range x.tensors {
+			_, idle := r.away(t)
+			short += idle
+		}
+	}
+	var n int32
+	for _, t := range p.fetch {
+		if _, idle := r.away(t); idle > 0 && n < ahead {
+			n += idle
+		}
+	}
+	return short + n
 }
 
 // nextForFaults keeps the cap under demand paging: the blocks that have been on
@@ -192,17 +218,9 @@ func (r *Runtime) nextForFaults() *Move {
 		blocks = append(blocks, o.block)
 	}
 	m := &Move{Kind: MoveEvict, runs: runsOf(blocks)}
-	m.Ranges = r.blockRanges(m.runs)
-	for _, y := range m.runs {
-		m.Bytes += int64(y.n) * BlockBytes
-	}
-	for _, y := range m.runs {
-		for b := y.first; b < y.end(); b++ {
-			if r.arena.owner[b] == nil {
-				m.extents = append(m.extents, r.arena.take(b, 1)...)
-			}
-		}
-	}
+	m.Ranges = r.ranges(m.runs)
+	m.Bytes = int64(m.blocks()) * BlockBytes
+	r.takeFree(m)
 	r.begin(m)
 	return m
 }
@@ -212,16 +230,16 @@ func (r *Runtime) mayGo(b int32, x *op) bool {
 	if !r.arena.onDevice[b] || r.arena.moving[b] {
 		return false
 	}
-	t := r.arena.owner[b]
+	t := r.holder(b)
 	if t == nil {
 		return true
 	}
-	if t.open > 0 || t.freed {
+	if t.pinned() || t.freed && !t.released {
 		return false
 	}
 	if x != nil {
 		for _, y := range x.tensors {
-			if y == t {
+			if b >= y.first && b < y.first+y.n {
 				return false
 			}
 		}
@@ -241,8 +259,9 @@ func (r *Runtime) oldestExists(x *op) bool {
 
 // discardFree lets go of dead blocks that nothing can touch any more.
 func (r *Runtime) discardFree(n int32) *Move {
+	const mostRuns = 64
 	m := &Move{Kind: MoveDiscard}
-	for i := len(r.arena.free) - 1; i >= 0 && n > 0; i-- {
+	for i := len(r.arena.free) - 1; i >= 0 && n > 0 && len(m.runs) < mostRuns; i-- {
 		e := &r.arena.free[i]
 		if !e.onDevice || !e.idle(r.passed) {
 			continue
@@ -259,7 +278,7 @@ func (r *Runtime) discardFree(n int32) *Move {
 	if len(m.runs) == 0 {
 		return nil
 	}
-	m.Ranges = r.blockRanges(m.runs)
+	m.Ranges = r.ranges(m.runs)
 	r.begin(m)
 	return m
 }
@@ -283,7 +302,7 @@ func (r *Runtime) discardStale() *Move {
 	if len(m.runs) == 0 {
 		return nil
 	}
-	m.Ranges = r.blockRanges(m.runs)
+	m.Ranges = r.ranges(m.runs)
 	r.begin(m)
 	return m
 }
@@ -291,11 +310,11 @@ func (r *Runtime) discardStale() *Move {
 // makeReady populates free blocks where the coming allocations will be placed,
 // when there is room that nothing else wants.
 func (r *Runtime) makeReady(p *plan) *Move {
-	if p.freshBlocks <= r.arena.freeOnDevice {
+	if p.freshBlocks <= r.arena.freeOnDevice+r.populating {
 		return nil
 	}
-	room := max(0, r.room())
-	if room == 0 && (r.recency == nil || len(p.evict) == 0) {
+	room := r.room()
+	if room <= 0 {
 		return nil
 	}
 	scratch := arena{base: r.arena.base, blocks: r.arena.blocks, free: append([]extent(nil), r.arena.free...), compactAt: 1 << 30}
@@ -306,40 +325,23 @@ func (r *Runtime) makeReady(p *plan) *Move {
 		}
 		var blocks []int32
 		for _, e := range scratch.take(first, n) {
-			if e.onDevice {
+			if e.onDevice || !e.idle(r.passed) {
 				continue
 			}
-			if !e.idle(r.passed) {
-				continue
-			}
-			for b := e.first; b < e.end() && int32(len(blocks)) < r.config.fetchBlocks(); b++ {
+			for b := e.first; b < e.end() && int32(len(blocks)) < min(room, r.config.fetchBlocks()); b++ {
 				blocks = append(blocks, b)
 			}
 		}
-		if len(blocks) == 0 {
-			continue
+		if len(blocks) > 0 {
+			return r.populate(runsOf(blocks))
 		}
-		var displaced []run
-		if short := int32(len(blocks)) - room; short > 0 && r.recency != nil {
-			displaced = r.displace(short, nil)
-			for _, x := range displaced {
-				room += x.n
-			}
-		}
-		if room < int32(len(blocks)) {
-			blocks = blocks[:room]
-		}
-		if len(blocks) == 0 {
-			return nil
-		}
-		return r.populate(runsOf(blocks), displaced)
 	}
 	return nil
 }
 
 // populate makes free blocks present.
-func (r *Runtime) populate(runs []run, displaced []run) *Move {
-	m := &Move{Kind: MovePopulate, runs: runs, in: true, Ranges: r.blockRanges(runs), displaced: displaced}
+func (r *Runtime) populate(runs []run) *Move {
+	m := &Move{Kind: MovePopulate, runs: runs, in: true, Ranges: r.ranges(runs)}
 	for _, x := range runs {
 		for _, e := range r.arena.take(x.first, x.n) {
 			m.StaleFirst = m.StaleFirst || e.stale
@@ -348,223 +350,4 @@ func (r *Runtime) populate(runs []run, displaced []run) *Move {
 	}
 	r.begin(m)
 	return m
-}
-
-// displace chooses blocks for the driver to evict under a fetch of t.
-func (r *Runtime) displace(n int32, t *tensor) (displaced []run) {
-	p := r.planned()
-	for i := 0; i < len(p.evict) && n > 0; i++ {
-		v := p.evict[i]
-		if v == t || v.freed || v.open > 0 || v.arriving > 0 || v.present-v.leaving <= 0 {
-			continue
-		}
-		runs, k := r.pieces(v, true, n)
-		displaced = append(displaced, runs...)
-		n -= k
-	}
-	return displaced
-}
-
-// begin enters a move into the ledger.
-func (r *Runtime) begin(m *Move) {
-	for _, x := range m.runs {
-		for b := x.first; b < x.end(); b++ {
-			r.arena.moving[b] = true
-			if t := r.arena.owner[b]; t != nil {
-				if m.in {
-					t.arriving++
-				} else {
-					r.leave(t)
-				}
-			}
-		}
-		if m.in {
-			r.arriving += x.n
-		} else if r.arena.onDevice[x.first] {
-			r.leaving += x.n
-		}
-	}
-	for _, x := range m.displaced {
-		for b := x.first; b < x.end(); b++ {
-			r.arena.moving[b] = true
-			r.leave(r.arena.owner[b])
-			m.OutBytes += BlockBytes
-		}
-		r.leaving += x.n
-	}
-	if len(m.displaced) > 0 {
-		m.Touch = r.steer(m.displaced)
-	}
-}
-
-func (r *Runtime) leave(t *tensor) {
-	if t.leaving == 0 && !t.freed {
-		r.process.SetResident(t.slot, false)
-	}
-	t.leaving++
-}
-
-// steer makes the blocks that must stay more recent than the displaced ones, so
-// that the driver evicts just those.
-func (r *Runtime) steer(displaced []run) []cuda.Range {
-	doomed := make(map[int32]bool)
-	for _, x := range displaced {
-		for b := x.first; b < x.end(); b++ {
-			doomed[b] = true
-		}
-	}
-	left := len(doomed)
-	var keep []int32
-	r.recency.oldest(func(b int32) bool {
-		if doomed[b] {
-			left--
-		} else {
-			keep = append(keep, b)
-		}
-		return left > 0
-	})
-	for _, b := range keep {
-		r.recency.touch(b)
-	}
-	return r.blockRanges(runsInOrder(keep))
-}
-
-// Done reports that a move has been carried out.
-func (r *Runtime) Done(m *Move) {
-	for _, x := range m.displaced {
-		r.settleDisplaced(x)
-	}
-	for _, x := range m.runs {
-		if m.in {
-			r.arriving -= x.n
-		} else if r.arena.onDevice[x.first] {
-			r.leaving -= x.n
-		}
-		r.settle(x, m.in)
-	}
-	for _, e := range m.extents {
-		if m.Kind == MoveDiscard || m.Kind == MovePrepare {
-			for b := e.first; b < e.end(); b++ {
-				r.arena.stale[b] = false
-			}
-			e.stream, e.others = anyStream, nil
-		} else if !m.in {
-			for b := e.first; b < e.end(); b++ {
-				r.arena.stale[b] = true
-			}
-		}
-		r.arena.give(e.first, e.n, e.stream, e.seq, e.others)
-	}
-	r.account(m)
-	r.notePeak()
-	r.epoch++
-	r.openGates()
-}
-
-// settleDisplaced ends the wait for the driver to evict a run of blocks: those
-// that it did not evict are still on the device.
-func (r *Runtime) settleDisplaced(x run) {
-	for b := x.first; b < x.end(); b++ {
-		if r.arena.evicted[b] || !r.config.EvictionsSeen {
-			r.arena.evicted[b] = false
-			r.settle(run{b, 1}, false)
-			continue
-		}
-		r.arena.moving[b] = false
-		t := r.arena.owner[b]
-		t.leaving--
-		r.stats.SparedBlocks++
-		switch {
-		case t.freed && t.arriving+t.leaving == 0:
-			r.release(t)
-		case !t.freed && t.present == t.n && t.leaving == 0:
-			r.process.SetResident(t.slot, true)
-		}
-	}
-	r.leaving -= x.n
-}
-
-// settle puts a run of blocks on one side.
-func (r *Runtime) settle(x run, onDevice bool) {
-	a := r.arena
-	for b := x.first; b < x.end(); b++ {
-		a.moving[b] = false
-		t := a.owner[b]
-		if t != nil {
-			if onDevice {
-				t.arriving--
-			} else {
-				t.leaving--
-			}
-			if a.onDevice[b] != onDevice {
-				if onDevice {
-					t.present++
-				} else {
-					t.present--
-				}
-			}
-		}
-		a.setOnDevice(b, 1, onDevice)
-		if r.recency != nil {
-			if onDevice {
-				r.recency.touch(b)
-			} else {
-				r.recency.remove(b)
-			}
-		}
-		if t == nil {
-			continue
-		}
-		if t.freed {
-			if t.arriving+t.leaving == 0 {
-				r.release(t)
-			}
-		} else if t.present == t.n && t.leaving == 0 {
-			r.process.SetResident(t.slot, true)
-		}
-	}
-}
-
-func (r *Runtime) account(m *Move) {
-	var blocks int64
-	for _, x := range m.runs {
-		blocks += int64(x.n)
-	}
-	switch m.Kind {
-	case MoveFetch:
-		r.stats.Fetches++
-		r.stats.FetchedBytes += m.Bytes
-	case MoveEvict:
-		r.stats.Evictions++
-		r.stats.EvictedBytes += m.Bytes
-	case MovePopulate:
-		r.stats.Populates++
-		r.stats.PopulatedBytes += blocks * BlockBytes
-	case MoveDiscard:
-		r.stats.Discards++
-		r.stats.DiscardedBytes += blocks * BlockBytes
-	}
-	r.stats.EvictedBytes += m.OutBytes
-}
-
-func (r *Runtime) notePeak() {
-	r.stats.ResidentPeakBytes = max(r.stats.ResidentPeakBytes, int64(r.arena.resident)*BlockBytes)
-}
-
-// runsOf turns blocks into runs by address.
-func runsOf(blocks []int32) []run {
-	sort.Slice(blocks, func(i, j int) bool { return blocks[i] < blocks[j] })
-	return runsInOrder(blocks)
-}
-
-// runsInOrder turns blocks into runs, keeping their order.
-func runsInOrder(blocks []int32) (runs []run) {
-	for _, b := range blocks {
-		if k := len(runs) - 1; k >= 0 && runs[k].end() == b {
-			runs[k].n++
-		} else {
-			runs = append(runs, run{b, 1})
-		}
-	}
-	return runs
 }

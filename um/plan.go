@@ -1,8 +1,9 @@
 package um
 
 import (
+	"cmp"
 	"container/heap"
-	"sort"
+	"slices"
 
 	"github.com/penstock-gpu/penstock/correlate"
 	"github.com/penstock-gpu/penstock/evict"
@@ -13,22 +14,26 @@ import (
 // of need changes little from one operation to the next.
 const planEvents = 48
 
+// birthOps is how many operations ahead free blocks are made ready.
+const birthOps = 512
+
 // plan is what to move, in order.
 type plan struct {
 	valid       bool
+	serial      uint64
 	epoch       uint64
 	version     uint64
 	fetch       []*tensor
-	evict       []*tensor
-	evictBlocks int32   // how many of their blocks must leave
-	births      []int32 // sizes in blocks of the coming allocations
-	freshBlocks int32   // most that they and the coming frees take together
+	evict       []*tensor // each has leaves == serial
+	dry         bool      // nothing of evict is left to displace
+	births      []int32   // sizes in blocks of the coming allocations
+	freshBlocks int32     // most that they and the coming frees take together
 }
 
 // room is how many blocks may come to the device now.
 func (r *Runtime) room() int32 {
 	plain := int32((r.plainBytes + BlockBytes - 1) / BlockBytes)
-	return int32(r.config.BudgetBytes/BlockBytes) - plain - r.arena.resident - r.arriving
+	return int32(r.config.BudgetBytes/BlockBytes) - plain - r.arena.resident - r.arriving + r.displacing
 }
 
 // planned returns the current plan, made anew when it is out of date.
@@ -37,7 +42,10 @@ func (r *Runtime) planned() *plan {
 	if p.valid && p.version == r.history.Version() && r.epoch-p.epoch < planEvents {
 		return p
 	}
-	*p = plan{valid: true, epoch: r.epoch, version: r.history.Version(), fetch: p.fetch[:0], evict: p.evict[:0], births: p.births[:0]}
+	*p = plan{
+		valid: true, serial: p.serial + 1, epoch: r.epoch, version: r.history.Version(),
+		fetch: p.fetch[:0], evict: p.evict[:0], births: p.births[:0],
+	}
 	switch r.config.Policy.Fetch {
 	case FetchOnFault:
 		return p // see nextForFaults
@@ -48,99 +56,161 @@ func (r *Runtime) planned() *plan {
 	return p
 }
 
+// outlook collects what a plan is made from.
+type outlook struct {
+	ahead   bool
+	now     int64
+	needs   []prefetch.Need
+	absent  []*tensor // by Need.ID
+	victims victimHeap
+	steps   []prefetch.Step
+}
+
+func (o *outlook) need(t *tensor, position int64, blocks int32) {
+	o.needs = append(o.needs, prefetch.Need{Position: position, ID: uint32(len(o.absent)), Bytes: int64(blocks) * BlockBytes})
+	o.absent = append(o.absent, t)
+}
+
 // look fills a plan by the look-ahead of package prefetch.
 func (r *Runtime) look(p *plan) {
-	ahead := r.config.Policy.Fetch == FetchAhead
-	now := r.history.Now()
-	start := now
+	o := &r.outlook
+	*o = outlook{
+		ahead: r.config.Policy.Fetch == FetchAhead, now: r.history.Now(),
+		needs: o.needs[:0], absent: o.absent[:0], steps: o.steps[:0],
+		victims: victimHeap{policy: r.config.Policy.Victims, candidates: o.victims.candidates[:0]},
+	}
+	start := o.now
 	if len(r.pending) > 0 {
 		start = r.pending[0].position
 	}
-	var needs []prefetch.Need
-	var absent []*tensor
-	order := &victimHeap{policy: r.config.Policy.Victims}
-	kept := make(map[*tensor]bool)
-	if x := r.head(); x != nil {
-		for _, t := range x.tensors {
-			if !t.freed {
-				continue
-			}
-			// Its blocks may be another tensor's by now; they are needed all the same.
-			for b := t.first; b < t.first+t.n; b++ {
-				kept[r.arena.owner[b]] = true
-			}
-			if _, away := r.away(t); away > 0 {
-				needs = append(needs, prefetch.Need{Position: x.position, ID: uint32(len(absent)), Bytes: int64(away) * BlockBytes})
-				absent = append(absent, t)
-			}
-		}
-	}
-	for _, t := range r.slots {
-		if t == nil {
-			continue
-		}
-		next := r.nextUse(t)
-		if t.missing()-t.arriving > 0 && t.leaving == 0 && r.wanted(t, next) {
-			position := next
-			if !ahead && len(t.queued) == 0 {
-				position = now + 1 // foretold, or fresh
-			}
-			needs = append(needs, prefetch.Need{Position: position, ID: uint32(len(absent)), Bytes: int64(t.missing()-t.arriving) * BlockBytes})
-			absent = append(absent, t)
-		}
-		if t.present-t.leaving > 0 && t.open == 0 && t.arriving == 0 && !kept[t] {
-			order.candidates = append(order.candidates, victim{t, r.candidate(t)})
-		}
-	}
-	sort.SliceStable(needs, func(i, j int) bool { return needs[i].Position < needs[j].Position })
-	heap.Init(order)
+	ghostly := r.lookAtGhosts(p, o)
+	r.lookAtTensors(p, o)
+	slices.SortStableFunc(o.needs, func(a, b prefetch.Need) int { return cmp.Compare(a.Position, b.Position) })
+	heap.Init(&o.victims)
 
-	// Dead blocks that queued work still uses can serve allocations of their own
-	// stream, which come after it, but make no room before it is done.
-	idle := int64(r.idleOnDevice()) * BlockBytes
-	busy := int64(r.arena.freeOnDevice)*BlockBytes - idle
-	free := int64(r.room()+r.leaving)*BlockBytes + idle
-	steps := []prefetch.Step{{Position: now, FreedBytes: busy}}
-	if ahead {
-		var net int64
-		r.history.Future(func(position, fresh, freed int64) bool {
-			if position < now+birthOps {
-				net += fresh - freed
-				p.freshBlocks = max(p.freshBlocks, int32(net/BlockBytes))
-			}
-			if fresh != 0 || freed != 0 {
-				steps = append(steps, prefetch.Step{Position: position, FreshBytes: fresh, FreedBytes: freed})
-			}
-			return r.config.LookaheadOps == 0 || position < now+r.config.LookaheadOps
-		})
-		r.history.Births(now+birthOps, func(bytes int64) { p.births = append(p.births, int32(bytes/BlockBytes)) })
+	idle := r.idleOnDevice()
+	free := int64(r.room()+r.leaving-r.displacing+idle+r.populating) * BlockBytes
+	// Dead blocks that are not idle yet only because the stream has not been seen
+	// to have passed them.
+	if rest := r.arena.freeOnDevice - idle - ghostly; rest > 0 {
+		o.steps = append(o.steps, prefetch.Step{Position: start, FreedBytes: int64(rest) * BlockBytes})
+	}
+	slices.SortStableFunc(o.steps, func(a, b prefetch.Step) int { return cmp.Compare(a.Position, b.Position) })
+	if o.ahead {
+		r.lookAtFuture(p, o)
 	} else {
 		w := evict.DefaultWatermarks(r.config.BudgetBytes)
-		if short := w.Shortfall(free+busy, r.leaving > 0); short > 0 {
-			steps = append(steps, prefetch.Step{Position: now + 1, FreshBytes: w.HighBytes})
+		if short := w.Shortfall(free+int64(r.arena.freeOnDevice-idle)*BlockBytes, r.leaving > 0); short > 0 {
+			o.steps = append(o.steps, prefetch.Step{Position: o.now + 1, FreshBytes: w.HighBytes})
 		}
 	}
-	var blocks int32
-	outcome := prefetch.Look(start, free, needs, steps, prefetch.Limits{}, func(position int64) (int64, bool) {
-		for order.Len() > 0 {
-			v := heap.Pop(order).(victim)
-			if !r.mayLeave(v.tensor, position, ahead) {
-				if ahead && v.NextUse != correlate.Never {
+	outcome := prefetch.Look(start, free, o.needs, o.steps, prefetch.Limits{}, func(position int64) (int64, bool) {
+		for o.victims.Len() > 0 {
+			v := heap.Pop(&o.victims).(victim)
+			if !r.mayLeave(v.tensor, position, o.ahead) {
+				if o.ahead && v.NextUse != correlate.Never {
 					return 0, false // every other one is needed sooner still
 				}
 				continue
 			}
+			v.tensor.leaves = p.serial
 			p.evict = append(p.evict, v.tensor)
-			n := v.tensor.present - v.tensor.leaving
-			blocks += n
-			return int64(n) * BlockBytes, true
+			return v.Bytes, true
 		}
 		return 0, false
 	})
-	p.evictBlocks = blocks
-	for _, n := range needs[:outcome.Fetch] {
-		p.fetch = append(p.fetch, absent[n.ID])
+	for _, n := range o.needs[:outcome.Fetch] {
+		p.fetch = append(p.fetch, o.absent[n.ID])
 	}
+	r.stats.Plans++
+}
+
+// lookAtGhosts enters what dead tensors still need, and when they will be gone.
+// It answers how many free blocks on the device are theirs.
+func (r *Runtime) lookAtGhosts(p *plan, o *outlook) (onDevice int32) {
+	a := r.arena
+	for _, t := range r.ghosts { // in the order of their deaths: who had a block first needs it first
+		var absent, here, own int32
+		for b := t.first; b < t.first+t.n; b++ {
+			holds := r.holds(t, b)
+			if holds {
+				own++
+			}
+			switch {
+			case a.moving[b]:
+			case a.onDevice[b]:
+				if holds {
+					here++
+				}
+			case a.claimed[b] != p.serial:
+				a.claimed[b] = p.serial
+				absent++
+			}
+		}
+		if absent > 0 {
+			o.need(t, t.queued[0], absent)
+		}
+		if own > 0 {
+			o.steps = append(o.steps, prefetch.Step{Position: t.queued[len(t.queued)-1] + 1, FreedBytes: int64(own) * BlockBytes})
+		}
+		if t.released {
+			onDevice += here
+			if here > 0 && !t.pinned() {
+				t.forgetFinished()
+				o.victims.candidates = append(o.victims.candidates, victim{t, r.candidate(t, here)})
+			}
+		}
+	}
+	return onDevice
+}
+
+// lookAtTensors enters what live tensors need, and which of them could leave.
+func (r *Runtime) lookAtTensors(p *plan, o *outlook) {
+	a := r.arena
+	for _, t := range r.slots {
+		if t == nil {
+			continue
+		}
+		t.forgetFinished()
+		if missing := t.missing() - t.arriving; missing > 0 {
+			next := r.ownNextUse(t)
+			if r.wanted(t, next) {
+				if len(t.prior) > 0 { // what ghosts bring in comes for them
+					missing = 0
+					for b := t.first; b < t.first+t.n; b++ {
+						if !a.onDevice[b] && !a.moving[b] && a.claimed[b] != p.serial {
+							missing++
+						}
+					}
+				}
+				if !o.ahead && len(t.queued) == 0 {
+					next = o.now + 1 // foretold, or fresh
+				}
+				if missing > 0 {
+					o.need(t, next, missing)
+				}
+			}
+		}
+		if here := t.present - t.leaving; here > 0 && !t.pinned() {
+			o.victims.candidates = append(o.victims.candidates, victim{t, r.candidate(t, here)})
+		}
+	}
+}
+
+// lookAtFuture enters the predicted allocations and frees.
+func (r *Runtime) lookAtFuture(p *plan, o *outlook) {
+	var net int64
+	r.history.Future(func(position, fresh, freed int64) bool {
+		if position < o.now+birthOps {
+			net += fresh - freed
+			p.freshBlocks = max(p.freshBlocks, int32(net/BlockBytes))
+		}
+		if fresh != 0 || freed != 0 {
+			o.steps = append(o.steps, prefetch.Step{Position: position, FreshBytes: fresh, FreedBytes: freed})
+		}
+		return r.config.LookaheadOps == 0 || position < o.now+r.config.LookaheadOps
+	})
+	r.history.Births(o.now+birthOps, func(bytes int64) { p.births = append(p.births, int32(bytes/BlockBytes)) })
 }
 
 // idleOnDevice counts the free blocks on the device that nothing can touch any more.
@@ -152,8 +222,6 @@ func (r *Runtime) idleOnDevice() (n int32) {
 	}
 	return n
 }
-
-const birthOps = 512 // operations ahead for which free blocks are made ready
 
 // wanted says whether an absent tensor is to be fetched at all.
 func (r *Runtime) wanted(t *tensor, next int64) bool {
@@ -172,8 +240,11 @@ func (r *Runtime) wanted(t *tensor, next int64) bool {
 
 // mayLeave says whether a tensor may leave to make room at a position.
 func (r *Runtime) mayLeave(t *tensor, position int64, ahead bool) bool {
-	if len(t.queued) > 0 && t.queued[0] <= position {
+	if q, ok := t.soonestQueued(); ok && q <= position {
 		return false
+	}
+	if t.freed {
+		return true
 	}
 	if !ahead {
 		return !r.foretold[t.slot] || position < r.history.Now()

@@ -28,7 +28,7 @@ func (r *Runtime) Prepare(limitBlocks int32) (m *Move, ok bool) {
 			continue
 		}
 		m = &Move{Kind: MovePrepare, runs: []run{{first, n}}, extents: r.arena.take(first, n)}
-		m.Ranges = r.blockRanges(m.runs)
+		m.Ranges = r.ranges(m.runs)
 		r.begin(m)
 		return m, true
 	}

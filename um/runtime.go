@@ -3,6 +3,7 @@ package um
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/penstock-gpu/penstock/correlate"
@@ -72,13 +73,23 @@ type Runtime struct {
 	plainBytes int64 // device memory taken outside the arena
 	liveBlocks int32
 	liveBytes  int64
-	arriving   int32     // blocks in fetch and populate moves
-	leaving    int32     // blocks in evict, discard and displacing moves
-	gated      []([]*op) // by stream: gated operations whose gate is closed, in order
-	recency    *recency  // driver's eviction order; nil unless DriverEvicts
+	arriving   int32              // blocks in fetch and populate moves
+	leaving    int32              // blocks in evict and discard moves, and doomed ones
+	discarding int32              // of these, blocks in discard moves
+	displacing int32              // of these, doomed: the driver is to evict them
+	populating int32              // of the arriving ones, free blocks
+	flying     int32              // moves that have begun
+	displacers int32              // of these, moves under which the driver evicts
+	touching   bool               // one of them puts the driver's order right
+	doomed     []int32            // blocks that the driver is or was to evict
+	limbo      map[int32][]extent // doomed blocks that are free
+	ghosts     []*tensor          // dead tensors that unfinished operations use, in order of death
+	gated      []([]*op)          // by stream: gated operations whose gate is closed, in order
+	recency    *recency           // driver's eviction order; nil unless DriverEvicts
 
 	prepared        []bool // blocks whose host pages have been made
 	plan            plan
+	outlook         outlook
 	epoch           uint64 // counts events that may change what to do
 	stalledAt       time.Duration
 	stalled         *op
@@ -99,6 +110,8 @@ type Stats struct {
 	PlainBytes                       int64
 
 	Ops, GatedOps       int64
+	Plans               int64 // times the future was looked at
+	TouchedBlocks       int64 // blocks made recent so that the driver evicts others
 	SparedBlocks        int64 // blocks that the driver was expected to evict and did not
 	UnforeseenEvictions int64 // blocks that the driver evicted on its own
 	LateOps             int64 // operations let go although a tensor was missing: they fault
@@ -118,6 +131,7 @@ func New(c Config, p Process, arenaBase cuda.Ptr) *Runtime {
 		arena:   newArena(arenaBase, c.ArenaBytes),
 		history: correlate.NewHistory(correlate.HistoryConfig{}),
 		byPtr:   make(map[cuda.Ptr]*tensor),
+		limbo:   make(map[int32][]extent),
 		slots:   make([]*tensor, 1), foretold: make([]bool, 1),
 	}
 	if c.Policy.Fetch == FetchTables {
@@ -155,6 +169,13 @@ func (r *Runtime) Malloc(bytes int64, stream int) (cuda.Ptr, error) {
 		r.arena.owner[b] = t
 		if r.arena.onDevice[b] {
 			t.present++
+		}
+		if g := r.arena.ghost[b]; g != nil {
+			if g.busy() {
+				t.inherit(g)
+			} else {
+				r.arena.ghost[b] = nil
+			}
 		}
 	}
 	if k := len(r.freeSlots); k > 0 {
@@ -222,23 +243,14 @@ func (r *Runtime) Free(p cuda.Ptr) error {
 		t.freeOthers = append(t.freeOthers, streamSeq{s, t.freeSeq})
 	}
 	t.freed = true
+	if t.busy() {
+		r.ghosts = append(r.ghosts, t)
+	}
 	if t.arriving+t.leaving == 0 {
 		r.release(t)
 	}
 	r.epoch++
 	return nil
-}
-
-// release gives a dead tensor's blocks back.
-func (r *Runtime) release(t *tensor) {
-	a := r.arena
-	for b := t.first; b < t.first+t.n; b++ {
-		a.owner[b] = nil
-		if !a.onDevice[b] && t.ran {
-			a.stale[b] = true
-		}
-	}
-	a.give(t.first, t.n, t.stream, t.freeSeq, t.freeOthers)
 }
 
 // Op reports an operation in the order of queueing.
@@ -308,6 +320,7 @@ func (r *Runtime) Progress(stream int, seq uint64) {
 		return
 	}
 	r.progress[stream] = seq
+	died := false
 	for _, x := range r.pending {
 		if x.seq > seq {
 			break
@@ -322,10 +335,12 @@ func (r *Runtime) Progress(stream int, seq uint64) {
 		}
 		for _, t := range x.tensors {
 			t.open--
-			for len(t.queued) > 0 && t.queued[0] <= x.position {
-				t.queued = t.queued[1:]
-			}
+			t.used(x.position)
+			died = died || t.freed && !t.busy()
 		}
+	}
+	if died {
+		r.ghosts = slices.DeleteFunc(r.ghosts, func(t *tensor) bool { return !t.busy() })
 	}
 	k := 0
 	for k < len(r.pending) && r.pending[k].done {

@@ -23,8 +23,9 @@ type tensor struct {
 	leaving  int32 // the same, on their way out
 	named    bool  // an operation has named it
 	ran      bool  // such an operation was let go: it may have contents
-	freed    bool
-	released bool // its blocks are free: the counts above mean nothing any more
+	offered  bool  // it was brought in once before anything named it
+	freed    bool  // it is dead; operations queued before may still need its blocks
+	released bool  // its blocks are free: the counts above mean nothing any more
 
 	queued  []int64 // positions of unfinished operations that name it, in order
 	open    int     // of these, how many may run already: it must stay

@@ -37,7 +37,7 @@ func (r *Runtime) DebugHead() string {
 	}
 	r.plan.valid = false
 	p := r.planned()
-	s += fmt.Sprintln("plan fetch", len(p.fetch), "evict", len(p.evict), "stuck", r.stuck())
+	s += fmt.Sprintln("plan fetch", len(p.fetch), "evict", len(p.evict), "stuck", r.stuck(x))
 	for _, t := range p.evict {
 		s += fmt.Sprintln("   victim", t.first, t.n, t.present, t.open, t.queued)
 	}

@@ -1,0 +1,290 @@
+package replay
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/penstock-gpu/penstock/cuda"
+	"github.com/penstock-gpu/penstock/cuda/sim"
+	"github.com/penstock-gpu/penstock/pool"
+	"github.com/penstock-gpu/penstock/trace"
+	"github.com/penstock-gpu/penstock/um"
+	"github.com/penstock-gpu/penstock/um/managed"
+)
+
+// engine is the real runtime on the simulated GPU.
+type engine struct {
+	app     *application
+	gpu     *sim.GPU
+	driver  *sim.Thread
+	runtime *um.Runtime
+	streams *streamNumbers
+	gates   []*sim.Gate // by stream number
+	opened  []uint64    // by stream number: up to where its gate is open
+	held    []uint64    // by stream number: the last operation with a gate
+	small   *pool.Caching
+	plain   int64
+
+	tensors  map[uint64]cuda.Ptr // by the trace's allocation id
+	slotOf   map[cuda.Ptr]uint32
+	smalls   map[uint64]cuda.Ptr
+	ranges   map[uint64]cuda.Range
+	resident []bool // by slot, as the launch hook would see it
+	seq      uint64
+	workers  []*worker
+	slots    []uint32
+}
+
+// worker is one of the engine's threads, in virtual time.
+type worker struct {
+	direction um.Direction
+	thread *sim.Thread
+	mover  *managed.Streamed
+	busy   bool
+	asked  bool
+}
+
+// addressSpace is how much more address space than memory the arena has, so that
+// fragmentation of addresses is never what is measured.
+const addressSpace = 4
+
+func newEngine(t *trace.Trace, o Options, budget int64, p um.Policy) *engine {
+	g := sim.New(o.Profile, sim.Options{CapacityBytes: budget})
+	x := &engine{
+		gpu: g, driver: g.Thread("application"),
+		tensors: map[uint64]cuda.Ptr{}, slotOf: map[cuda.Ptr]uint32{}, smalls: map[uint64]cuda.Ptr{}, ranges: map[uint64]cuda.Range{},
+	}
+	x.streams = newStreamNumbers(x.driver)
+	x.small = pool.NewCaching(plainSource{x}, nil)
+	x.app = newApplication(t, o, g, x)
+	arena := (t.PeakLiveBytes()*addressSpace/um.BlockBytes + 1) * um.BlockBytes
+	base, err := x.driver.MemAllocManaged(arena)
+	if err != nil {
+		x.app.err = err
+		return x
+	}
+	x.runtime = um.New(um.Config{Policy: p, BudgetBytes: budget, ArenaBytes: arena, DriverEvicts: true, EvictionsSeen: true}, x, base)
+	g.Observe(x.observe)
+	for _, d := range []um.Direction{um.In, um.In, um.In, um.Out} {
+		w := &worker{direction: d, thread: g.Thread([]string{"in", "out"}[d])}
+		if w.mover, x.app.err = managed.NewStreamed(w.thread); x.app.err != nil {
+			return x
+		}
+		x.workers = append(x.workers, w)
+	}
+	return x
+}
+
+// plainSource makes segments of plain device memory.
+type plainSource struct{ x *engine }
+
+func (s plainSource) Acquire(bytes int64) (cuda.Ptr, error) {
+	p, err := s.x.driver.MemAlloc(bytes)
+	if err == nil {
+		s.x.plain += bytes
+		s.x.runtime.SetPlainBytes(s.x.plain)
+	}
+	return p, err
+}
+
+func (s plainSource) Release(p cuda.Ptr, bytes int64) error {
+	s.x.plain -= bytes
+	s.x.runtime.SetPlainBytes(s.x.plain)
+	return s.x.driver.MemFree(p)
+}
+
+func (x *engine) run(ctx context.Context) (Result, error) {
+	if x.app.err != nil {
+		return Result{}, x.app.err
+	}
+	if err := x.app.run(ctx); err != nil {
+		return Result{}, err
+	}
+	return x.app.result(), nil
+}
+
+func (x *engine) alloc(e *trace.Event) error {
+	if e.Bytes < um.SmallBytes {
+		p, err := x.small.Malloc(max(1, e.Bytes), 0)
+		x.smalls[e.Alloc] = p
+		return err
+	}
+	p, err := x.runtime.Malloc(e.Bytes, 0)
+	if err != nil {
+		return err
+	}
+	x.tensors[e.Alloc] = p
+	x.ranges[e.Alloc] = cuda.Range{Base: p, Bytes: e.Bytes}
+	x.kick()
+	return nil
+}
+
+func (x *engine) free(e *trace.Event) error {
+	if p, ok := x.smalls[e.Alloc]; ok {
+		delete(x.smalls, e.Alloc)
+		return x.small.Free(p)
+	}
+	p, ok := x.tensors[e.Alloc]
+	if !ok {
+		return nil
+	}
+	delete(x.tensors, e.Alloc)
+	delete(x.ranges, e.Alloc)
+	x.kick()
+	return x.runtime.Free(p)
+}
+
+func (x *engine) launch(e *trace.Event, finished func(time.Duration)) {
+	s, number, err := x.streams.of(e.Stream)
+	if err != nil {
+		x.app.err = err
+		return
+	}
+	for len(x.gates) <= number {
+		x.gates = append(x.gates, x.gpu.NewGate())
+		x.opened, x.held = append(x.opened, 0), append(x.held, 0)
+	}
+	x.seq++
+	seq := x.seq
+	k := sim.Kernel{Duration: duration(e), Done: func(at time.Duration) {
+		x.runtime.Progress(number, seq)
+		finished(at)
+		x.kick()
+	}}
+	x.slots = x.slots[:0]
+	gated := x.opened[number] < x.held[number] // behind one that is held back
+	for _, a := range e.Accesses {
+		r, ok := x.ranges[a.Alloc]
+		if !ok {
+			continue
+		}
+		slot := x.slotOf[r.Base]
+		if contains(x.slots, slot) {
+			continue
+		}
+		x.slots = append(x.slots, slot)
+		gated = gated || !x.resident[slot]
+		k.Accesses = append(k.Accesses, sim.Access{Range: r, Read: a.Mode != trace.AccessWrite, Write: a.Mode != trace.AccessRead})
+	}
+	if gated {
+		x.held[number] = seq
+		x.gpu.WaitGate(s, x.gates[number], seq)
+	}
+	x.gpu.Launch(s, k)
+	x.runtime.Op(um.Op{Seq: seq, Stream: number, Signature: signature(e, len(x.slots)), Slots: x.slots, Gated: gated})
+	x.kick()
+}
+
+func contains(slots []uint32, s uint32) bool {
+	for _, x := range slots {
+		if x == s {
+			return true
+		}
+	}
+	return false
+}
+
+// signature identifies an operation without its addresses, as in a live process.
+func signature(e *trace.Event, slots int) uint64 {
+	const k = 0x9e3779b97f4a7c15
+	x := uint64(e.Kind)<<56 ^ uint64(e.Copy)<<48 ^ uint64(e.Function)<<16 ^ uint64(slots)
+	x *= k
+	return x ^ x>>31
+}
+
+// kick wakes the workers that wait for something to do.
+func (x *engine) kick() {
+	for _, w := range x.workers {
+		if w.busy || w.asked {
+			continue
+		}
+		w.asked = true
+		x.gpu.At(x.gpu.Now(), func() {
+			w.asked = false
+			x.work(w)
+		})
+	}
+}
+
+// work lets a worker take a move.
+func (x *engine) work(w *worker) {
+	if w.busy {
+		return
+	}
+	m, ok := x.runtime.Next(w.direction)
+	if !ok {
+		return
+	}
+	w.busy = true
+	if err := w.mover.Start(m); err != nil {
+		x.app.err = fmt.Errorf("replay: %w", err)
+		return
+	}
+	x.gpu.Callback(w.mover.Stream(), func(at time.Duration) {
+		x.gpu.At(max(at, w.thread.Now()), func() {
+			w.busy = false
+			x.runtime.Done(m)
+			dbgN++
+			if DebugStats != nil && dbgN%100 == 0 {
+				o, mi, mo := x.runtime.DebugDiverge(x.gpu.ResidentIn)
+				ro, re, ar := x.runtime.DebugRoom()
+				fmt.Println(dbgN, x.gpu.Now(), "truth only", o, "ledger only", mi, "moving", mo, "room", ro, re, ar, "gpu resident", x.gpu.ResidentBytes()>>21, "used", x.gpu.UsedBytes()>>21, x.runtime.Stats().UnforeseenEvictions, x.runtime.Stats().LateOps)
+			}
+			x.kick()
+		})
+	})
+}
+
+// observe hears what the driver did on its own.
+func (x *engine) observe(e sim.Event) {
+	switch e.Kind {
+	case sim.EventMigration:
+		switch e.Cause {
+		case sim.CauseCoherence, sim.CausePrefetch:
+			x.runtime.Migrated(e.Range, true)
+		case sim.CauseEviction:
+			x.runtime.Migrated(e.Range, false)
+		}
+	}
+}
+
+func (x *engine) sample(s *Sample) { s.ResidentBytes += x.plain }
+
+func (x *engine) predictions() (ops, predicted int64) {
+	h := x.runtime.Stats().History
+	return h.Ops, h.Predicted
+}
+
+func (x *engine) settle() error {
+	if DebugStats != nil {
+		DebugStats(x.runtime.Stats(), x.gpu.Stats())
+	}
+	return x.small.Check()
+}
+
+// The engine's view of the process: the launch hook's part.
+
+func (x *engine) Publish(slot uint32, r cuda.Range, resident bool) {
+	for len(x.resident) <= int(slot) {
+		x.resident = append(x.resident, false)
+	}
+	x.resident[slot] = resident
+	x.slotOf[r.Base] = slot
+}
+
+func (x *engine) Withdraw(_ uint32, r cuda.Range) { delete(x.slotOf, r.Base) }
+
+func (x *engine) SetResident(slot uint32, resident bool) { x.resident[slot] = resident }
+
+func (x *engine) OpenGate(stream int, seq uint64) {
+	x.opened[stream] = seq
+	x.gates[stream].Open(seq)
+}
+
+func (x *engine) Now() time.Duration { return x.gpu.Now() }
+
+// DebugStats is for the developer.
+var DebugStats func(um.Stats, sim.Stats)
+
+var dbgN int

@@ -1,0 +1,126 @@
+package replay
+
+import (
+	"context"
+	"fmt"
+	"math"
+
+	"github.com/penstock-gpu/penstock/cuda/sim"
+	"github.com/penstock-gpu/penstock/oracle"
+	"github.com/penstock-gpu/penstock/trace"
+	"github.com/penstock-gpu/penstock/um"
+)
+
+// InputError is a request that cannot be replayed, and says what to change.
+type InputError struct{ Text string }
+
+func (e *InputError) Error() string { return e.Text }
+
+func badInput(format string, args ...any) error {
+	return &InputError{fmt.Sprintf(format, args...)}
+}
+
+// Policies lists the names of policies.
+func Policies() []string {
+	return []string{PolicyNaive, PolicyLRU, PolicyDeepUM, PolicyPenstock, PolicyOracle}
+}
+
+// Run replays a trace and reports its last full iteration.
+func Run(ctx context.Context, t *trace.Trace, o Options) (Result, error) {
+	peak := t.PeakLiveBytes()
+	budget, err := budgetOf(peak, o)
+	if err != nil {
+		return Result{}, err
+	}
+	if len(t.Iterations()) == 0 {
+		return Result{}, badInput("trace %s has no iteration marks, so there is no iteration to report: record it with marks", t.Name)
+	}
+	if l := t.LargestLaunch(); l.Bytes > budget {
+		return Result{}, badInput("budget of %d bytes is below the access set of one launch: %s touches %d bytes; raise the budget to at least that", budget, nameOf(t, l), l.Bytes)
+	}
+	switch o.Engine {
+	case EngineManaged, "":
+		o.Engine = EngineManaged
+	case EngineExplicit:
+		if o.Policy != PolicyOracle {
+			return Result{}, badInput("the explicit engine is simulated for --policy oracle only: use --engine managed with %s", o.Policy)
+		}
+	default:
+		return Result{}, badInput("unknown engine %q: choose managed or explicit", o.Engine)
+	}
+	var r Result
+	switch o.Policy {
+	case PolicyOracle:
+		r, err = runOracle(t, o, budget)
+	case PolicyNaive:
+		r, err = newNaive(t, o, budget).run(ctx)
+	case PolicyLRU, PolicyDeepUM, PolicyPenstock:
+		p, perr := um.PolicyByName(o.Policy)
+		if perr != nil {
+			return Result{}, perr
+		}
+		r, err = newEngine(t, o, budget, p).run(ctx)
+	default:
+		return Result{}, badInput("unknown policy %q: choose one of %v", o.Policy, Policies())
+	}
+	if err != nil {
+		return Result{}, err
+	}
+	r.Trace, r.Policy, r.Engine, r.GPU = t.Name, o.Policy, o.Engine, o.Profile.Name
+	r.BudgetBytes, r.PeakLiveBytes, r.Simulated = budget, peak, true
+	return r, nil
+}
+
+func nameOf(t *trace.Trace, l trace.Launch) string {
+	if name := t.FunctionName(l.Function); name != "" {
+		return name
+	}
+	return fmt.Sprintf("function %d", l.Function)
+}
+
+func budgetOf(peak int64, o Options) (int64, error) {
+	if o.BudgetBytes < 0 {
+		return 0, badInput("a budget cannot be negative")
+	}
+	if o.BudgetBytes > 0 {
+		if o.BudgetBytes > o.Profile.MemoryBytes {
+			return 0, badInput("budget of %d bytes is above the memory of %s, %d bytes", o.BudgetBytes, o.Profile.Name, o.Profile.MemoryBytes)
+		}
+		return o.BudgetBytes, nil
+	}
+	if !(o.Ratio >= 1) || math.IsInf(o.Ratio, 0) {
+		return 0, badInput("ratio %v is impossible: it is peak live bytes over budget, at least 1", o.Ratio)
+	}
+	return int64(float64(peak) / o.Ratio), nil
+}
+
+// link is what the oracle may assume of the bus: for the explicit engine both
+// copy engines at the rate they reach together; for the managed engine the
+// rates of prefetch and of the driver's own eviction, one after the other,
+// because a prefetch waits for the eviction that makes room for it.
+func link(p sim.Profile, engine string) oracle.Options {
+	if engine == EngineExplicit {
+		rate := p.DuplexBytesPerSecond / 2
+		return oracle.Options{H2DBytesPerSecond: rate, D2HBytesPerSecond: rate, Duplex: true}
+	}
+	return oracle.Options{H2DBytesPerSecond: p.PrefetchBytesPerSecond, D2HBytesPerSecond: p.CopyBytesPerSecond, BlockBytes: um.BlockBytes}
+}
+
+func runOracle(t *trace.Trace, o Options, budget int64) (Result, error) {
+	l := link(o.Profile, o.Engine)
+	l.BudgetBytes = budget
+	b, err := oracle.Run(t, l)
+	if err != nil {
+		return Result{}, err
+	}
+	r := Result{
+		ComputeSeconds: b.ComputeSeconds, IterationSeconds: b.IterationSeconds, StallSeconds: b.StallSeconds,
+		H2DBytes: b.H2DBytes, D2HBytes: b.D2HBytes, PredictionHitRate: 1,
+	}
+	if o.Timeline {
+		for _, s := range b.Timeline {
+			r.Timeline = append(r.Timeline, Sample(s))
+		}
+	}
+	return r, nil
+}
