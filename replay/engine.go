@@ -39,10 +39,10 @@ type engine struct {
 // worker is one of the engine's threads, in virtual time.
 type worker struct {
 	direction um.Direction
-	thread *sim.Thread
-	mover  *managed.Streamed
-	busy   bool
-	asked  bool
+	thread    *sim.Thread
+	mover     *managed.Streamed
+	busy      bool
+	asked     bool
 }
 
 // addressSpace is how much more address space than memory the arena has, so that
@@ -225,12 +225,6 @@ func (x *engine) work(w *worker) {
 		x.gpu.At(max(at, w.thread.Now()), func() {
 			w.busy = false
 			x.runtime.Done(m)
-			dbgN++
-			if DebugStats != nil && dbgN%100 == 0 {
-				o, mi, mo := x.runtime.DebugDiverge(x.gpu.ResidentIn)
-				ro, re, ar := x.runtime.DebugRoom()
-				fmt.Println(dbgN, x.gpu.Now(), "truth only", o, "ledger only", mi, "moving", mo, "room", ro, re, ar, "gpu resident", x.gpu.ResidentBytes()>>21, "used", x.gpu.UsedBytes()>>21, x.runtime.Stats().UnforeseenEvictions, x.runtime.Stats().LateOps)
-			}
 			x.kick()
 		})
 	})
@@ -286,5 +280,3 @@ func (x *engine) Now() time.Duration { return x.gpu.Now() }
 
 // DebugStats is for the developer.
 var DebugStats func(um.Stats, sim.Stats)
-
-var dbgN int

@@ -64,6 +64,9 @@ func (r *Runtime) dropGated(x *op) {
 // what is missing, which is slow and correct.
 func (r *Runtime) letLate(x *op) {
 	r.stats.LateOps++
+	if DebugLate != nil {
+		DebugLate(r.DebugHead())
+	}
 	r.dropGated(x)
 	r.letGo(x)
 	if !r.config.EvictionsSeen { // nobody will report the faults

@@ -93,7 +93,7 @@ func (r *Runtime) look(p *plan) {
 	// Dead blocks that are not idle yet only because the stream has not been seen
 	// to have passed them.
 	if rest := r.arena.freeOnDevice - idle - ghostly; rest > 0 {
-		o.steps = append(o.steps, prefetch.Step{Position: start, FreedBytes: int64(rest) * BlockBytes})
+		o.steps = append(o.steps, prefetch.Step{Position: start + 1, FreedBytes: int64(rest) * BlockBytes})
 	}
 	slices.SortStableFunc(o.steps, func(a, b prefetch.Step) int { return cmp.Compare(a.Position, b.Position) })
 	if o.ahead {

@@ -68,7 +68,9 @@ type Runtime struct {
 
 	pending  []*op
 	progress []uint64 // by stream: finished up to this seq
-	lastSeq  uint64
+	lastSeq  uint64   // queued, perhaps not reported yet
+	reported uint64   // the last that was reported
+	lastOn   []uint64 // by stream: the last that was reported
 
 	plainBytes int64 // device memory taken outside the arena
 	liveBlocks int32
@@ -146,7 +148,7 @@ func New(c Config, p Process, arenaBase cuda.Ptr) *Runtime {
 func blocksOf(bytes int64) int32 { return int32((bytes + BlockBytes - 1) / BlockBytes) }
 
 func (r *Runtime) passed(m streamSeq) bool {
-	return m.stream < len(r.progress) && r.progress[m.stream] >= m.seq
+	return m.seq == 0 || m.stream < len(r.progress) && r.progress[m.stream] >= m.seq
 }
 
 // Malloc allocates for work on a stream.
@@ -237,10 +239,9 @@ func (r *Runtime) Free(p cuda.Ptr) error {
 	r.history.Free(t.instance)
 	r.liveBlocks -= t.n
 	r.liveBytes -= t.bytes
-	// Idle once each stream has finished an operation queued after this moment.
-	t.freeSeq = r.lastSeq + 1
+	t.freeSeq = r.idleAfter(t.stream)
 	for _, s := range t.others {
-		t.freeOthers = append(t.freeOthers, streamSeq{s, t.freeSeq})
+		t.freeOthers = append(t.freeOthers, streamSeq{s, r.idleAfter(s)})
 	}
 	t.freed = true
 	if t.busy() {
@@ -253,6 +254,18 @@ func (r *Runtime) Free(p cuda.Ptr) error {
 	return nil
 }
 
+// idleAfter is the operation after which a stream has done everything that is
+// queued on it now.
+func (r *Runtime) idleAfter(stream int) uint64 {
+	if r.lastSeq > r.reported { // some are not known yet, and may be this stream's
+		return r.lastSeq + 1
+	}
+	if stream >= len(r.lastOn) {
+		return 0
+	}
+	return r.lastOn[stream]
+}
+
 // Op reports an operation in the order of queueing.
 func (r *Runtime) Op(o Op) {
 	r.stats.Ops++
@@ -260,6 +273,11 @@ func (r *Runtime) Op(o Op) {
 	for len(r.progress) <= o.Stream {
 		r.progress = append(r.progress, 0)
 	}
+	for len(r.lastOn) <= o.Stream {
+		r.lastOn = append(r.lastOn, 0)
+	}
+	r.reported = max(r.reported, o.Seq)
+	r.lastOn[o.Stream] = max(r.lastOn[o.Stream], o.Seq)
 	x := &op{position: r.history.Now(), seq: o.Seq, stream: o.Stream, gated: o.Gated, name: o.Name}
 	touched := make([]correlate.InstanceID, 0, len(o.Slots))
 	var blocks int32

@@ -1,45 +1,45 @@
 package um
 
-import (
-	"fmt"
+import "fmt"
 
-	"github.com/penstock-gpu/penstock/cuda"
-)
-
-// DebugDiverge compares the ledger with the truth.
-func (r *Runtime) DebugDiverge(onDevice func(cuda.Range) int64) (only, missing, moving int) {
-	for b := int32(0); b < r.arena.blocks; b++ {
-		if r.arena.moving[b] {
-			moving++
-			continue
-		}
-		truth := onDevice(cuda.Range{Base: r.arena.ptr(b), Bytes: BlockBytes}) > 0
-		if truth && !r.arena.onDevice[b] {
-			only++
-		}
-		if !truth && r.arena.onDevice[b] {
-			missing++
-		}
-	}
-	return
-}
-func (r *Runtime) DebugRoom() (int32, int32, int32) { return r.room(), r.arena.resident, r.arriving }
+// DebugLate is called at a late operation.
+var DebugLate func(string)
 
 func (r *Runtime) DebugHead() string {
 	x := r.head()
 	if x == nil {
 		return "no head"
 	}
-	s := fmt.Sprintf("head %d now %d pending0 %d room %d resident %d arriving %d leaving %d fod %d idlefod %d\n", x.position, r.history.Now(), r.pending[0].position, r.room(), r.arena.resident, r.arriving, r.leaving, r.arena.freeOnDevice, r.idleOnDevice())
+	p := &r.plan
+	s := fmt.Sprintf("head %d now %d pending0 %d room %d resident %d arriving %d leaving %d doomed %d fod %d idlefod %d flying %d ghosts %d\n", x.position, r.history.Now(), r.pending[0].position, r.room(), r.arena.resident, r.arriving, r.leaving, r.displacing, r.arena.freeOnDevice, r.idleOnDevice(), r.flying, len(r.ghosts))
 	for _, t := range x.tensors {
 		a, b := r.away(t)
-		s += fmt.Sprintln("  t", t.first, t.n, "freed", t.freed, "present", t.present, "missing", a, b, "queued", len(t.queued), "open", t.open)
+		s += fmt.Sprintln("  t", t.first, t.n, "freed", t.freed, t.released, "present", t.present, "missing", a, b, "queued", len(t.queued), "open", t.open)
 	}
-	r.plan.valid = false
-	p := r.planned()
-	s += fmt.Sprintln("plan fetch", len(p.fetch), "evict", len(p.evict), "stuck", r.stuck(x))
+	pinned, live, cand := int32(0), int32(0), int32(0)
+	for _, t := range r.slots {
+		if t == nil {
+			continue
+		}
+		live += t.present
+		if t.pinned() {
+			pinned += t.present
+		} else if t.leaves != p.serial {
+			cand += t.present
+		}
+	}
+	var n int32
 	for _, t := range p.evict {
-		s += fmt.Sprintln("   victim", t.first, t.n, t.present, t.open, t.queued)
+		_, k := r.presentPieces(t, 1<<20)
+		n += k
 	}
+	s += fmt.Sprintln("plan fetch", len(p.fetch), "evict", len(p.evict), n, "dry", p.dry, "live on device", live, "pinned", pinned, "unpinned not leaving", cand, "recency", r.countRecency())
 	return s
+}
+
+func (r *Runtime) countRecency() (n int) {
+	if r.recency != nil {
+		r.recency.oldest(func(int32) bool { n++; return true })
+	}
+	return
 }
