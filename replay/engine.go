@@ -235,10 +235,10 @@ func (x *engine) observe(e sim.Event) {
 	switch e.Kind {
 	case sim.EventMigration:
 		switch e.Cause {
-		case sim.CauseCoherence, sim.CausePrefetch:
-			x.runtime.Migrated(e.Range, true)
 		case sim.CauseEviction:
 			x.runtime.Migrated(e.Range, false)
+		case sim.CauseCoherence, sim.CausePrefetch, sim.CauseUser:
+			x.runtime.Migrated(e.Range, e.To == cuda.Device)
 		}
 	}
 }

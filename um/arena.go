@@ -35,6 +35,7 @@ type arena struct {
 	onDevice []bool
 	moving   []bool    // part of a move that a worker has taken
 	touched  []bool    // was on the device at some time
+	steered  []bool    // being made recent
 	doomed   []bool    // moving: the driver is to evict it under a move
 	owner    []*tensor // whose block it is; nil when free
 	ghost    []*tensor // the last dead tensor in it that unfinished operations may use; see holder
@@ -54,7 +55,7 @@ func newArena(base cuda.Ptr, bytes int64) *arena {
 	n := int32(bytes / BlockBytes)
 	return &arena{
 		base: base, blocks: n,
-		onDevice: make([]bool, n), moving: make([]bool, n), stale: make([]bool, n), owner: make([]*tensor, n), doomed: make([]bool, n), ghost: make([]*tensor, n), claimed: make([]uint64, n), touched: make([]bool, n), arrived: make([]int64, n),
+		onDevice: make([]bool, n), moving: make([]bool, n), stale: make([]bool, n), owner: make([]*tensor, n), doomed: make([]bool, n), steered: make([]bool, n), ghost: make([]*tensor, n), claimed: make([]uint64, n), touched: make([]bool, n), arrived: make([]int64, n),
 		free: []extent{{first: 0, n: n, stream: anyStream}},
 	}
 }

@@ -70,6 +70,9 @@ const (
 	defaultFetchBytes = 32 << 20
 	defaultEvictBytes = 16 << 20
 	defaultDegree     = 8
+	// driverSliceBlocks is what arrives in one piece, so that the order in which
+	// blocks become recent is the order in which moves end.
+	driverSliceBlocks = 8
 )
 
 func (c Config) withDefaults() Config {
@@ -82,6 +85,9 @@ func (c Config) withDefaults() Config {
 func (c Config) fetchBlocks() int32 {
 	if c.MoveBytes > 0 {
 		return int32(max(1, c.MoveBytes/BlockBytes))
+	}
+	if c.DriverEvicts {
+		return driverSliceBlocks
 	}
 	return defaultFetchBytes / BlockBytes
 }

@@ -126,6 +126,9 @@ func (r *Runtime) enter(b int32, onDevice bool) {
 	}
 	if !onDevice {
 		r.stats.UnforeseenEvictions++
+		if DebugUnforeseen != nil {
+			DebugUnforeseen(r.debugBlock(b))
+		}
 	}
 	r.note(b, onDevice)
 	t := a.owner[b]

@@ -45,7 +45,7 @@ func (r *Runtime) leave(t *tensor) {
 func (r *Runtime) Done(m *Move) {
 	r.flying--
 	if m.Kind == MoveTouch {
-		r.touching = false
+		r.steered(m)
 	}
 	if len(m.displaced) > 0 {
 		r.displaced(m)

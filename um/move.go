@@ -41,6 +41,7 @@ type Move struct {
 	runs      []run    // blocks that change sides
 	in        bool     // they come to the device
 	extents   []extent // free blocks among them, to give back
+	touched   []int32  // blocks that it makes recent
 	displaced []int32  // blocks that the driver evicts under this move
 }
 

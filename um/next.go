@@ -83,7 +83,7 @@ func (r *Runtime) stuck(x *op) bool {
 			}
 		}
 	}
-	return r.idleOnDevice() == 0
+	return r.idleOnDevice() == 0 && (r.recency == nil || r.planned().dry || len(r.planned().evict) == 0)
 }
 
 // fetch brings in a piece of a tensor, or makes room by letting go of dead
@@ -137,7 +137,11 @@ func (r *Runtime) takeFree(m *Move) {
 // nextOut is the next move of a worker that takes out.
 func (r *Runtime) nextOut() *Move {
 	p := r.planned()
-	if r.recency == nil {
+	if r.recency != nil {
+		if m := r.steer(); m != nil {
+			return m
+		}
+	} else {
 		for len(p.evict) > 0 {
 			t := p.evict[0]
 			if t.pinned() || t.leaves != p.serial {

@@ -5,63 +5,86 @@ package um
 // by making recent what must stay: a prefetch of what is on the device already
 // costs a few microseconds a range. The driver's order is mirrored here.
 
-// steerAhead is for how many victims the order is put right at a time.
-const steerAhead = 256
+const (
+	// steerAhead is for how many victims the order is put right ahead of need.
+	steerAhead = 128
+	// steerBlocks is how many blocks are made recent at most in one move.
+	steerBlocks = 256
+)
 
-// displace chooses up to n blocks for the driver to evict under a fetch. When
-// blocks that must stay would go before them, it answers the move that makes
-// those recent, to be done first.
+// displace chooses up to n blocks for the driver to evict under a fetch. When a
+// block that must stay would go first, it answers the move that makes such
+// blocks recent, to be done before.
 func (r *Runtime) displace(n int32) (victims []int32, touch *Move) {
 	p := r.planned()
-	if r.touching || p.dry || n <= 0 || len(p.evict) == 0 {
+	if p.dry || n <= 0 || len(p.evict) == 0 {
 		return nil, nil
 	}
-	a := r.arena
-	var keep []int32
-	keptBefore := 0 // of keep: older than the last victim chosen
-	ahead := 0
 	r.recency.oldest(func(b int32) bool {
-		if a.moving[b] {
+		switch {
+		case r.arena.moving[b]:
 			return true
+		case !r.isVictim(p, b):
+			return false
 		}
-		t := r.holder(b)
-		if t == nil || t.leaves != p.serial || t.pinned() || t.freed && !t.released {
-			keep = append(keep, b)
-			return true
-		}
-		if int32(len(victims)) < n {
-			victims = append(victims, b)
-		} else if len(keep) == 0 {
-			return false // these go first as it is
-		}
-		keptBefore = len(keep)
-		ahead++
-		return ahead < steerAhead
+		victims = append(victims, b)
+		return int32(len(victims)) < n
 	})
 	if len(victims) == 0 {
-		p.dry = true
-		return nil, nil
+		touch = r.steer()
 	}
-	if keptBefore == 0 {
-		return victims, nil
-	}
-	return nil, r.touch(keep[:keptBefore])
+	return victims, touch
 }
 
-// touch makes blocks recent.
-func (r *Runtime) touch(blocks []int32) *Move {
-	m := &Move{Kind: MoveTouch}
-	runs := runsOf(blocks)
-	m.Ranges = r.ranges(runs)
-	for _, x := range runs {
-		for b := x.first; b < x.end(); b++ {
+// isVictim says whether a block on the device is to leave by the plan.
+func (r *Runtime) isVictim(p *plan, b int32) bool {
+	t := r.holder(b)
+	return t != nil && t.leaves == p.serial && !r.arena.steered[b] && !t.pinned() && (!t.freed || t.released)
+}
+
+// steer puts the driver's order right for the next victims, if it is not.
+func (r *Runtime) steer() *Move {
+	p := r.planned()
+	if r.touching || p.dry || len(p.evict) == 0 {
+		return nil
+	}
+	var keep []int32
+	keptBefore, victims := 0, 0 // of keep, those older than the last victim seen
+	r.recency.oldest(func(b int32) bool {
+		switch {
+		case r.arena.moving[b]:
+		case r.isVictim(p, b):
+			victims++
+			keptBefore = len(keep)
+		default:
+			keep = append(keep, b)
+		}
+		return victims < steerAhead && (victims == 0 || len(keep) < steerBlocks)
+	})
+	p.dry = victims == 0
+	if keptBefore == 0 {
+		return nil
+	}
+	keep = keep[:min(keptBefore, steerBlocks)]
+	for _, b := range keep {
+		r.arena.steered[b] = true
+	}
+	m := &Move{Kind: MoveTouch, Ranges: r.ranges(runsOf(keep)), touched: keep}
+	r.touching = true
+	r.stats.TouchedBlocks += int64(len(keep))
+	r.begin(m)
+	return m
+}
+
+// steered follows the end of a move that made blocks recent.
+func (r *Runtime) steered(m *Move) {
+	r.touching = false
+	for _, b := range m.touched {
+		r.arena.steered[b] = false
+		if r.arena.onDevice[b] {
 			r.recency.touch(b)
 		}
 	}
-	r.touching = true
-	r.stats.TouchedBlocks += int64(len(blocks))
-	r.begin(m)
-	return m
 }
 
 // doom enters blocks that the driver is to evict.

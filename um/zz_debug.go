@@ -43,3 +43,26 @@ func (r *Runtime) countRecency() (n int) {
 	}
 	return
 }
+
+var DebugUnforeseen func(string)
+
+func (r *Runtime) debugBlock(b int32) string {
+	rank, doomedBefore, i := -1, 0, 0
+	r.recency.oldest(func(x int32) bool {
+		if x == b {
+			rank = i
+			return false
+		}
+		if r.arena.doomed[x] {
+			doomedBefore++
+		}
+		i++
+		return true
+	})
+	t := r.holder(b)
+	s := fmt.Sprintf("%v block %d rank %d doomed before %d doomed %d room %d resident %d arriving %d discarding %d touching %v flying %d", r.process.Now(), b, rank, doomedBefore, r.displacing, r.room(), r.arena.resident, r.arriving, r.discarding, r.touching, r.flying)
+	if t != nil {
+		s += fmt.Sprint(" holder ", t.first, t.n, " freed ", t.freed, " leaves ", t.leaves == r.plan.serial)
+	}
+	return s
+}
