@@ -32,6 +32,9 @@ func (r *Runtime) begin(m *Move) {
 		r.doom(m.displaced)
 	}
 	r.flying++
+	if m.in {
+		r.displacers++
+	}
 }
 
 func (r *Runtime) leave(t *tensor) {
@@ -47,7 +50,7 @@ func (r *Runtime) Done(m *Move) {
 	if m.Kind == MoveTouch {
 		r.steered(m)
 	}
-	if len(m.displaced) > 0 {
+	if m.in {
 		r.displaced(m)
 	}
 	for _, x := range m.runs {

@@ -1,6 +1,9 @@
 package um
 
-import "sort"
+import (
+	"slices"
+	"sort"
+)
 
 // Next answers a worker that is free: what to move now, if anything.
 func (r *Runtime) Next(d Direction) (*Move, bool) {
@@ -272,6 +275,9 @@ func (r *Runtime) discardFree(n int32) *Move {
 		}
 		k := min(e.n, n)
 		first := e.end() - k
+		if r.touching && slices.Contains(r.arena.steered[first:e.end()], true) {
+			continue // it is being prefetched
+		}
 		m.extents = append(m.extents, r.arena.take(first, k)...)
 		m.runs = append(m.runs, run{first, k})
 		n -= k

@@ -81,7 +81,7 @@ type Runtime struct {
 	displacing int32              // of these, doomed: the driver is to evict them
 	populating int32              // of the arriving ones, free blocks
 	flying     int32              // moves that have begun
-	displacers int32              // of these, moves under which the driver evicts
+	displacers int32              // of these, moves to the device, under which the driver may evict
 	touching   bool               // one of them puts the driver's order right
 	doomed     []int32            // blocks that the driver is or was to evict
 	limbo      map[int32][]extent // doomed blocks that are free

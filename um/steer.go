@@ -101,7 +101,6 @@ func (r *Runtime) doom(blocks []int32) {
 	r.doomed = append(r.doomed, blocks...)
 	r.leaving += int32(len(blocks))
 	r.displacing += int32(len(blocks))
-	r.displacers++
 }
 
 // depart ends the wait for the driver to evict a block: it has.
@@ -132,8 +131,8 @@ func (r *Runtime) undoom(b int32) {
 	delete(r.limbo, b)
 }
 
-// displaced ends a move under which the driver was to evict. What it has not
-// evicted when the last such move is over has been spared.
+// displaced ends a move to the device. What the driver has not evicted when the
+// last such move is over has been spared.
 func (r *Runtime) displaced(m *Move) {
 	if !r.config.EvictionsSeen {
 		for _, b := range m.displaced {
