@@ -10,3 +10,15 @@ func (r *Runtime) SlotAddress(slot uint32) (p cuda.Ptr, ok bool) {
 	}
 	return r.arena.ptr(r.slots[slot].first), true
 }
+
+// Moving says whether a worker has a move in its hands.
+func (r *Runtime) Moving() bool { return r.arriving+r.leaving > 0 }
+
+// LetHeadGo opens the gate of the operation that has been held back longest,
+// although it misses memory: it faults for that, which is slow and right. It is
+// the way out when no move can help it.
+func (r *Runtime) LetHeadGo() {
+	if x := r.head(); x != nil {
+		r.letLate(x)
+	}
+}

@@ -22,7 +22,8 @@ const (
 	progressEvery    = 16
 	idleWait         = 10 * time.Millisecond
 	busyWait         = 50 * time.Microsecond
-	watchdogPatience = 20 * time.Second
+	headPatience     = 100 * time.Millisecond // for a launch that no move helps; then it may fault
+	watchdogPatience = 20 * time.Second       // for a move that never ends; then the engine is given up
 )
 
 func (c Config) validate(totalBytes int64) error {

@@ -175,11 +175,13 @@ func (l *Live) openArena() error {
 	}
 	l.threads.Add(1)
 	go l.loop()
-	for _, d := range []um.Direction{um.In, um.Out, um.Out} { // two take out: one alone leaves the bus idle half of the time
+	// Several take out: the driver maps each page for the CPU, and the maps of
+	// different blocks can be made beside each other.
+	for _, d := range []um.Direction{um.In, um.Out, um.Out, um.Out} {
 		l.threads.Add(1)
 		go l.worker(d)
 	}
-	if l.space != nil {
+	if l.space != nil && l.config.Policy.Fetch != um.FetchOnFault { // demand paging is left as it is
 		l.threads.Add(1)
 		go l.prepare()
 	}

@@ -131,16 +131,19 @@ func (l *Live) loop() {
 		l.tensorReserved.Store(l.runtime.ReservedBytes())
 		l.feedFaults()
 		const wakeEvery = 16 // events, when no operation is held back
-		if e := l.runtime.Epoch(); e != before && (l.runtime.Held() || e-l.broadcastAt >= wakeEvery) {
+		held := l.runtime.Held()
+		if e := l.runtime.Epoch(); held || e != before && e-l.broadcastAt >= wakeEvery {
 			l.broadcastAt = e
 			l.work.Broadcast()
 		}
 		busy := l.runtime.Queued() > 0
-		if busy {
-			if l.runtime.Held() && time.Since(l.lastMove) > watchdogPatience {
-				l.fail(fmt.Errorf("a launch has been held back for %s without any move being made", watchdogPatience))
-			}
-		} else {
+		switch idle := time.Since(l.lastMove); {
+		case !held:
+			l.lastMove = time.Now()
+		case idle > watchdogPatience:
+			l.fail(fmt.Errorf("a launch has been held back for %s without any move being made", watchdogPatience))
+		case idle > headPatience && !l.runtime.Moving():
+			l.runtime.LetHeadGo()
 			l.lastMove = time.Now()
 		}
 		l.mu.Unlock()

@@ -42,10 +42,7 @@ func steps(o operations, m *um.Move) error {
 	case um.MoveDiscard:
 		return o.discard(m.Ranges)
 	case um.MovePrepare:
-		if err := o.prefetch(m.Ranges, cuda.Host); err != nil {
-			return err
-		}
-		return o.discard(m.Ranges) // the pages stay; their zeros need not cross the bus
+		return o.prefetch(m.Ranges, cuda.Host)
 	}
 	panic("managed: unknown kind of move")
 }
