@@ -14,6 +14,10 @@ import (
 // of need changes little from one operation to the next.
 const planEvents = 48
 
+// leastEvents is how many events a plan outlives that has nothing left to do.
+const leastEvents = 4
+
+
 // birthOps is how many operations ahead free blocks are made ready.
 const birthOps = 512
 
@@ -39,7 +43,8 @@ func (r *Runtime) room() int32 {
 // planned returns the current plan, made anew when it is out of date.
 func (r *Runtime) planned() *plan {
 	p := &r.plan
-	if p.valid && p.version == r.history.Version() && r.epoch-p.epoch < planEvents {
+	age := r.epoch - p.epoch
+	if p.valid && p.version == r.history.Version() && age < planEvents && (age < leastEvents || len(p.fetch) > 0 && !p.dry) {
 		return p
 	}
 	*p = plan{
