@@ -17,7 +17,28 @@ import (
 // is built once.
 var buildDir string
 
+// The C sources are read by the compiler, which the go command does not see:
+// reading them here makes a cached result depend on them.
+func readSources() error {
+	for _, root := range []string{"../hook", "../stub", "testdata", "bench"} {
+		err := filepath.WalkDir(root, func(path string, d os.DirEntry, err error) error {
+			if err == nil && !d.IsDir() {
+				_, err = os.ReadFile(path)
+			}
+			return err
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 func TestMain(m *testing.M) {
+	if err := readSources(); err != nil {
+		fmt.Fprintln(os.Stderr, "hooktest:", err)
+		os.Exit(1)
+	}
 	dir, err := os.MkdirTemp("", "hooktest")
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "hooktest:", err)

@@ -88,6 +88,9 @@ static void structures(void) {
     CUDA_MEMCPY2D unified = {.srcMemoryType = CU_MEMORYTYPE_UNIFIED, .srcDevice = U64(host), .dstMemoryType = CU_MEMORYTYPE_UNIFIED, .dstDevice = B, .WidthInBytes = BYTES, .Height = 1};
     OK(CALL(cuMemcpy2D_v2, &unified)), expect(PSK_COPY_UNKNOWN, 1, 1, 2, 0), check_words(B, 7);
 
+    CUDA_MEMCPY2D from_host = {.srcMemoryType = CU_MEMORYTYPE_HOST, .srcHost = host, .srcPitch = N, .dstMemoryType = CU_MEMORYTYPE_DEVICE, .dstDevice = B - 2 * N - 8, .dstPitch = N, .dstY = 2, .dstXInBytes = 8, .WidthInBytes = N, .Height = 4};
+    OK(CALL(cuMemcpy2D_v2, &from_host)), expect(PSK_COPY_H2D, 1, 1, 2, 0), check_words(B, 7);
+
     CUDA_MEMCPY3D c = {.srcMemoryType = CU_MEMORYTYPE_HOST, .srcHost = host, .srcPitch = 16, .srcHeight = 2, .dstMemoryType = CU_MEMORYTYPE_DEVICE, .dstDevice = B - 16 * 2, .dstPitch = 16, .dstHeight = 2, .dstZ = 1, .WidthInBytes = 16, .Height = 2, .Depth = N / 8};
     static const char *const sync_3d[] = {"cuMemcpy3D_v2", "cuMemcpy3D_v2_ptds", "cuMemcpy3DPeer", "cuMemcpy3DPeer_ptds"};
     static const char *const async_3d[] = {"cuMemcpy3DAsync_v2", "cuMemcpy3DAsync_v2_ptsz", "cuMemcpy3DPeerAsync", "cuMemcpy3DPeerAsync_ptsz"};

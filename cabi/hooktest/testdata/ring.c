@@ -107,9 +107,35 @@ static void writers(void) {
     }
     for (int i = 0; i < WRITERS; i++) pthread_join(t[i], NULL);
     CHECK(!take(r));
-    /* slot_last_seq is the largest of all writers, not the last store. */
     free(r);
     CHECK_EQ(S->dropped, 2);
+}
+
+static void *same_slot(void *arg) {
+    CUdeviceptr p = at(1);
+    void *params[] = {&p, &p, &p, &p};
+    for (uint32_t i = 0; i < EACH; i++) {
+        while (__atomic_load_n(&S->head, __ATOMIC_RELAXED) - __atomic_load_n(&S->tail, __ATOMIC_RELAXED) > PSK_RING_ENTRIES / 2) sched_yield();
+        launch((CUfunction)arg, 0, 1, 1, 1, 1, 1, 0, NULL, params, NULL); /* refused by the driver, recorded all the same */
+        uint64_t last = __atomic_load_n(&S->slot_last_seq[1], __ATOMIC_SEQ_CST);
+        CHECK(__atomic_load_n(&S->slot_last_seq[1], __ATOMIC_SEQ_CST) >= last);
+    }
+    return NULL;
+}
+
+/* slot_last_seq only grows, and ends as the largest seq of all writers. */
+static void last_seq(void) {
+    pthread_t t[WRITERS];
+    CUfunction f = function("vec_add");
+    for (int i = 0; i < WRITERS; i++) CHECK(!pthread_create(&t[i], NULL, same_slot, f));
+    uint64_t last = 0;
+    for (int got = 0; got < WRITERS * EACH; got++) {
+        while (!(__atomic_load_n(&S->ring[S->tail % PSK_RING_ENTRIES].turn, __ATOMIC_ACQUIRE) == S->tail + 1)) sched_yield();
+        last = EXPECT(PSK_REC_LAUNCH, 1)->seq;
+        CHECK(__atomic_load_n(&S->slot_last_seq[1], __ATOMIC_SEQ_CST) >= last); /* stored before the record came out */
+    }
+    for (int i = 0; i < WRITERS; i++) pthread_join(t[i], NULL);
+    CHECK_EQ(S->slot_last_seq[1], last);
 }
 
 /* A sleeping reader is woken by the next record, and only one wake is spent on it. */
@@ -148,6 +174,7 @@ int main(void) {
     wrap();
     overflow();
     writers();
+    last_seq();
     doorbell();
     none_left();
     return 0;

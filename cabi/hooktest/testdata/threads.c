@@ -1,11 +1,12 @@
 /* Threads that resolve and launch at the same time, from the very first call on. */
 #include "engine.h"
 
-enum { THREADS = 8, LAUNCHES = 200, SHARED = 100 };
+enum { THREADS = 8, LAUNCHES = 200, SHARED = 1000 };
 static CUdeviceptr base;
 static CUdeviceptr at(int slot) { return base + (uint64_t)(slot - 1) * 2 * MiB; }
 static pthread_barrier_t barrier;
 static void *found[THREADS];
+static uint32_t *progress_words;
 
 typedef CUresult (*getproc_v2)(const char *, void **, int, uint64_t, int *);
 
@@ -26,6 +27,8 @@ static void *run(void *arg) {
     pthread_barrier_wait(&barrier); /* the device is up */
     if (i == 0) {
         attach(PSK_MODE_GATED);
+        S->progress_every = 1;
+        __atomic_store_n(&progress_words, S->progress, __ATOMIC_RELEASE);
         base = managed((THREADS + 1) * 2 * MiB);
         for (uint32_t k = 1; k <= THREADS + 1; k++) own(k, at((int)k), 2 * MiB, PSK_SLOT_RESIDENT);
         function("touch_add");
@@ -48,13 +51,30 @@ static void *run(void *arg) {
     return NULL;
 }
 
+/* Progress of a stream that several threads launch on never goes back: each write speaks for all before it. */
+static atomic_int watching = 1;
+static void *watch(void *arg) {
+    (void)arg;
+    uint32_t seen = 0;
+    while (atomic_load(&watching)) {
+        uint32_t p = __atomic_load_n(&progress_words[0], __ATOMIC_ACQUIRE);
+        CHECK((int32_t)(p - seen) >= 0);
+        seen = p;
+    }
+    return NULL;
+}
+
 int main(void) {
-    pthread_t t[THREADS];
+    pthread_t t[THREADS], w;
     CHECK(dlopen("libcuda.so.1", RTLD_NOW));
     driver("cuInit"); /* so that the shorthands' handle is set before the threads use it */
     CHECK(!pthread_barrier_init(&barrier, NULL, THREADS));
     for (uintptr_t i = 0; i < THREADS; i++) CHECK(!pthread_create(&t[i], NULL, run, (void *)i));
+    EVENTUALLY(__atomic_load_n(&progress_words, __ATOMIC_ACQUIRE) != NULL);
+    CHECK(!pthread_create(&w, NULL, watch, NULL));
     for (int i = 0; i < THREADS; i++) pthread_join(t[i], NULL);
+    atomic_store(&watching, 0);
+    pthread_join(w, NULL);
     for (int i = 1; i < THREADS; i++) CHECK(found[i] == found[0]);
     CHECK_EQ(S->launches, THREADS * (LAUNCHES + SHARED));
     /* Per stream, progress never names a record whose launch came later: the last write is the largest. */
