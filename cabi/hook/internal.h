@@ -157,6 +157,8 @@ static inline bool psk_active(void) {
 void psk_op_begin(psk_op *op, int kind, uint32_t id, CUstream stream, int ptsz);
 void psk_op_issue(psk_op *op); /* reserves the seq, publishes the record, gates */
 void psk_op_done(psk_op *op);  /* writes progress */
+/* Reports what a stream that is about to be destroyed has not reported yet. idle: all of it is done. */
+void psk_stream_report(CUstream stream, uint32_t index, bool idle);
 
 void psk_op_add(psk_op *op, uint32_t slot);
 

@@ -370,3 +370,17 @@ void psk_op_done(psk_op *op) {
     }
     psk_in_hook = 0;
 }
+
+void psk_stream_report(CUstream stream, uint32_t index, bool idle) {
+    psk_stream *s = &psk_streams[index];
+    psk_stream_lock(s);
+    if (s->unreported && psk_S.progress && atomic_load(&memops_known) > 0) {
+        uint32_t *word = &psk_S.progress[index * 16];
+        if (idle)
+            __atomic_store_n(word, s->last, __ATOMIC_RELEASE);
+        else /* destroying a stream lets its queue run out, this write included */
+            memops[0].write(stream, (CUdeviceptr)(uintptr_t)word, s->last, CU_STREAM_WRITE_VALUE_DEFAULT);
+        s->unreported = false;
+    }
+    psk_stream_unlock(s);
+}

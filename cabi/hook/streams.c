@@ -45,6 +45,7 @@ static uint32_t take_index(uint64_t handle) {
     }
     psk_streams[index].since_progress = 0;
     psk_streams[index].ngates = 0;
+    psk_streams[index].unreported = false;
     __atomic_store_n(&psk_S.streams[index], handle, __ATOMIC_RELEASE);
     if (index >= psk_S.nstreams) __atomic_store_n(&psk_S.nstreams, index + 1, __ATOMIC_RELEASE);
     return index;
@@ -101,6 +102,9 @@ uint32_t psk_stream_index(CUstream stream, int ptsz) {
 
 /* Forgets a stream that is about to be destroyed. idle: everything queued on it is done. */
 static void forget(uint64_t handle, bool idle) {
+    int known = find(handle);
+    uint32_t reports = known >= 0 ? atomic_load(&table[known].index) : PSK_STREAM_SHARED;
+    if (reports != PSK_STREAM_SHARED) psk_stream_report((CUstream)(uintptr_t)handle, reports, idle);
     pthread_mutex_lock(&mu);
     int at = find(handle);
     if (at >= 0) {

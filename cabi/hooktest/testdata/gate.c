@@ -238,6 +238,29 @@ static void many_streams(void) {
     set_state(2, PSK_SLOT_RESIDENT);
 }
 
+/* A destroyed stream leaves nothing unreported, whether it is idle or not: nobody would wait for it in vain. */
+static void destroyed(void) {
+    for (int busy = 0; busy < 2; busy++) {
+        CUstream s = new_stream();
+        OK(touch_add(s, at(1), 1, 0));
+        record *r = EXPECT(PSK_REC_LAUNCH, 1);
+        CHECK_EQ(r->flags, 0);
+        unsigned index = r->stream;
+        uint32_t seq = (uint32_t)r->seq;
+        if (busy) { /* as a stream that waits for another's event */
+            uint64_t us = 20000;
+            void *params[] = {&us};
+            OK(CALL(cuLaunchKernel, function("spin"), 1, 1, 1, 1, 1, 1, 0, s, params, NULL));
+            seq = (uint32_t)must_take()->seq;
+        } else {
+            SYNC(s);
+        }
+        CHECK(progress(index) != seq);
+        OK(CALL(cuStreamDestroy_v2, s));
+        EVENTUALLY(progress(index) == seq);
+    }
+}
+
 /* A driver that refuses stream waits: said once on stderr, and the launches go through. */
 static void refused(void) {
     set_state(2, PSK_SLOT_ABSENT);
@@ -263,6 +286,7 @@ int main(int argc, char **argv) {
     every();
     copies();
     failing();
+    destroyed();
     backlog();
     many_streams();
     wraps();
