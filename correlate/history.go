@@ -18,6 +18,7 @@ const (
 	contextOps       = 8   // operations that make up a context in the index
 	realignOps       = 256 // how far ahead of the cursor a departed sequence is looked for
 	realignMatch     = 3   // operations that must match for a realignment
+	mostPatience     = 256 // unexpected operations in a row before any past is looked for elsewhere
 	maxInsertedOps   = 64  // unexpected operations in a row before the cursor is given up
 	defaultMaxOps    = 1 << 18
 	defaultMaxIndex  = 1 << 18
@@ -253,6 +254,12 @@ func (h *History) follow(signature uint64) {
 			return
 		}
 		h.missed++
+		// One operation in place of another: the ones after it go on as before.
+		if n := h.missed - 1; n > 0 && h.matches(h.cursor+int64(h.missed), min(n, contextOps)) {
+			h.cursor += int64(h.missed)
+			h.missed = 0
+			return
+		}
 		if h.missed < realignMatch {
 			return // operations that were not there in the past: the cursor waits for them to pass
 		}
@@ -260,7 +267,11 @@ func (h *History) follow(signature uint64) {
 			h.jump(p)
 			return
 		}
-		if h.missed < contextOps {
+		// The parts of an iteration resemble each other (layers, parameters), and
+		// the newest place that looks the same is then the wrong one: the longer
+		// what has been repeated, the longer it is held on to.
+		patience := int(min(mostPatience, max(contextOps, (h.now-1-h.cursor)/8)))
+		if h.missed < patience {
 			return
 		}
 	}
