@@ -209,15 +209,14 @@ func (a *arena) insert(e extent) {
 	a.count(&e, 1)
 	i := sort.Search(len(a.free), func(i int) bool { return a.free[i].first > e.first })
 	joins := func(x, y *extent) bool {
-		return x.end() == y.first && x.onDevice == y.onDevice && x.stale == y.stale && x.stream == y.stream && len(x.others) == 0 && len(y.others) == 0
+		return x.end() == y.first && x.onDevice == y.onDevice && x.stale == y.stale && x.stream == y.stream &&
+			(x.stream == anyStream || x.seq == y.seq) && len(x.others) == 0 && len(y.others) == 0
 	}
 	if i > 0 && joins(&a.free[i-1], &e) {
 		p := &a.free[i-1]
 		p.n += e.n
-		p.seq = max(p.seq, e.seq)
 		if i < len(a.free) && joins(p, &a.free[i]) {
 			p.n += a.free[i].n
-			p.seq = max(p.seq, a.free[i].seq)
 			a.free = append(a.free[:i], a.free[i+1:]...)
 		}
 		return
@@ -225,7 +224,6 @@ func (a *arena) insert(e extent) {
 	if i < len(a.free) && joins(&e, &a.free[i]) {
 		f := &a.free[i]
 		f.first, f.n = e.first, f.n+e.n
-		f.seq = max(f.seq, e.seq)
 		return
 	}
 	a.free = append(a.free, extent{})

@@ -17,7 +17,6 @@ const planEvents = 48
 // leastEvents is how many events a plan outlives that has nothing left to do.
 const leastEvents = 4
 
-
 // birthOps is how many operations ahead free blocks are made ready.
 const birthOps = 512
 
