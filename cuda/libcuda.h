@@ -93,6 +93,7 @@ _Static_assert(sizeof(psk_access_desc) == 12, "CUmemAccessDesc");
     /* Never called from here: only their presence counts. */ \
     X(cuStreamWaitValue32_v2, 0, (s, p, v, flags), uintptr_t s, uint64_t p, uint32_t v, unsigned flags) \
     X(cuStreamWriteValue32_v2, 0, (s, p, v, flags), uintptr_t s, uint64_t p, uint32_t v, unsigned flags) \
+    X(cuThreadExchangeStreamCaptureMode, 0, (mode), int *mode) \
     X(cuFuncGetParamInfo, 0, (f, i, offset, size), uintptr_t f, size_t i, size_t *offset, size_t *size)
 
 #define PSK_FIELD(name, required, args, ...) psk_result (*name)(__VA_ARGS__);
@@ -104,6 +105,26 @@ typedef struct { PSK_FUNCTIONS(PSK_FIELD) } psk_driver;
     static inline psk_result psk_##name(const psk_driver *d, __VA_ARGS__) { return d->name ? d->name args : PSK_NOT_SUPPORTED; }
 PSK_FUNCTIONS(PSK_CALL)
 #undef PSK_CALL
+
+/* While any thread of the process captures a stream, the driver refuses calls
+ * such as allocations, and spoils the capture: unless the calling thread has
+ * said that it knows what it does. These allocations are no part of a graph. */
+#define PSK_RELAXED(name, params, args) \
+    static inline psk_result psk_relaxed_##name params \
+    { \
+        int mode = 2; /* CU_STREAM_CAPTURE_MODE_RELAXED */ \
+        int exchanged = psk_cuThreadExchangeStreamCaptureMode(d, &mode) == 0; \
+        psk_result r = psk_##name args; \
+        if (exchanged) \
+            psk_cuThreadExchangeStreamCaptureMode(d, &mode); \
+        return r; \
+    }
+PSK_RELAXED(cuMemAlloc_v2, (const psk_driver *d, uint64_t *p, size_t n), (d, p, n))
+PSK_RELAXED(cuMemAllocManaged, (const psk_driver *d, uint64_t *p, size_t n, unsigned flags), (d, p, n, flags))
+PSK_RELAXED(cuMemFree_v2, (const psk_driver *d, uint64_t p), (d, p))
+PSK_RELAXED(cuMemHostAlloc, (const psk_driver *d, uint64_t *p, size_t n, unsigned flags), (d, p, n, flags))
+PSK_RELAXED(cuEventQuery, (const psk_driver *d, uintptr_t e), (d, e))
+#undef PSK_RELAXED
 
 typedef struct {
     const char *name;

@@ -81,7 +81,7 @@ func (n *Native) MemAlloc(bytes int64) (Ptr, error) {
 		return 0, invalid("cuMemAlloc", "cannot allocate %d bytes", bytes)
 	}
 	var p C.uint64_t
-	err := check(C.psk_cuMemAlloc_v2(n.fn, &p, C.size_t(bytes)), "cuMemAlloc")
+	err := check(C.psk_relaxed_cuMemAlloc_v2(n.fn, &p, C.size_t(bytes)), "cuMemAlloc")
 	return Ptr(p), err
 }
 
@@ -95,7 +95,7 @@ func (n *Native) MemAllocManaged(bytes int64) (Ptr, error) {
 		return 0, NewError(codeOutOfMemory, call).WithDetail(err)
 	}
 	var p C.uint64_t
-	if err := check(C.psk_cuMemAllocManaged(n.fn, &p, C.size_t(bytes), 1 /* attach global */), call); err != nil {
+	if err := check(C.psk_relaxed_cuMemAllocManaged(n.fn, &p, C.size_t(bytes), 1 /* attach global */), call); err != nil {
 		n.managed.cancel(bytes)
 		return 0, err
 	}
@@ -109,7 +109,7 @@ func (n *Native) ManagedBytes() int64 { return n.managed.live() }
 // MemFree frees device or managed memory.
 func (n *Native) MemFree(p Ptr) error {
 	bytes, managed := n.managed.take(p)
-	err := check(C.psk_cuMemFree_v2(n.fn, C.uint64_t(p)), "cuMemFree")
+	err := check(C.psk_relaxed_cuMemFree_v2(n.fn, C.uint64_t(p)), "cuMemFree")
 	if managed {
 		if err != nil {
 			n.managed.commit(p, bytes)
@@ -126,7 +126,7 @@ func (n *Native) HostAlloc(bytes int64) (Ptr, error) {
 		return 0, invalid("cuMemHostAlloc", "cannot allocate %d bytes", bytes)
 	}
 	var p C.uint64_t
-	err := check(C.psk_cuMemHostAlloc(n.fn, &p, C.size_t(bytes), 1|2 /* portable, mapped */), "cuMemHostAlloc")
+	err := check(C.psk_relaxed_cuMemHostAlloc(n.fn, &p, C.size_t(bytes), 1|2 /* portable, mapped */), "cuMemHostAlloc")
 	return Ptr(p), err
 }
 
@@ -203,7 +203,7 @@ func (n *Native) EventRecord(e Event, s Stream) error {
 
 // EventQuery says whether an event has happened.
 func (n *Native) EventQuery(e Event) (bool, error) {
-	return ready(C.psk_cuEventQuery(n.fn, C.uintptr_t(e)), "cuEventQuery")
+	return ready(C.psk_relaxed_cuEventQuery(n.fn, C.uintptr_t(e)), "cuEventQuery")
 }
 
 // EventSynchronize waits for an event.

@@ -112,6 +112,7 @@ type Stats struct {
 	PlainBytes                       int64
 
 	Ops, GatedOps       int64
+	StaleBytes          int64 // of the fetched ones, dead pages that the host held for fresh memory
 	Plans               int64 // times the future was looked at
 	TouchedBlocks       int64 // blocks made recent so that the driver evicts others
 	SparedBlocks        int64 // blocks that the driver was expected to evict and did not
@@ -200,9 +201,15 @@ func (r *Runtime) Malloc(bytes int64, stream int) (cuda.Ptr, error) {
 }
 
 func (r *Runtime) outOfMemory(bytes int64) error {
-	return fmt.Errorf("%w: %d bytes asked for, %d live; the device budget is %d bytes and the host budget %d bytes (largest free range %d): raise --budget or --host-budget",
-		ErrOutOfMemory, bytes, r.liveBytes, r.config.BudgetBytes, r.config.HostBudgetBytes, int64(r.arena.largestFree())*BlockBytes)
+	host := "as large as the host's memory allows"
+	if r.config.HostBudgetBytes > 0 {
+		host = gib(r.config.HostBudgetBytes)
+	}
+	return fmt.Errorf("%w: %s asked for with %s live; the device budget is %s and the host budget %s (largest free range %s): raise --budget or --host-budget",
+		ErrOutOfMemory, gib(bytes), gib(r.liveBytes), gib(r.config.BudgetBytes), host, gib(int64(r.arena.largestFree())*BlockBytes))
 }
+
+func gib(bytes int64) string { return fmt.Sprintf("%.2f GiB", float64(bytes)/(1<<30)) }
 
 // RecordStream says that work on another stream uses the allocation.
 func (r *Runtime) RecordStream(p cuda.Ptr, stream int) error {
