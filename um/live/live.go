@@ -196,12 +196,11 @@ func (l *Live) hostBudget() int64 {
 }
 
 // startHook gives the hook its words and switches it on. Launches are held back
-// only if the engine can then still act whatever the job's threads do in libcuda.
+// only if the engine can then still act whatever the job's threads do in libcuda;
+// without that the hook still reports how far each stream has got.
 func (l *Live) startHook() error {
-	if l.space == nil || !l.driver.Capabilities().StreamMemOps {
-		if !l.driver.Capabilities().StreamMemOps {
-			l.log.Warn("this driver has no stream memory operations: launches are not held back, and fault for what comes late")
-		}
+	if !l.driver.Capabilities().StreamMemOps {
+		l.log.Warn("this driver has no stream memory operations: launches are not held back, and fault for what comes late")
 		l.hook.SetMode(hook.Observe)
 		return nil
 	}
@@ -219,9 +218,12 @@ func (l *Live) startHook() error {
 // process is what the runtime sees of this process.
 type process struct{ l *Live }
 
+// holdsBack says whether launches wait for absent memory.
+func (l *Live) holdsBack() bool { return l.space != nil }
+
 func (p process) Publish(slot uint32, r cuda.Range, resident bool) {
 	if p.l.hook != nil {
-		p.l.hook.Publish(slot, r, resident)
+		p.l.hook.Publish(slot, r, resident || !p.l.holdsBack())
 	}
 }
 
@@ -233,7 +235,7 @@ func (p process) Withdraw(slot uint32, r cuda.Range) {
 
 func (p process) SetResident(slot uint32, resident bool) {
 	if p.l.hook != nil {
-		p.l.hook.SetResident(slot, resident)
+		p.l.hook.SetResident(slot, resident || !p.l.holdsBack())
 	}
 }
 

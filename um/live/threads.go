@@ -83,10 +83,17 @@ func (l *Live) signature(rec *hook.Record) uint64 {
 
 // progress reads the streams' progress words. The caller holds the lock.
 func (l *Live) progress() {
+	head := l.hook.Head()
 	if l.progressWords == 0 {
+		// Nothing says how far the streams have got. No more operations than the
+		// driver's queue holds can be unfinished.
+		for _, x := range l.hookStreams {
+			if x.id >= 0 && head > driverQueue {
+				l.runtime.Progress(x.id, head-driverQueue)
+			}
+		}
 		return
 	}
-	head := l.hook.Head()
 	for i, x := range l.hookStreams {
 		if x.id < 0 {
 			continue
