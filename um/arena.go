@@ -100,11 +100,14 @@ func (e *extent) usable(s int, passed func(streamSeq) bool) bool {
 // idle says whether no queued work can touch the extent.
 func (e *extent) idle(passed func(streamSeq) bool) bool { return e.usable(anyStream, passed) }
 
-// place finds room for n blocks for stream s: on the device if possible (best
-// fit, lowest address), else where the fewest blocks are missing. preferDevice
-// false ignores residency, as an allocator that knows nothing of it would.
+// place finds room for n blocks for stream s: on the device if possible, else
+// where the fewest blocks are missing. Among equals an exact fit, then blocks
+// that queued work still uses, the longest in use first: the new tensor is used
+// after that work, so until then they would have to stay anyway, while idle
+// blocks would lie waiting and can be let go of. preferDevice false ignores
+// residency, as an allocator that knows nothing of it would.
 func (a *arena) place(n int32, s int, preferDevice bool, passed func(streamSeq) bool) (first int32, ok bool) {
-	bestMissing, bestWaste := int32(1<<30), int32(1<<30)
+	bestMissing, bestWaste, bestUntil := int32(1<<30), int32(1<<30), uint64(0)
 	first = -1
 	if len(a.free) > a.compactAt {
 		a.compact(passed)
@@ -124,6 +127,9 @@ func (a *arena) place(n int32, s int, preferDevice bool, passed func(streamSeq) 
 			take := min(f.n, n-run)
 			if !f.onDevice && f.stream == anyStream { // a ghost's block comes in for the ghost
 				missing += take
+				if f.stale { // dead pages would be copied in
+					missing += take
+				}
 			}
 			run += take
 		}
@@ -133,10 +139,24 @@ func (a *arena) place(n int32, s int, preferDevice bool, passed func(streamSeq) 
 		if !preferDevice {
 			missing = 0
 		}
-		waste := max(0, e.n-n)
-		if missing < bestMissing || missing == bestMissing && waste < bestWaste {
-			bestMissing, bestWaste, first = missing, waste, e.first
-			if missing == 0 && waste == 0 {
+		waste, until := max(0, e.n-n), uint64(0)
+		if preferDevice && e.stream != anyStream {
+			until = e.seq
+		}
+		better := missing < bestMissing
+		if missing == bestMissing {
+			switch {
+			case (waste == 0) != (bestWaste == 0):
+				better = waste == 0
+			case until != bestUntil:
+				better = until > bestUntil
+			default:
+				better = waste < bestWaste
+			}
+		}
+		if better {
+			bestMissing, bestWaste, bestUntil, first = missing, waste, until, e.first
+			if missing == 0 && waste == 0 && !preferDevice {
 				break
 			}
 		}

@@ -115,9 +115,14 @@ func (r *Runtime) fetch(t *tensor, missing int32) *Move {
 		return nil
 	}
 	m := &Move{Kind: MoveFetch, runs: runs, in: true, Ranges: r.ranges(runs), displaced: displaced}
-	for i, x := range m.Ranges {
-		if t.ran || r.arena.stale[runs[i].first] {
-			m.Bytes += x.Bytes
+	for _, x := range runs {
+		for b := x.first; b < x.end(); b++ {
+			if t.ran || r.arena.stale[b] {
+				m.Bytes += BlockBytes
+			}
+			if !t.ran && r.arena.stale[b] {
+				r.stats.StaleBytes += BlockBytes
+			}
 		}
 	}
 	r.takeFree(m)
@@ -270,7 +275,7 @@ func (r *Runtime) discardFree(n int32) *Move {
 	m := &Move{Kind: MoveDiscard}
 	for i := len(r.arena.free) - 1; i >= 0 && n > 0 && len(m.runs) < mostRuns; i-- {
 		e := &r.arena.free[i]
-		if !e.onDevice || !e.idle(r.passed) {
+		if !e.onDevice || !r.dead(e) {
 			continue
 		}
 		k := min(e.n, n)
@@ -302,7 +307,7 @@ func (r *Runtime) discardStale() *Move {
 	m := &Move{Kind: MoveDiscard}
 	for i := 0; i < len(r.arena.free) && len(m.runs) < 64; i++ {
 		e := r.arena.free[i]
-		if !e.stale || !e.idle(r.passed) {
+		if !e.stale || !r.dead(&e) {
 			continue
 		}
 		m.extents = append(m.extents, r.arena.take(e.first, e.n)...)

@@ -220,11 +220,28 @@ func (r *Runtime) lookAtFuture(p *plan, o *outlook) {
 // idleOnDevice counts the free blocks on the device that nothing can touch any more.
 func (r *Runtime) idleOnDevice() (n int32) {
 	for i := range r.arena.free {
-		if e := &r.arena.free[i]; e.onDevice && e.idle(r.passed) {
+		if e := &r.arena.free[i]; e.onDevice && r.dead(e) {
 			n += e.n
 		}
 	}
 	return n
+}
+
+// dead says whether nothing can touch a free extent any more. Work on a stream
+// that was never named for its memory (a missing record_stream) counts, too.
+func (r *Runtime) dead(e *extent) bool {
+	if !e.idle(r.passed) {
+		return false
+	}
+	for b := e.first; b < e.end(); b++ {
+		if g := r.arena.ghost[b]; g != nil {
+			if g.busy() {
+				return false
+			}
+			r.arena.ghost[b] = nil
+		}
+	}
+	return true
 }
 
 // wanted says whether an absent tensor is to be fetched at all.
