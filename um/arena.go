@@ -104,9 +104,11 @@ func (e *extent) idle(passed func(streamSeq) bool) bool { return e.usable(anyStr
 // where the fewest blocks are missing. Among equals an exact fit, then blocks
 // that queued work still uses, the longest in use first: the new tensor is used
 // after that work, so until then they would have to stay anyway, while idle
-// blocks would lie waiting and can be let go of. preferDevice false ignores
+// blocks would lie waiting and can be let go of. When last is given, the newest
+// operation that is queued, memory is tight and the new tensor is used late: then
+// only blocks that are in use until shortly before are worth having. preferDevice false ignores
 // residency, as an allocator that knows nothing of it would.
-func (a *arena) place(n int32, s int, preferDevice bool, passed func(streamSeq) bool) (first int32, ok bool) {
+func (a *arena) place(n int32, s int, preferDevice bool, last uint64, passed func(streamSeq) bool) (first int32, ok bool) {
 	bestMissing, bestWaste, bestUntil := int32(1<<30), int32(1<<30), uint64(0)
 	first = -1
 	if len(a.free) > a.compactAt {
@@ -125,11 +127,14 @@ func (a *arena) place(n int32, s int, preferDevice bool, passed func(streamSeq) 
 				break
 			}
 			take := min(f.n, n-run)
-			if !f.onDevice && f.stream == anyStream { // a ghost's block comes in for the ghost
+			switch {
+			case f.stream != anyStream && f.seq+near >= last: // there for the work that uses it, or to come for it
+			case f.stale:
+				missing += 3 * take // dead pages would be copied in
+			case !f.onDevice && f.stream == anyStream:
 				missing += take
-				if f.stale { // dead pages would be copied in
-					missing += take
-				}
+			case last > 0:
+				missing += 2 * take
 			}
 			run += take
 		}
@@ -163,6 +168,9 @@ func (a *arena) place(n int32, s int, preferDevice bool, passed func(streamSeq) 
 	}
 	return first, first >= 0
 }
+
+// near is how many operations are shortly before.
+const near = 256
 
 // compact merges neighbours that have come to share their state because the
 // work on them has finished.

@@ -334,7 +334,7 @@ func (r *Runtime) makeReady(p *plan) *Move {
 	}
 	scratch := arena{base: r.arena.base, blocks: r.arena.blocks, free: append([]extent(nil), r.arena.free...), compactAt: 1 << 30}
 	for _, n := range p.births {
-		first, ok := scratch.place(n, 0, true, r.passed)
+		first, ok := scratch.place(n, 0, true, 0, r.passed)
 		if !ok {
 			return nil
 		}

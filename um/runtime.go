@@ -162,7 +162,11 @@ func (r *Runtime) Malloc(bytes int64, stream int) (cuda.Ptr, error) {
 		int64(r.liveBlocks+n)*BlockBytes+r.plainBytes > limit {
 		return 0, r.outOfMemory(bytes)
 	}
-	first, ok := r.arena.place(n, stream, r.config.Policy.DeadKnown, r.passed)
+	var last uint64
+	if r.farAndTight() {
+		last = r.lastSeq
+	}
+	first, ok := r.arena.place(n, stream, r.config.Policy.DeadKnown, last, r.passed)
 	if !ok {
 		return 0, r.outOfMemory(bytes)
 	}
@@ -198,6 +202,13 @@ func (r *Runtime) Malloc(bytes int64, stream int) (cuda.Ptr, error) {
 	r.process.Publish(t.slot, cuda.Range{Base: p, Bytes: int64(n) * BlockBytes}, t.present == t.n)
 	r.epoch++
 	return p, nil
+}
+
+// farAndTight says whether what is allocated now is used long after other things
+// that have to come to the device.
+func (r *Runtime) farAndTight() bool {
+	const far = 128 // operations
+	return len(r.pending) > far && (len(r.plan.fetch) > 0 || len(r.plan.evict) > 0)
 }
 
 func (r *Runtime) outOfMemory(bytes int64) error {
