@@ -117,8 +117,10 @@ func (r *Runtime) look(p *plan) {
 				}
 				continue
 			}
-			v.tensor.leaves = p.serial
-			p.evict = append(p.evict, v.tensor)
+			if r.recency == nil || position <= o.now {
+				v.tensor.leaves = p.serial
+				p.evict = append(p.evict, v.tensor)
+			}
 			return v.Bytes, true
 		}
 		return 0, false

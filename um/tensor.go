@@ -121,7 +121,7 @@ func (r *Runtime) ownNextUse(t *tensor) int64 {
 	if len(t.queued) > 0 {
 		return t.queued[0]
 	}
-	if v := r.history.Version() + 1; t.predictedVersion != v {
+	if v := r.history.Version() + 1; t.predictedVersion != v || t.predicted < r.history.Now() {
 		t.predicted = r.history.NextUse(t.instance)
 		t.predictedVersion = v
 	}
