@@ -19,6 +19,7 @@ type engine struct {
 	gpu     *sim.GPU
 	driver  *sim.Thread
 	runtime *um.Runtime
+	steered bool // the driver evicts, and the runtime follows what it does
 	streams *streamNumbers
 	gates   []*sim.Gate // by stream number
 	opened  []uint64    // by stream number: up to where its gate is open
@@ -50,7 +51,11 @@ type worker struct {
 const addressSpace = 4
 
 func newEngine(t *trace.Trace, o Options, budget int64, p um.Policy) *engine {
-	g := sim.New(o.Profile, sim.Options{CapacityBytes: budget})
+	capacity := budget
+	if o.SoftwareCap {
+		capacity = max(o.Profile.MemoryBytes, addressSpace*t.PeakLiveBytes())
+	}
+	g := sim.New(o.Profile, sim.Options{CapacityBytes: capacity, DirectMoves: o.SoftwareCap})
 	x := &engine{
 		gpu: g, driver: g.Thread("application"),
 		tensors: map[uint64]cuda.Ptr{}, slotOf: map[cuda.Ptr]uint32{}, smalls: map[uint64]cuda.Ptr{}, ranges: map[uint64]cuda.Range{},
@@ -64,9 +69,12 @@ func newEngine(t *trace.Trace, o Options, budget int64, p um.Policy) *engine {
 		x.app.err = err
 		return x
 	}
-	x.runtime = um.New(um.Config{Policy: p, BudgetBytes: budget, ArenaBytes: arena, DriverEvicts: true, EvictionsSeen: true}, x, base)
+	x.steered = !o.SoftwareCap
+	x.runtime = um.New(um.Config{Policy: p, BudgetBytes: budget, ArenaBytes: arena, DriverEvicts: !o.SoftwareCap, EvictionsSeen: !o.SoftwareCap, AllWorkSeen: true}, x, base)
 	g.Observe(x.observe)
-	for _, d := range []um.Direction{um.In, um.In, um.In, um.Out} {
+	// Several bring in, because the software part of a prefetch overlaps another's
+	// transfer; two take out, so that one maps pages while the other copies.
+	for _, d := range []um.Direction{um.In, um.In, um.In, um.Out, um.Out} {
 		w := &worker{direction: d, thread: g.Thread([]string{"in", "out"}[d])}
 		if w.mover, x.app.err = managed.NewStreamed(w.thread); x.app.err != nil {
 			return x
@@ -238,7 +246,9 @@ func (x *engine) observe(e sim.Event) {
 		case sim.CauseEviction:
 			x.runtime.Migrated(e.Range, false)
 		case sim.CauseCoherence, sim.CausePrefetch, sim.CauseUser:
-			x.runtime.Migrated(e.Range, e.To == cuda.Device)
+			if x.steered {
+				x.runtime.Migrated(e.Range, e.To == cuda.Device)
+			}
 		}
 	}
 }

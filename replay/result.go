@@ -24,6 +24,10 @@ type Options struct {
 	Ratio       float64 // oversubscription: peak live bytes over budget; used when BudgetBytes is 0
 	BudgetBytes int64
 	Profile     sim.Profile
+	// SoftwareCap gives the card room for everything: the runtime itself keeps
+	// residency under the budget, evicting to the host beside what it brings in,
+	// as on a card that is larger than the budget.
+	SoftwareCap bool
 	Timeline    bool                  // fill Result.Timeline
 	Progress    func(done, total int) // called now and then with events replayed; may be nil
 }

@@ -53,6 +53,10 @@ func Run(ctx context.Context, t *trace.Trace, o Options) (Result, error) {
 	case PolicyOracle:
 		r, err = runOracle(t, o, budget)
 	case PolicyNaive:
+		if o.SoftwareCap { // the engine faults on demand and evicts the longest resident
+			r, err = newEngine(t, o, budget, um.Naive).run(ctx)
+			break
+		}
 		r, err = newNaive(t, o, budget).run(ctx)
 	case PolicyLRU, PolicyDeepUM, PolicyPenstock:
 		p, perr := um.PolicyByName(o.Policy)

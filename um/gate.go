@@ -87,7 +87,21 @@ func (r *Runtime) OpenAll() {
 // roomToFault says whether an operation's missing blocks fit, or nothing more
 // can be done about it.
 func (r *Runtime) roomToFault(x *op) bool {
-	return r.room() >= r.missingBlocks(x) || r.leaving == 0 && !r.oldestExists(x)
+	return r.room() >= r.missingBlocks(x) || r.leaving == 0 && !r.unfinishedBefore(x) && !r.oldestExists(x)
+}
+
+// unfinishedBefore says whether operations before x are still to finish, after
+// which what they use may leave.
+func (r *Runtime) unfinishedBefore(x *op) bool {
+	for _, y := range r.pending {
+		if y.position >= x.position {
+			return false
+		}
+		if !y.done {
+			return true
+		}
+	}
+	return false
 }
 
 // arriveByFault enters an operation's missing blocks into the ledger: the kernel

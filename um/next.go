@@ -71,13 +71,8 @@ func (r *Runtime) fetchFor(x *op) (m *Move, blocked bool) {
 
 // stuck says whether, with nothing moving, nothing more can leave either until x has run.
 func (r *Runtime) stuck(x *op) bool {
-	for _, y := range r.pending {
-		if y.position >= x.position {
-			break
-		}
-		if !y.done {
-			return false // when it is, its tensors may leave
-		}
+	if r.unfinishedBefore(x) {
+		return false // when they are done, what they use may leave
 	}
 	if r.recency == nil {
 		for _, t := range r.planned().evict {

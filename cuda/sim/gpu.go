@@ -13,6 +13,12 @@ type Options struct {
 	CapacityBytes int64
 	// ManagedLimitBytes caps the sum of live managed memory as cuda.Options does; 0 is no cap.
 	ManagedLimitBytes int64
+	// DirectMoves says that prefetches ask the unified-memory driver itself (its
+	// ioctls), not through libcuda. Then moves both ways overlap: a move to the
+	// host maps its pages for the CPU, one block after another, while moves to the
+	// device go on. Measured on the H200 (bench/probe): 10 to 15 GB/s out beside
+	// 33 in; through libcuda, whose own lock serializes them, 16 together.
+	DirectMoves bool
 }
 
 // GPU is one simulated card with its driver. See the package comment.
@@ -48,6 +54,8 @@ type GPU struct {
 	// Machinery.
 	bus         [2]direction
 	uvm         server
+	mapper      server // maps host pages, where moves are direct
+	directMoves bool
 	faultThread server
 	engines     [2]copyEngine
 	streams     map[cuda.Stream]*stream
@@ -68,6 +76,7 @@ func New(p Profile, o Options) *GPU {
 		profile:       p,
 		capacityBytes: o.CapacityBytes,
 		limitBytes:    o.ManagedLimitBytes,
+		directMoves:   o.DirectMoves,
 		handles:       map[cuda.Handle]*handle{},
 		streams:       map[cuda.Stream]*stream{},
 		events:        map[cuda.Event]*eventState{},

@@ -291,24 +291,39 @@ func (j *moveJob) stepToHost(finish func()) {
 	}
 	g.launchSlice(s)
 	rate := float64(blockBytes) / g.profile.ToHostCopyPerBlock.Seconds()
-	g.send(cuda.Host, copyBytes, rate, func() {
-		g.after(mapping, func() {
-			g.stats.SentHomeBytes += copyBytes
-			for _, m := range s.moves {
-				b := m.b
-				if b.seg.freed {
-					continue
-				}
-				b.host |= m.leaves
-				b.hostPages |= m.leaves
-				// A read-duplicated range keeps its device copy.
-				g.setDevice(b, b.dev&^(m.leaves&^b.readMostly))
-				g.relist(b)
-				g.observeMask(b, m.copied, cuda.Host, CauseUser, s.begin, g.now)
+	arrived := func() {
+		g.stats.SentHomeBytes += copyBytes
+		for _, m := range s.moves {
+			b := m.b
+			if b.seg.freed {
+				continue
 			}
-			g.release(s)
-			finish()
-			j.again()
+			b.host |= m.leaves
+			b.hostPages |= m.leaves
+			// A read-duplicated range keeps its device copy.
+			g.setDevice(b, b.dev&^(m.leaves&^b.readMostly))
+			g.relist(b)
+			g.observeMask(b, m.copied, cuda.Host, CauseUser, s.begin, g.now)
+		}
+		g.release(s)
+	}
+	g.send(cuda.Host, copyBytes, rate, func() {
+		if !g.directMoves {
+			g.after(mapping, func() {
+				arrived()
+				finish()
+				j.again()
+			})
+			return
+		}
+		// Mapping pages for the CPU needs no lock of the moves to the device.
+		finish()
+		g.serve(&g.mapper, func(mapped func()) {
+			g.after(mapping, func() {
+				arrived()
+				mapped()
+				j.again()
+			})
 		})
 	})
 }
