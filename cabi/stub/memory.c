@@ -225,6 +225,18 @@ uint64_t stub_resident_bytes(uint64_t p, size_t n) {
     return bytes;
 }
 
+uint64_t stub_device_bytes(void) {
+    pthread_mutex_lock(&mu);
+    uint64_t bytes = plain_bytes + managed_resident;
+    for (size_t i = 0; i < nranges; i++) {
+        range *r = ranges[i];
+        if (r->kind != MANAGED) continue;
+        FOR_BLOCKS(b, r, r->base, r->bytes) if (b->where == ON_DEVICE && b->discarded) bytes -= STUB_BLOCK;
+    }
+    pthread_mutex_unlock(&mu);
+    return bytes;
+}
+
 /* ---- allocation ---- */
 
 /* Host memory at a 2 MiB boundary, in the part of the address space that 47 bits reach. */
@@ -470,6 +482,7 @@ static CUresult move(CUdeviceptr p, size_t n, bool device, int what, CUstream h,
 
 static CUresult prefetch(CUdeviceptr p, size_t n, bool device, CUstream h, int ptsz) {
     READY();
+    if (stub_should_fail("cuMemPrefetch")) return CUDA_ERROR_OUT_OF_MEMORY;
     COUNT(N_PREFETCHES, 1);
     return move(p, n, device, MOVE_PREFETCH, h, ptsz);
 }
@@ -484,6 +497,7 @@ static CUresult batch(CUdeviceptr *p, size_t *n, size_t count, CUmemLocation *lo
     if (!count || flags || !stub_stream(s, ptsz) || ((!s || s == CU_STREAM_LEGACY) && !ptsz)) return CUDA_ERROR_INVALID_VALUE;
     if (what & MOVE_PREFETCH) {
         if (!nlocs || idx[0] != 0) return CUDA_ERROR_INVALID_VALUE;
+        if (stub_should_fail("cuMemPrefetch")) return CUDA_ERROR_OUT_OF_MEMORY;
         COUNT(N_PREFETCHES, 1);
     }
     if (what & MOVE_DISCARD) COUNT(N_DISCARDS, 1);

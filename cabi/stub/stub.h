@@ -17,8 +17,8 @@
  * Environment, read at the first call:
  *   STUB_TOTAL_BYTES   device memory (default 8 GiB)
  *   STUB_FAIL          name[:n][,name...]: the n-th call (default: every call) of
- *                      cuMemAlloc, cuMemAllocManaged, cuMemHostAlloc, cuMemCreate or
- *                      cuStreamWaitValue32 fails
+ *                      cuMemAlloc, cuMemAllocManaged, cuMemHostAlloc, cuMemCreate,
+ *                      cuMemPrefetch (every form) or cuStreamWaitValue32 fails
  *   STUB_CONCURRENT_MANAGED=0   as under WSL
  *   STUB_QUEUE_DEPTH   operations a stream holds before a call blocks (default 1024)
  *
@@ -34,6 +34,10 @@
 
 /* Bytes of [p, p+n) that are on the device: whole for plain device memory, by block for managed memory. */
 uint64_t stub_resident_bytes(uint64_t p, size_t n);
+
+/* Bytes of device memory that hold something: what cuMemGetInfo counts as used, without
+ * discarded blocks, which (as on the real driver) stay until the room is needed. */
+uint64_t stub_device_bytes(void);
 
 /* A counter by name, 0 when unknown. launches, graph_launches, faults (blocks),
  * h2d_bytes, d2h_bytes (moved by faults, prefetch, eviction), evictions (blocks),
