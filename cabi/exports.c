@@ -14,19 +14,14 @@
 #define PUBLIC __attribute__((visibility("default")))
 
 static volatile int in_child;
-static pthread_once_t watch_forks_once = PTHREAD_ONCE_INIT;
 
 static void after_fork_in_child(void) { in_child = 1; }
-static void watch_forks(void) { pthread_atfork(NULL, NULL, after_fork_in_child); }
+
+/* From the moment of loading: that is when the threads of Go start, which no child has. */
+__attribute__((constructor)) static void watch_forks(void) { pthread_atfork(NULL, NULL, after_fork_in_child); }
 
 /* Whether the engine may be entered. */
-static int alive(void)
-{
-    if (in_child)
-        return 0;
-    pthread_once(&watch_forks_once, watch_forks);
-    return 1;
-}
+static int alive(void) { return !in_child; }
 
 PUBLIC int penstock_abi_version(void) { return PENSTOCK_ABI_VERSION; }
 
