@@ -76,10 +76,42 @@ func (l *Live) mallocTensor(bytes int64, stream uint64) (cuda.Ptr, error) {
 	defer l.mu.Unlock()
 	l.drain()
 	p, err := l.runtime.Malloc(bytes, l.streamID(stream))
+	if err != nil && l.reuseMayHelp(bytes) {
+		l.counts.retries.Add(1)
+		p, err = l.mallocWhenReusable(bytes, stream, err)
+	}
 	if err == nil {
 		l.noteTensors()
 	}
 	return p, err
+}
+
+// reuseMayHelp says whether an allocation failed only because dead memory is
+// still in the hands of queued work. The caller holds the lock.
+func (l *Live) reuseMayHelp(bytes int64) bool {
+	return l.hook != nil && l.failed == nil && l.runtime.Queued() > 0 && l.runtime.LiveBytes()+bytes <= l.budget+l.hostBudget()
+}
+
+// mallocWhenReusable tries again while queued work finishes, as a caching
+// allocator waits for its events before it says that it is out of memory. The
+// caller holds the lock, which is released between attempts.
+func (l *Live) mallocWhenReusable(bytes int64, stream uint64, err error) (cuda.Ptr, error) {
+	queued, changed := l.runtime.Queued(), time.Now()
+	for queued > 0 && !l.closing && l.failed == nil && time.Since(changed) < reusePatience {
+		l.mu.Unlock()
+		time.Sleep(busyWait)
+		l.mu.Lock()
+		l.drain()
+		l.progress()
+		var p cuda.Ptr
+		if p, err = l.runtime.Malloc(bytes, l.streamID(stream)); err == nil {
+			return p, nil
+		}
+		if n := l.runtime.Queued(); n != queued {
+			queued, changed = n, time.Now()
+		}
+	}
+	return 0, err
 }
 
 // lock takes mu for a thread of the job. It is held for microseconds at a time, so

@@ -69,6 +69,7 @@ type Live struct {
 	moveTime                 [2]time.Duration // by direction
 	preparedBytes            int64            // of host pages made ahead
 	broadcastAt              uint64           // the runtime's epoch when the workers were last woken
+	broadcastTime            time.Time        // when that was
 	faults                   faultFeed
 
 	counts                     counts

@@ -63,6 +63,7 @@ type Stats struct {
 	FaultBatches      int64   `json:"fault_batches"`
 	FaultedBytes      int64   `json:"faulted_bytes"`
 	IterationLaunches int64   `json:"iteration_launches"` // operations in the learned iteration; 0 when none is known
+	Moving            bool    `json:"moving"`             // a move is under way: the residency is about to change
 	Hooked            bool    `json:"hooked"`
 	Failure           string  `json:"failure,omitempty"`
 }
@@ -109,7 +110,7 @@ func (l *Live) Stats() Stats {
 	s.StallSeconds, s.SpaceStallSeconds = r.Stall.Seconds(), r.StallForSpace.Seconds()
 	s.GatedLaunches, s.LateLaunches = r.GatedOps, r.LateOps
 	s.OversizeLaunches, s.OversizeName, s.OversizeBytes = r.OversizeOps, r.OversizeName, r.OversizeBytes
-	s.IterationLaunches = r.History.Period
+	s.IterationLaunches, s.Moving = r.History.Period, l.runtime.Moving()
 	if r.History.Ops > 0 {
 		s.PredictionHitRate = float64(r.History.Predicted) / float64(r.History.Ops)
 	}

@@ -132,15 +132,12 @@ func (l *Live) loop() {
 			l.hook.Wait(idleWait)
 			continue
 		}
-		before := l.runtime.Epoch()
 		l.drain()
 		l.progress()
 		l.tensorReserved.Store(l.runtime.ReservedBytes())
 		l.feedFaults()
-		const wakeEvery = 16 // events, when no operation is held back
 		held := l.runtime.Held()
-		if e := l.runtime.Epoch(); held || e != before && e-l.broadcastAt >= wakeEvery {
-			l.broadcastAt = e
+		if l.wakeDue(l.runtime.Epoch(), held) {
 			l.work.Broadcast()
 		}
 		busy := l.runtime.Queued() > 0
@@ -160,6 +157,19 @@ func (l *Live) loop() {
 			l.hook.Wait(idleWait)
 		}
 	}
+}
+
+// wakeDue says whether the workers are to look again. While no operation is held
+// back, that is after some events, or some time after the last of a few: events
+// are also fed in by the job's own threads, and may be the last for long.
+func (l *Live) wakeDue(epoch uint64, held bool) bool {
+	const wakeEvery, wakeAfter = 16, time.Millisecond
+	now := time.Now()
+	if !held && epoch-l.broadcastAt < wakeEvery && (epoch == l.broadcastAt || now.Sub(l.broadcastTime) < wakeAfter) {
+		return false
+	}
+	l.broadcastAt, l.broadcastTime = epoch, now
+	return true
 }
 
 // prepare makes host pages for address space that is not used yet, while there is
