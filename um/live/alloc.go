@@ -120,10 +120,13 @@ func (l *Live) lock() {
 	if l.mu.TryLock() {
 		return
 	}
-	const spins = 5000
+	const spins, pause = 1000, 64
 	began := time.Now()
 	defer func() { l.counts.lockWait.Add(int64(time.Since(began))) }()
 	for range spins {
+		for i := range pause { // without touching the lock, which would slow its holder down
+			_ = i
+		}
 		if l.mu.TryLock() {
 			return
 		}

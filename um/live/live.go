@@ -51,7 +51,7 @@ type Live struct {
 
 	managed atomic.Bool // runtime is set and will stay
 	mu      sync.Mutex
-	work    *sync.Cond // a worker may have something to do
+	work    [2]*sync.Cond // by direction: its workers may have something to do
 	runtime *um.Runtime
 	space   *uvm.Space // nil: the driver cannot be asked directly
 	budget  int64
@@ -126,7 +126,9 @@ func New(c Config, d cuda.Driver, hookOrNil Hook, log *zap.Logger) (*Live, error
 	if l.budget == 0 {
 		l.budget = max(minBudgetBytes, free-reserveBytes)
 	}
-	l.work = sync.NewCond(&l.mu)
+	for d := range l.work {
+		l.work[d] = sync.NewCond(&l.mu)
+	}
 	l.plain = pool.NewCaching(plainSource{l}, eventFences{d})
 	if c.BudgetBytes > 0 && !c.PlainOnly {
 		if err := l.openArena(); err != nil {
@@ -268,7 +270,14 @@ func (l *Live) fail(err error) {
 			}
 		}
 	}
-	l.work.Broadcast()
+	l.wakeAll()
+}
+
+// wakeAll wakes every worker, to see that it is over.
+func (l *Live) wakeAll() {
+	for _, c := range l.work {
+		c.Broadcast()
+	}
 }
 
 // Close stops the threads and opens every gate. Allocations stay valid.
@@ -287,7 +296,7 @@ func (l *Live) Close() error {
 	if l.runtime != nil {
 		l.runtime.OpenAll()
 	}
-	l.work.Broadcast()
+	l.wakeAll()
 	l.mu.Unlock()
 	l.threads.Wait()
 	l.closeFaults()

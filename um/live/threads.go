@@ -138,7 +138,8 @@ func (l *Live) loop() {
 		l.feedFaults()
 		held := l.runtime.Held()
 		if l.wakeDue(l.runtime.Epoch(), held) {
-			l.work.Broadcast()
+			l.work[um.In].Signal()
+			l.work[um.Out].Signal()
 		}
 		busy := l.runtime.Queued() > 0
 		switch idle := time.Since(l.lastMove); {
@@ -159,13 +160,14 @@ func (l *Live) loop() {
 	}
 }
 
-// wakeDue says whether the workers are to look again. While no operation is held
-// back, that is after some events, or some time after the last of a few: events
-// are also fed in by the job's own threads, and may be the last for long.
+// wakeDue says whether the workers are to look again: after some events, after any
+// while an operation is held back, or some time after the last of a few, for
+// events are also fed in by the job's own threads and may be the last for long.
 func (l *Live) wakeDue(epoch uint64, held bool) bool {
 	const wakeEvery, wakeAfter = 16, time.Millisecond
 	now := time.Now()
-	if !held && epoch-l.broadcastAt < wakeEvery && (epoch == l.broadcastAt || now.Sub(l.broadcastTime) < wakeAfter) {
+	due := epoch-l.broadcastAt >= wakeEvery || held && epoch != l.broadcastAt
+	if !due && (epoch == l.broadcastAt && !held || now.Sub(l.broadcastTime) < wakeAfter) {
 		return false
 	}
 	l.broadcastAt, l.broadcastTime = epoch, now
@@ -227,9 +229,10 @@ func (l *Live) worker(d um.Direction) {
 		l.drain() // what is already queued decides better than what was known before
 		m, ok := l.runtime.Next(d)
 		if !ok {
-			l.work.Wait()
+			l.work[d].Wait()
 			continue
 		}
+		l.work[d].Signal() // one at a time: the next looks while this one moves
 		l.mu.Unlock()
 		began := l.driver.Now()
 		err := mover.Do(m)
@@ -246,6 +249,6 @@ func (l *Live) worker(d um.Direction) {
 		if l.sink != nil {
 			l.sink.Move(m, began, ended)
 		}
-		l.work.Broadcast()
+		l.work[um.In+um.Out-d].Signal() // what came or went may be what the other side waits for
 	}
 }
