@@ -53,6 +53,8 @@ type application struct {
 	sizes       map[uint64]int64
 	begin       moment
 	final       moment
+	before      predictions // at the beginning of the last iteration
+	after       predictions
 	compute     time.Duration
 	timeline    []Sample
 	nextSample  time.Duration
@@ -62,10 +64,12 @@ type application struct {
 // moment is the state of the counters at one time.
 type moment struct {
 	Sample
-	taken          bool
-	faults         int64
-	ops, predicted int64
+	taken  bool
+	faults int64
 }
+
+// predictions are counted as operations are queued, which is long before they run.
+type predictions struct{ ops, predicted int64 }
 
 const samplesPerIteration = 400
 
@@ -165,12 +169,14 @@ func (a *application) mark(index int) {
 	switch {
 	case index == a.last.First && !a.started:
 		a.started = true
+		a.before.ops, a.before.predicted = a.memory.predictions()
 		a.gpu.Callback(0, func(at time.Duration) {
 			a.begin = a.now(at)
 			a.nextSample = at
 		})
 	case index == a.last.End && !a.ended:
 		a.ended = true
+		a.after.ops, a.after.predicted = a.memory.predictions()
 		a.gpu.Callback(0, func(at time.Duration) { a.final = a.now(at) })
 	}
 }
@@ -183,7 +189,6 @@ func (a *application) now(at time.Duration) moment {
 		H2DBytes: st.H2DBytes, D2HBytes: st.D2HBytes, ResidentBytes: a.gpu.ResidentBytes(), StallSeconds: st.StallTime.Seconds(),
 	}
 	a.memory.sample(&m.Sample)
-	m.ops, m.predicted = a.memory.predictions()
 	return m
 }
 
@@ -213,8 +218,8 @@ func (a *application) result() Result {
 		H2DBytes:     d.H2DBytes, D2HBytes: d.D2HBytes, Timeline: a.timeline,
 		Faults: a.final.faults - a.begin.faults,
 	}
-	if ops := a.final.ops - a.begin.ops; ops > 0 {
-		r.PredictionHitRate = float64(a.final.predicted-a.begin.predicted) / float64(ops)
+	if ops := a.after.ops - a.before.ops; ops > 0 {
+		r.PredictionHitRate = float64(a.after.predicted-a.before.predicted) / float64(ops)
 	}
 	return r
 }

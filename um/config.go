@@ -59,16 +59,19 @@ type Config struct {
 	// DriverEvicts says that the card is really full, so that a prefetch makes
 	// the driver evict the blocks that were made recent longest ago.
 	DriverEvicts bool
+	// AllWorkSeen says that no work reaches a stream without Runtime.Op being told,
+	// as in a simulation. Never set it for a real process.
+	AllWorkSeen bool
 	// EvictionsSeen says that Runtime.Migrated is told of the driver's evictions.
 	EvictionsSeen bool
-	MoveBytes     int64 // most bytes in one move (default 32 MiB in, 16 MiB out)
+	MoveBytes     int64 // most bytes in one move (default 32 MiB in, 8 MiB out)
 	LookaheadOps  int64 // 0 = as far as the prediction reaches
 	DegreeKernels int   // kernels that the deepum policy looks ahead (default 8)
 }
 
 const (
 	defaultFetchBytes = 32 << 20
-	defaultEvictBytes = 16 << 20
+	defaultEvictBytes = 8 << 20
 	defaultDegree     = 8
 	// driverSliceBlocks is what arrives in one piece, so that the order in which
 	// blocks become recent is the order in which moves end.

@@ -1,0 +1,238 @@
+package replay
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/penstock-gpu/penstock/cuda/sim"
+	"github.com/penstock-gpu/penstock/trace"
+)
+
+const mib = int64(1) << 20
+
+// network is a trace of a training job: layers with kernels, a weight and an
+// activation of their own, forward, backward with a temporary, and an optimizer with state.
+func network(layers, iterations int) *trace.Trace {
+	t := &trace.Trace{Name: "network"}
+	var next uint64
+	add := func(e trace.Event) { t.Events = append(t.Events, e) }
+	alloc := func(bytes int64) uint64 {
+		next++
+		add(trace.Event{Kind: trace.KindAlloc, Alloc: next, Bytes: bytes})
+		return next
+	}
+	free := func(id uint64) { add(trace.Event{Kind: trace.KindFree, Alloc: id}) }
+	launch := func(function uint32, ids ...uint64) {
+		e := trace.Event{Kind: trace.KindLaunch, Function: function, Duration: 20 * time.Microsecond}
+		for _, id := range ids {
+			e.Accesses = append(e.Accesses, trace.Access{Alloc: id})
+		}
+		add(e)
+	}
+	var weights, state []uint64
+	for range layers {
+		weights = append(weights, alloc(8*mib))
+		state = append(state, alloc(16*mib))
+	}
+	for i := range iterations {
+		add(trace.Event{Kind: trace.KindMark, Name: "iter" + string(rune('0'+i))})
+		in := alloc(16 * mib)
+		launch(1, in)
+		activations := []uint64{in}
+		for l := range layers {
+			out := alloc(24 * mib)
+			launch(uint32(100+l), weights[l], activations[l], out)
+			activations = append(activations, out)
+		}
+		for l := layers - 1; l >= 0; l-- {
+			gradient := alloc(8 * mib)
+			launch(uint32(200+l), weights[l], activations[l], activations[l+1], gradient)
+			free(activations[l+1])
+			launch(4, weights[l], gradient, state[l])
+			free(gradient)
+		}
+		free(in)
+	}
+	add(trace.Event{Kind: trace.KindMark, Name: trace.MarkEnd})
+	return t
+}
+
+func h200(t testing.TB) sim.Profile {
+	t.Helper()
+	p, err := sim.ProfileByName("h200")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+func shared(t testing.TB, name string) *trace.Trace {
+	t.Helper()
+	path := filepath.Join("..", "..", "shared", "traces", name+".tsv.gz")
+	if _, err := os.Stat(path); err != nil {
+		t.Skipf("no shared launch logs on this machine: %v", err)
+	}
+	tr, err := trace.Load(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return tr
+}
+
+func mustRun(t testing.TB, tr *trace.Trace, o Options) Result {
+	t.Helper()
+	r, err := Run(context.Background(), tr, o)
+	if err != nil {
+		t.Fatalf("%s under %s: %v", tr.Name, o.Policy, err)
+	}
+	return r
+}
+
+// physical fails when a result is better than the card and its bus allow.
+func physical(t *testing.T, r Result, p sim.Profile) {
+	t.Helper()
+	const slip = 1e-6 // seconds
+	in, out := float64(r.H2DBytes), float64(r.D2HBytes)
+	for what, least := range map[string]float64{
+		"compute":              r.ComputeSeconds,
+		"bytes to the device":  in / p.CopyBytesPerSecond,
+		"bytes to the host":    out / p.CopyBytesPerSecond,
+		"bytes in both ways":   (in + out) / p.DuplexBytesPerSecond,
+		"stall beside compute": r.ComputeSeconds + r.StallSeconds,
+	} {
+		if r.IterationSeconds < least-slip {
+			t.Errorf("%s %s: %.6f s an iteration, its %s alone take %.6f", r.Trace, r.Policy, r.IterationSeconds, what, least)
+		}
+	}
+}
+
+func TestPoliciesOnASmallNetwork(t *testing.T) {
+	tr, p := network(24, 4), h200(t)
+	for _, ratio := range []float64{1, 1.5, 2, 3} {
+		seconds := map[string]float64{}
+		for _, policy := range Policies() {
+			o := Options{Policy: policy, Ratio: ratio, Profile: p}
+			r := mustRun(t, tr, o)
+			physical(t, r, p)
+			seconds[policy] = r.IterationSeconds
+			if again := mustRun(t, tr, o); !reflect.DeepEqual(r, again) {
+				t.Errorf("%s at %gx: two runs differ: %+v and %+v", policy, ratio, r, again)
+			}
+			if policy == PolicyPenstock && r.Faults > 0 {
+				t.Errorf("penstock at %gx: %d faults after learning", ratio, r.Faults)
+			}
+			if policy == PolicyPenstock && r.PredictionHitRate < 0.95 {
+				t.Errorf("penstock at %gx: only %g of the operations were predicted", ratio, r.PredictionHitRate)
+			}
+			if r.PeakLiveBytes != tr.PeakLiveBytes() || !r.Simulated || r.Policy != policy || r.GPU != "h200" {
+				t.Errorf("%+v", r)
+			}
+		}
+		for _, policy := range []string{PolicyNaive, PolicyLRU, PolicyDeepUM, PolicyPenstock} {
+			// The bound prepares for an iteration that would follow the last; the
+			// replay ends there and saves those copies.
+			const end = 0.9
+			if seconds[policy] < seconds[PolicyOracle]*end {
+				t.Errorf("%s at %gx takes %g s and beats the bound of %g", policy, ratio, seconds[policy], seconds[PolicyOracle])
+			}
+		}
+		if ratio > 1 && seconds[PolicyPenstock]*3 > seconds[PolicyNaive] {
+			t.Errorf("at %gx penstock takes %g s, naive %g", ratio, seconds[PolicyPenstock], seconds[PolicyNaive])
+		}
+	}
+}
+
+func TestSoftwareCapKeepsTheBudget(t *testing.T) {
+	tr, p := network(24, 4), h200(t)
+	seconds := map[string]float64{}
+	for _, policy := range []string{PolicyNaive, PolicyLRU, PolicyDeepUM, PolicyPenstock} {
+		r := mustRun(t, tr, Options{Policy: policy, Ratio: 2, Profile: p, SoftwareCap: true, Timeline: true})
+		physical(t, r, p)
+		seconds[policy] = r.IterationSeconds
+		for _, s := range r.Timeline {
+			if s.ResidentBytes > r.BudgetBytes {
+				t.Fatalf("%s: %d bytes on the device at %g s, the budget is %d", policy, s.ResidentBytes, s.Seconds, r.BudgetBytes)
+			}
+		}
+		if len(r.Timeline) == 0 {
+			t.Errorf("%s: no timeline", policy)
+		}
+	}
+	if seconds[PolicyPenstock] > seconds[PolicyNaive]/2 {
+		t.Errorf("penstock takes %g s, naive %g", seconds[PolicyPenstock], seconds[PolicyNaive])
+	}
+}
+
+// TestGPT2Medium holds the policies against each other on a real launch log.
+func TestGPT2Medium(t *testing.T) {
+	tr, p := shared(t, "gpt2m"), h200(t)
+	seconds := map[string]float64{}
+	for _, policy := range Policies() {
+		r := mustRun(t, tr, Options{Policy: policy, Ratio: 2, Profile: p})
+		physical(t, r, p)
+		seconds[policy] = r.IterationSeconds
+		t.Logf("%-8s %.3f s, in %.1f GB, out %.1f GB, %d faults", policy, r.IterationSeconds, float64(r.H2DBytes)/1e9, float64(r.D2HBytes)/1e9, r.Faults)
+	}
+	if seconds[PolicyPenstock]*3 > seconds[PolicyNaive] {
+		t.Errorf("penstock %g s is not 3 times faster than naive, %g", seconds[PolicyPenstock], seconds[PolicyNaive])
+	}
+	if seconds[PolicyPenstock] > 1.3*seconds[PolicyOracle] {
+		t.Errorf("penstock %g s, the bound is %g", seconds[PolicyPenstock], seconds[PolicyOracle])
+	}
+	// lru is the engine with another order of victims and knows the queue as well:
+	// the two are close on this log.
+	for _, other := range []string{PolicyLRU, PolicyDeepUM} {
+		if seconds[PolicyPenstock] > 1.06*seconds[other] {
+			t.Errorf("penstock %g s is slower than %s, %g", seconds[PolicyPenstock], other, seconds[other])
+		}
+	}
+	explicit := mustRun(t, tr, Options{Policy: PolicyOracle, Engine: EngineExplicit, Ratio: 2, Profile: p})
+	if explicit.IterationSeconds > seconds[PolicyOracle] {
+		t.Errorf("the explicit bound of %g s is above the managed one, %g", explicit.IterationSeconds, seconds[PolicyOracle])
+	}
+}
+
+func TestBadInput(t *testing.T) {
+	tr, p := network(4, 2), h200(t)
+	unmarked := &trace.Trace{Name: "unmarked", Events: []trace.Event{{Kind: trace.KindAlloc, Alloc: 1, Bytes: mib}}}
+	for _, test := range []struct {
+		name  string
+		trace *trace.Trace
+		o     Options
+		says  string
+	}{
+		{"policy", tr, Options{Policy: "magic", Ratio: 2}, `unknown policy "magic"`},
+		{"engine", tr, Options{Policy: PolicyNaive, Engine: "steam", Ratio: 2}, `unknown engine "steam"`},
+		{"explicit", tr, Options{Policy: PolicyPenstock, Engine: EngineExplicit, Ratio: 2}, "--engine managed"},
+		{"ratio", tr, Options{Policy: PolicyNaive, Ratio: 0.5}, "ratio 0.5 is impossible"},
+		{"no ratio", tr, Options{Policy: PolicyNaive}, "ratio 0 is impossible"},
+		{"negative budget", tr, Options{Policy: PolicyNaive, BudgetBytes: -1}, "cannot be negative"},
+		{"above the card", tr, Options{Policy: PolicyNaive, BudgetBytes: 1 << 50}, "above the memory of h200"},
+		{"one launch", tr, Options{Policy: PolicyNaive, BudgetBytes: 8 * mib}, "access set of one launch"},
+		{"no marks", unmarked, Options{Policy: PolicyNaive, Ratio: 1}, "no iteration marks"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			test.o.Profile = p
+			_, err := Run(context.Background(), test.trace, test.o)
+			var bad *InputError
+			if !errors.As(err, &bad) || !strings.Contains(err.Error(), test.says) || strings.Contains(err.Error(), "\n") {
+				t.Errorf("got %v, want one line with %q", err, test.says)
+			}
+		})
+	}
+}
+
+func TestCancel(t *testing.T) {
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	_, err := Run(ctx, network(24, 4), Options{Policy: PolicyPenstock, Ratio: 2, Profile: h200(t)})
+	if !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v", err)
+	}
+}
