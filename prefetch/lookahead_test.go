@@ -1,0 +1,93 @@
+package prefetch
+
+import (
+	"reflect"
+	"testing"
+)
+
+// stock hands out victims with their next uses, the farthest first.
+func stock(items ...[2]int64) (Victims, *int) {
+	taken := 0
+	return func(position int64) (int64, bool) {
+		if taken == len(items) || items[taken][0] <= position {
+			return 0, false
+		}
+		taken++
+		return items[taken-1][1], true
+	}, &taken
+}
+
+func TestLook(t *testing.T) {
+	need := func(position, bytes int64) Need { return Need{Position: position, Bytes: bytes} }
+	for _, test := range []struct {
+		name    string
+		free    int64
+		needs   []Need
+		steps   []Step
+		limits  Limits
+		victims [][2]int64 // next use, bytes
+		want    Plan
+	}{
+		{name: "nothing to do", want: Plan{BlockedAt: -1, EndsAt: 10}},
+		{
+			name: "what fits is fetched in order", free: 10, needs: []Need{need(11, 4), need(12, 4), need(13, 4)},
+			want: Plan{Fetch: 2, BlockedAt: 13, EndsAt: 13},
+		},
+		{
+			name: "a victim that is needed later makes room", free: 4, needs: []Need{need(11, 4), need(12, 4)}, victims: [][2]int64{{90, 4}},
+			want: Plan{Fetch: 2, Evict: 1, BlockedAt: -1, EndsAt: 12},
+		},
+		{
+			name: "one that is needed sooner does not", free: 4, needs: []Need{need(11, 4), need(20, 4)}, victims: [][2]int64{{15, 4}},
+			want: Plan{Fetch: 1, BlockedAt: 20, EndsAt: 20},
+		},
+		{
+			name: "a fetch waits for a coming free rather than displace", free: 0, needs: []Need{need(20, 4)}, steps: []Step{{Position: 15, FreedBytes: 4}}, victims: [][2]int64{{90, 4}},
+			want: Plan{Fetch: 0, BlockedAt: -1, EndsAt: 20},
+		},
+		{
+			name: "a coming peak takes room from an early fetch", free: 4, needs: []Need{need(20, 4)},
+			steps: []Step{{Position: 12, FreshBytes: 4}, {Position: 15, FreedBytes: 4}},
+			want:  Plan{Fetch: 0, BlockedAt: -1, EndsAt: 20, FreshBytes: 4},
+		},
+		{
+			name: "a coming peak makes victims leave at once", free: 1, steps: []Step{{Position: 30, FreshBytes: 3}}, victims: [][2]int64{{90, 1}, {80, 1}, {70, 1}},
+			want: Plan{Evict: 2, BlockedAt: -1, EndsAt: 30, FreshBytes: 3},
+		},
+		{
+			name: "the degree ends the walk", free: 10, needs: []Need{need(12, 1), need(14, 1), need(99, 1)}, limits: Limits{Degree: 5},
+			want: Plan{Fetch: 2, BlockedAt: -1, EndsAt: 14},
+		},
+		{
+			name: "the byte bound ends fetching, not the account", free: 10, needs: []Need{need(12, 4), need(14, 4)}, limits: Limits{Bytes: 5},
+			want: Plan{Fetch: 1, BlockedAt: -1, EndsAt: 14},
+		},
+		{
+			name: "the first need is fetched whatever the byte bound", free: 10, needs: []Need{need(12, 8)}, limits: Limits{Bytes: 5},
+			want: Plan{Fetch: 1, BlockedAt: -1, EndsAt: 12},
+		},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			victims, taken := stock(test.victims...)
+			got := Look(10, test.free, test.needs, test.steps, test.limits, victims)
+			if !reflect.DeepEqual(got, test.want) {
+				t.Errorf("got %+v, want %+v", got, test.want)
+			}
+			if got.Evict != *taken {
+				t.Errorf("%d victims taken, %d in the plan", *taken, got.Evict)
+			}
+		})
+	}
+}
+
+func BenchmarkLook(b *testing.B) {
+	var needs []Need
+	var steps []Step
+	for i := range int64(2000) {
+		needs = append(needs, Need{Position: 2 * i, Bytes: 4})
+		steps = append(steps, Step{Position: 2 * i, FreshBytes: 8, FreedBytes: 8})
+	}
+	for b.Loop() {
+		Look(0, 1000, needs, steps, Limits{}, func(int64) (int64, bool) { return 4, true })
+	}
+}
