@@ -337,18 +337,18 @@ func (h *History) at(p int64) *step {
 }
 
 // counterpart is the life in the log whose uses after the cursor foretell id's:
-// its counterpart in the previous iteration, or itself when it has been alive
-// since before the cursor.
+// itself when it has been alive since before the cursor, or else its counterpart
+// in the previous iteration.
 func (h *History) counterpart(id InstanceID) *instance {
 	in := &h.instances[id]
+	if in.born <= h.cursor {
+		return in // it has lived through what is repeated, and is its own best witness
+	}
 	if in.past != noInstance {
 		if p := &h.instances[in.past]; p.gen == in.pastGen && p.used {
 			return p
 		}
 		in.past = noInstance
-	}
-	if in.born <= h.cursor {
-		return in
 	}
 	return nil
 }
