@@ -210,7 +210,7 @@ uint64_t stub_resident_bytes(uint64_t p, size_t n) {
             FOR_BLOCKS(b, r, p, n) {
                 uint64_t from = p > block_base ? p : block_base;
                 uint64_t to = p + n < block_base + STUB_BLOCK ? p + n : block_base + STUB_BLOCK;
-                if (b->where == ON_DEVICE) bytes += to - from;
+                if (b->where == ON_DEVICE && !b->discarded) bytes += to - from;
                 block_base += STUB_BLOCK;
             }
         }

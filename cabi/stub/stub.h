@@ -32,7 +32,8 @@
 
 #define STUB_BLOCK (2ul << 20)
 
-/* Bytes of [p, p+n) that are on the device: whole for plain device memory, by block for managed memory. */
+/* Bytes of [p, p+n) that are on the device: whole for plain device memory, by block
+ * for managed memory; discarded blocks are not counted. */
 uint64_t stub_resident_bytes(uint64_t p, size_t n);
 
 /* Bytes of device memory that hold something: what cuMemGetInfo counts as used, without

@@ -1,0 +1,91 @@
+/* Small programs, by name. */
+#include "job.h"
+
+/* Says why the engine does not start. */
+static int init(void) {
+    int rc = P.init(0);
+    if (rc == 0) return 0;
+    CHECK(rc < 0);
+    CHECK(!P.malloc(8 * MiB, 0, NULL)); /* and goes on saying so, without a crash */
+    CHECK(!P.malloc(8, 0, NULL));
+    char json[8192];
+    CHECK(P.stats(json, sizeof json) >= 0);
+    printf("%s", last_error());
+    return 3;
+}
+
+/* Forks with the library loaded and no call made yet: the child has no Go runtime to start an engine with. */
+static int forkfirst(void) {
+    pid_t pid = fork();
+    if (pid == 0) {
+        alarm(20);
+        _exit(P.malloc(8 * MiB, 0, NULL) != NULL || P.init(0) >= 0);
+    }
+    int st;
+    CHECK_EQ(waitpid(pid, &st, 0), pid);
+    CHECK(WIFEXITED(st) && WEXITSTATUS(st) == 0);
+    tensor t;
+    CHECK(make(&t, 8 * MiB, NULL, 3));
+    SYNC(NULL);
+    check_value(&t);
+    return 0;
+}
+
+/* Works until it is killed. */
+static int endless(void) {
+    tensor t[24];
+    for (int i = 0; i < 24; i++) CHECK(make(&t[i], 8 * MiB, NULL, 0));
+    for (int it = 0;; it++) {
+        for (int i = 0; i < 24; i++) add(i, NULL, &t[i], 1);
+        if (it == 2) printf("ready\n"), fflush(stdout);
+        SYNC(NULL);
+    }
+}
+
+/* Private pools, as a framework makes them around the capture of a graph. */
+static int pools(void) {
+    CHECK_EQ(P.init(0), 0);
+    CHECK_EQ(P.begin_pool(0, 1, 2), 0);
+    CHECK(P.begin_pool(0, 1, 3) < 0); /* no nesting */
+    tensor t;
+    CHECK(make(&t, 4 * MiB, NULL, 1));
+    CHECK_EQ(resident(DEVICE(&t), t.bytes), t.bytes); /* plain memory */
+    CHECK_EQ(P.end_pool(0, 1, 2), 0);
+    tensor u;
+    CHECK(make(&u, 4 * MiB, NULL, 2));
+    CHECK_EQ(stat_now("allocated_bytes"), 8 * MiB);
+    for (int i = 0; i < 5; i++) add(i, NULL, &t, 1), add(i, NULL, &u, 1);
+    SYNC(NULL);
+    check_value(&t), check_value(&u);
+    drop(&t), drop(&u);
+    CHECK_EQ(P.release_pool(0, 1, 2), 0);
+    CHECK(P.release_pool(0, 1, 2) < 0);
+    CHECK_EQ(stat_now("allocated_bytes"), 0);
+    P.empty_cache();
+    /* Calls that make no sense are refused, not fatal. */
+    P.free((void *)8, 0, 0, NULL);
+    CHECK(*last_error());
+    P.record_stream((void *)8, NULL);
+    CHECK(P.set_memory_fraction(0, 0) < 0);
+    CHECK(P.set_memory_fraction(1.5, 0) < 0);
+    CHECK(strstr(last_error(), "fraction"));
+    CHECK_EQ(P.set_memory_fraction(1, 0), 0);
+    CHECK(!P.malloc(8, 1, NULL)); /* another device */
+    CHECK(strstr(last_error(), "device 1"));
+    char little[4];
+    CHECK(P.stats(little, sizeof little) > (long)sizeof little);
+    P.close();
+    return 0;
+}
+
+int main(int argc, char **argv) {
+    CHECK(argc == 2);
+    load();
+    if (!strcmp(argv[1], "init")) return init();
+    resolve();
+    if (!strcmp(argv[1], "forkfirst")) return forkfirst();
+    if (!strcmp(argv[1], "endless")) return endless();
+    if (!strcmp(argv[1], "pools")) return pools();
+    fprintf(stderr, "unknown: %s\n", argv[1]);
+    return 2;
+}
