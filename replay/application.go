@@ -101,9 +101,6 @@ func (a *application) run(ctx context.Context) error {
 		return err
 	}
 	if a.next < len(a.trace.Events) || !a.ended {
-		if e, ok := a.memory.(*engine); ok && DebugStats != nil {
-			println(e.runtime.DebugHead())
-		}
 		return badInput("the replay of %s stopped at event %d of %d: nothing could make progress", a.trace.Name, a.next, len(a.trace.Events))
 	}
 	return a.memory.settle()

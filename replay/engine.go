@@ -261,8 +261,8 @@ func (x *engine) predictions() (ops, predicted int64) {
 }
 
 func (x *engine) settle() error {
-	if DebugStats != nil {
-		DebugStats(x.runtime.Stats(), x.gpu.Stats())
+	if err := x.runtime.Check(); err != nil {
+		return fmt.Errorf("replay: the engine's ledger does not add up: %w", err)
 	}
 	return x.small.Check()
 }
@@ -287,6 +287,3 @@ func (x *engine) OpenGate(stream int, seq uint64) {
 }
 
 func (x *engine) Now() time.Duration { return x.gpu.Now() }
-
-// DebugStats is for the developer.
-var DebugStats func(um.Stats, sim.Stats)

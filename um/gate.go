@@ -64,9 +64,6 @@ func (r *Runtime) dropGated(x *op) {
 // what is missing, which is slow and correct.
 func (r *Runtime) letLate(x *op) {
 	r.stats.LateOps++
-	if DebugLate != nil {
-		DebugLate(r.DebugHead())
-	}
 	r.dropGated(x)
 	r.letGo(x)
 	if !r.config.EvictionsSeen { // nobody will report the faults
@@ -140,9 +137,6 @@ func (r *Runtime) enter(b int32, onDevice bool) {
 	}
 	if !onDevice {
 		r.stats.UnforeseenEvictions++
-		if DebugUnforeseen != nil {
-			DebugUnforeseen(r.debugBlock(b))
-		}
 	}
 	r.note(b, onDevice)
 	t := a.owner[b]

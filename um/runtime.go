@@ -207,7 +207,7 @@ func (r *Runtime) Malloc(bytes int64, stream int) (cuda.Ptr, error) {
 // farAndTight says whether what is allocated now is used long after other things
 // that have to come to the device.
 func (r *Runtime) farAndTight() bool {
-	const far = 128 // operations
+	const far = 256 // operations
 	return len(r.pending) > far && (len(r.plan.fetch) > 0 || len(r.plan.evict) > 0)
 }
 
@@ -273,9 +273,10 @@ func (r *Runtime) Free(p cuda.Ptr) error {
 }
 
 // idleAfter is the operation after which a stream has done everything that is
-// queued on it now.
+// queued on it now. Where work may be queued that the hook does not see, only an
+// operation queued later proves that: discarding on less could lose data.
 func (r *Runtime) idleAfter(stream int) uint64 {
-	if r.lastSeq > r.reported { // some are not known yet, and may be this stream's
+	if !r.config.AllWorkSeen || r.lastSeq > r.reported { // some are not known yet, and may be this stream's
 		return r.lastSeq + 1
 	}
 	if stream >= len(r.lastOn) {

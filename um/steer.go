@@ -1,7 +1,5 @@
 package um
 
-import "fmt"
-
 // When the card itself is full, a prefetch makes the driver evict: the blocks
 // that it made recent longest ago, and no others. Which those are can be chosen
 // by making recent what must stay: a prefetch of what is on the device already
@@ -107,29 +105,6 @@ func (r *Runtime) doom(blocks []int32) {
 
 // depart ends the wait for the driver to evict a block: it has.
 func (r *Runtime) depart(b int32) {
-	if t := r.holder(b); t == nil {
-		DebugClass[0]++
-	} else if t.freed {
-		DebugClass[1]++
-		if !t.ran {
-			DebugClass[2]++
-		}
-	} else if !t.ran {
-		DebugClass[3]++
-		if DebugLate != nil && DebugClass[3]%97 == 0 {
-			DebugLate(fmt.Sprintln("neverran", r.process.Now(), "block", b, "of", t.first, t.n, "queued", len(t.queued), "next", r.nextUse(t)-r.pending[0].position, "cpu", r.history.Now()-r.pending[0].position, "named", t.named, "pred", t.predicted-r.history.Now(), "death", r.history.Death(t.instance)-r.history.Now(), "plan evict", len(r.plan.evict), "fetch", len(r.plan.fetch)))
-		}
-		if len(t.prior) > 0 {
-			DebugClass[4]++
-		}
-	} else {
-		DebugClass[5]++
-		if t.predicted < 1<<62 && len(t.queued) == 0 {
-			DebugClass[6]++
-		} else if len(t.queued) > 0 {
-			DebugClass[7]++
-		}
-	}
 	r.arena.setOnDevice(b, 1, false)
 	r.note(b, false)
 	r.arena.stale[b] = r.arena.owner[b] == nil
