@@ -45,7 +45,11 @@ func raise(peak *atomic.Int64, n int64) {
 
 func (l *Live) malloc(bytes int64, stream uint64) (cuda.Ptr, error) {
 	if bytes >= um.SmallBytes && l.managed.Load() && l.active.Load() == nil {
-		return l.mallocTensor(bytes, stream)
+		p, err := l.mallocTensor(bytes, stream)
+		if err == nil || !l.onlyFragmented(bytes) {
+			return p, err
+		}
+		return l.mallocBeside(bytes, stream, err)
 	}
 	l.plainMu.Lock()
 	defer l.plainMu.Unlock()
@@ -84,6 +88,26 @@ func (l *Live) mallocTensor(bytes int64, stream uint64) (cuda.Ptr, error) {
 		l.noteTensors()
 	}
 	return p, err
+}
+
+// onlyFragmented says whether an allocation that the arena refused is within the
+// budgets: then it is address space that is missing, in one piece.
+func (l *Live) onlyFragmented(bytes int64) bool {
+	return l.liveBytes()+bytes <= l.budget+l.hostBudget()
+}
+
+// mallocBeside serves a tensor from plain device memory, where it stays, because
+// the arena has no range of that size in one piece. Others leave to make room.
+func (l *Live) mallocBeside(bytes int64, stream uint64, refused error) (cuda.Ptr, error) {
+	l.plainMu.Lock()
+	defer l.plainMu.Unlock()
+	defer l.notePlain()
+	p, err := l.plain.Malloc(bytes, stream)
+	if err != nil {
+		return 0, refused
+	}
+	l.counts.beside.Add(1)
+	return p, nil
 }
 
 // reuseMayHelp says whether an allocation failed only because dead memory is

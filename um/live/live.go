@@ -81,6 +81,7 @@ type Live struct {
 type counts struct {
 	allocs, frees, ooms, retries atomic.Int64
 	livePeak, reservedPeak       atomic.Int64
+	beside                       atomic.Int64 // tensors in plain memory for want of address space
 	lockWait                     atomic.Int64 // nanoseconds that the job's threads waited for mu
 }
 
@@ -144,7 +145,7 @@ func New(c Config, d cuda.Driver, hookOrNil Hook, log *zap.Logger) (*Live, error
 
 // openArena starts the managed engine: from now on allocations can leave the device.
 func (l *Live) openArena() error {
-	bytes := l.budget + l.hostBudget()
+	bytes := addressSlack * (l.budget + l.hostBudget())
 	if limit := l.config.ManagedLimitBytes; limit > 0 {
 		bytes = min(bytes, limit)
 	}

@@ -51,6 +51,7 @@ type Stats struct {
 	InSeconds         float64 `json:"in_seconds"`  // the worker that brings in was busy
 	OutSeconds        float64 `json:"out_seconds"` // the worker that takes out was busy
 	SpaceStallSeconds float64 `json:"space_stall_seconds"`
+	PlainTensors      int64   `json:"plain_tensors"`     // served from plain memory because the arena had no range in one piece
 	LockWaitSeconds   float64 `json:"lock_wait_seconds"` // the job's threads waited for the engine's lock
 	GatedLaunches     int64   `json:"gated_launches"`
 	LateLaunches      int64   `json:"late_launches"`
@@ -106,6 +107,7 @@ func (l *Live) Stats() Stats {
 	s.H2DBytes, s.D2HBytes = r.FetchedBytes, r.EvictedBytes
 	s.FetchedBytes, s.EvictedBytes, s.DiscardedBytes, s.PopulatedBytes = r.FetchedBytes, r.EvictedBytes, r.DiscardedBytes, r.PopulatedBytes
 	s.Fetches, s.Evictions, s.Discards, s.Populates = r.Fetches, r.Evictions, r.Discards, r.Populates
+	s.PlainTensors = l.counts.beside.Load()
 	s.LockWaitSeconds = time.Duration(l.counts.lockWait.Load()).Seconds()
 	s.StallSeconds, s.SpaceStallSeconds = r.Stall.Seconds(), r.StallForSpace.Seconds()
 	s.GatedLaunches, s.LateLaunches = r.GatedOps, r.LateOps

@@ -61,6 +61,9 @@ func (s Stats) warnings() (w []string) {
 	if s.LateLaunches > 0 {
 		w = append(w, fmt.Sprintf("%d launches went out with memory missing and faulted for it", s.LateLaunches))
 	}
+	if s.PlainTensors > 0 {
+		w = append(w, fmt.Sprintf("%d allocations found no range of addresses in one piece and stay on the device: raise PENSTOCK_MANAGED_LIMIT or --host-budget", s.PlainTensors))
+	}
 	if s.DroppedRecords > 0 {
 		w = append(w, fmt.Sprintf("%d launch records were lost because the ring was full", s.DroppedRecords))
 	}
