@@ -7,7 +7,7 @@ package um
 
 const (
 	// steerAhead is for how many victims the order is put right ahead of need.
-	steerAhead = 128
+	steerAhead = 32
 	// steerBlocks is how many blocks are made recent at most in one move.
 	steerBlocks = 256
 )
