@@ -15,16 +15,26 @@
 // queue: no thread of the job ever waits. The gate opens when its tensors have
 // arrived and everything before it may run.
 //
-// Freed memory is dead: it is never moved. Its blocks stay on the device as long
-// as there is room and are handed out again first, so that most allocations cost
-// no transfer and no populating; under pressure they are discarded.
+// The job's threads run up to a thousand launches ahead of the GPU, so most of
+// what is freed is still to be used by operations in the queue. Such a tensor
+// lives on as a ghost: it is fetched and evicted like any other until the last of
+// them is done, also when its blocks belong to another tensor already, which then
+// waits behind it (tensor.prior).
+//
+// Freed memory that nothing uses any more is dead: it is never moved. Its blocks
+// stay on the device as long as there is room and are handed out again first, so
+// that most allocations cost no transfer and no populating; under pressure they
+// are discarded. While the GPU is far behind and memory is tight, new tensors go
+// to blocks that are in use until shortly before, or to untouched ones, rather
+// than lie on idle blocks that others need sooner.
 //
 // Two kinds of budget exist. Under a software cap the card has room and the
 // runtime itself keeps residency under the budget, evicting by prefetching to
 // the host. When the card is really full the driver evicts inside a prefetch,
 // several times faster because it does not map the pages for the CPU; the
 // runtime then chooses the victims by the order in which it makes blocks recent
-// ([Config.DriverEvicts]).
+// ([Config.DriverEvicts]; steer.go). Room is then made for what is queued and no
+// further ahead, because every copy out takes the bus from a copy in.
 //
 // # Invariants
 //
@@ -38,7 +48,7 @@
 //
 // # Locking
 //
-// A Runtime is not safe for concurrent use. [Live] wraps it with the one lock
+// A Runtime is not safe for concurrent use. Package live wraps it with the one lock
 // and the worker threads of a real process; package replay drives it in virtual
 // time. No driver call that can wait for the GPU is made under the lock.
 package um
