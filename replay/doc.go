@@ -10,7 +10,9 @@
 // Policies: naive is the stock driver under PyTorch's caching allocator, with no
 // engine at all; lru, deepum and penstock are the engine under those policies;
 // oracle is package oracle's clairvoyant schedule. The card's memory is the
-// budget, so the driver itself evicts.
+// budget, so the driver itself evicts; with Options.SoftwareCap the card is large
+// and the engine keeps residency under the budget, as it does in a process that
+// is given part of a card.
 //
 // # Caveats
 //
