@@ -164,5 +164,7 @@ func (r *Runtime) account(m *Move) {
 }
 
 func (r *Runtime) notePeak() {
-	r.stats.ResidentPeakBytes = max(r.stats.ResidentPeakBytes, int64(r.arena.resident)*BlockBytes)
+	resident := int64(r.arena.resident) * BlockBytes
+	r.stats.ResidentPeakBytes = max(r.stats.ResidentPeakBytes, resident)
+	r.stats.DevicePeakBytes = max(r.stats.DevicePeakBytes, resident+r.plainBytes)
 }

@@ -109,6 +109,7 @@ type Stats struct {
 
 	LiveBytes, LivePeakBytes         int64
 	ResidentBytes, ResidentPeakBytes int64 // managed blocks on the device
+	DevicePeakBytes                  int64 // the most that these and plain memory took together
 	PlainBytes                       int64
 
 	Ops, GatedOps       int64

@@ -58,8 +58,13 @@ func (l *Live) malloc(bytes int64, stream uint64) (cuda.Ptr, error) {
 		return x.pool.Malloc(bytes, stream)
 	}
 	p, err := l.plain.Malloc(bytes, stream)
-	if err == nil || l.config.PlainOnly || l.managed.Load() {
-		return p, err // with an arena, this is a small allocation and plain memory is spent
+	switch {
+	case err == nil || l.config.PlainOnly:
+		return p, err
+	case l.managed.Load() && bytes >= um.SmallBytes: // another thread opened the arena while this one waited
+		return l.mallocTensor(bytes, stream)
+	case l.managed.Load():
+		return 0, err // a small allocation, and plain memory is spent
 	}
 	l.log.Info("device memory is full: further allocations can leave the device",
 		zap.Int64("plain_bytes", l.plainBytes.Load()), zap.Int64("budget_bytes", l.budget))
@@ -93,7 +98,7 @@ func (l *Live) mallocTensor(bytes int64, stream uint64) (cuda.Ptr, error) {
 // onlyFragmented says whether an allocation that the arena refused is within the
 // budgets: then it is address space that is missing, in one piece.
 func (l *Live) onlyFragmented(bytes int64) bool {
-	return l.liveBytes()+bytes <= l.budget+l.hostBudget()
+	return l.liveBytes()+bytes <= l.budget+l.hostBudget() && l.tensorLive.Load()+bytes <= l.arenaBytes
 }
 
 // mallocBeside serves a tensor from plain device memory, where it stays, because
@@ -113,7 +118,7 @@ func (l *Live) mallocBeside(bytes int64, stream uint64, refused error) (cuda.Ptr
 // reuseMayHelp says whether an allocation failed only because dead memory is
 // still in the hands of queued work. The caller holds the lock.
 func (l *Live) reuseMayHelp(bytes int64) bool {
-	return l.hook != nil && l.failed == nil && l.runtime.Queued() > 0 && l.runtime.LiveBytes()+bytes <= l.budget+l.hostBudget()
+	return l.hook != nil && l.failed == nil && l.runtime.Queued() > 0 && l.runtime.LiveBytes()+bytes <= min(l.budget+l.hostBudget(), l.arenaBytes)
 }
 
 // mallocWhenReusable tries again while queued work finishes, as a caching
@@ -121,7 +126,8 @@ func (l *Live) reuseMayHelp(bytes int64) bool {
 // caller holds the lock, which is released between attempts.
 func (l *Live) mallocWhenReusable(bytes int64, stream uint64, err error) (cuda.Ptr, error) {
 	queued, changed := l.runtime.Queued(), time.Now()
-	for queued > 0 && !l.closing && l.failed == nil && time.Since(changed) < reusePatience {
+	// Also for a moment after the last: dead memory that has just become idle may be in a worker's hands.
+	for !l.closing && l.failed == nil && (queued > 0 && time.Since(changed) < reusePatience || time.Since(changed) < idleWait) {
 		l.mu.Unlock()
 		time.Sleep(busyWait)
 		l.mu.Lock()

@@ -49,12 +49,13 @@ type Live struct {
 	active     atomic.Pointer[private] // where allocations go; nil for the usual places
 	overflowed bool                    // the card was full once
 
-	managed atomic.Bool // runtime is set and will stay
-	mu      sync.Mutex
-	work    [2]*sync.Cond // by direction: its workers may have something to do
-	runtime *um.Runtime
-	space   *uvm.Space // nil: the driver cannot be asked directly
-	budget  int64
+	managed    atomic.Bool // runtime is set and will stay
+	mu         sync.Mutex
+	work       [2]*sync.Cond // by direction: its workers may have something to do
+	runtime    *um.Runtime
+	space      *uvm.Space // nil: the driver cannot be asked directly
+	budget     int64
+	arenaBytes int64 // of address space for tensors; 0 without an arena
 
 	streamIDs   map[uint64]int // stream handle to the runtime's number for it
 	hookStreams []hookStream   // by the hook's index
@@ -169,6 +170,7 @@ func (l *Live) openArena() error {
 		Policy: l.config.Policy, BudgetBytes: l.budget, HostBudgetBytes: l.hostBudget(), ArenaBytes: bytes,
 	}, process{l}, p)
 	l.runtime.SetPlainBytes(l.plainBytes.Load())
+	l.arenaBytes = bytes
 	l.managed.Store(true)
 	l.openFaults()
 	if l.hook == nil {

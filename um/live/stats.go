@@ -103,7 +103,7 @@ func (l *Live) Stats() Stats {
 	r := l.runtime.Stats()
 	s.Engine = "managed"
 	s.ResidentBytes += r.ResidentBytes
-	s.ResidentPeakBytes += r.ResidentPeakBytes
+	s.ResidentPeakBytes = max(s.ResidentPeakBytes, r.DevicePeakBytes)
 	s.H2DBytes, s.D2HBytes = r.FetchedBytes, r.EvictedBytes
 	s.FetchedBytes, s.EvictedBytes, s.DiscardedBytes, s.PopulatedBytes = r.FetchedBytes, r.EvictedBytes, r.DiscardedBytes, r.PopulatedBytes
 	s.Fetches, s.Evictions, s.Discards, s.Populates = r.Fetches, r.Evictions, r.Discards, r.Populates
