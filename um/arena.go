@@ -114,9 +114,6 @@ func (a *arena) place(n int32, s int, preferDevice bool, last uint64, passed fun
 	if len(a.free) > a.compactAt {
 		a.compact(passed)
 	}
-	if int64(n)*bulky >= int64(a.blocks) {
-		return a.placeHigh(n, s, passed)
-	}
 	for i := 0; i < len(a.free); i++ {
 		e := &a.free[i]
 		if !e.usable(s, passed) {
@@ -170,30 +167,6 @@ func (a *arena) place(n int32, s int, preferDevice bool, last uint64, passed fun
 		}
 	}
 	return first, first >= 0
-}
-
-// bulky is how many tensors of a size fill the arena when that size is kept apart.
-const bulky = 64
-
-// placeHigh finds room for a bulky tensor as high as possible, whatever is on the
-// device: in an arena that is not much larger than what lives in it, small
-// tensors, which are placed from below, must not break up its space.
-func (a *arena) placeHigh(n int32, s int, passed func(streamSeq) bool) (first int32, ok bool) {
-	var run int32
-	for i := len(a.free) - 1; i >= 0; i-- {
-		e := &a.free[i]
-		if i+1 < len(a.free) && e.end() != a.free[i+1].first {
-			run = 0
-		}
-		if !e.usable(s, passed) {
-			run = 0
-			continue
-		}
-		if run += e.n; run >= n {
-			return e.first + run - n, true // the top n blocks of the run, which begins with e
-		}
-	}
-	return 0, false
 }
 
 // near is how many operations are shortly before.

@@ -22,3 +22,6 @@ func (r *Runtime) LetHeadGo() {
 		r.letLate(x)
 	}
 }
+
+// RoomBytes is how much more may come to the device now; negative when too much is there.
+func (r *Runtime) RoomBytes() int64 { return int64(r.room()) * BlockBytes }

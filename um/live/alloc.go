@@ -107,12 +107,28 @@ func (l *Live) mallocBeside(bytes int64, stream uint64, refused error) (cuda.Ptr
 	l.plainMu.Lock()
 	defer l.plainMu.Unlock()
 	defer l.notePlain()
+	l.makeRoom(bytes)
 	p, err := l.plain.Malloc(bytes, stream)
 	if err != nil {
+		l.addPlain(0)
 		return 0, refused
 	}
 	l.counts.beside.Add(1)
 	return p, nil
+}
+
+// makeRoom lets tensors leave until plain memory can grow by so much within the
+// budget, or until waiting longer makes no sense.
+func (l *Live) makeRoom(bytes int64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.runtime.SetPlainBytes(l.plainBytes.Load() + bytes)
+	for began := time.Now(); l.runtime.RoomBytes() < 0 && l.failed == nil && time.Since(began) < roomPatience; {
+		l.work[um.Out].Signal()
+		l.mu.Unlock()
+		time.Sleep(busyWait)
+		l.mu.Lock()
+	}
 }
 
 // reuseMayHelp says whether an allocation failed only because dead memory is

@@ -25,6 +25,7 @@ const (
 	idleWait         = 10 * time.Millisecond
 	busyWait         = 50 * time.Microsecond
 	headPatience     = 100 * time.Millisecond // for a launch that no move helps; then it may fault
+	roomPatience     = time.Second            // for tensors to leave before plain memory grows
 	reusePatience    = 100 * time.Millisecond // for queued work to let go of dead memory, when it makes no progress
 	watchdogPatience = 20 * time.Second       // for a move that never ends; then the engine is given up
 )
