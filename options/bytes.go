@@ -62,7 +62,8 @@ func FormatBytes(bytes int64) string {
 		size int64
 	}{{"TiB", 1 << 40}, {"GiB", 1 << 30}, {"MiB", 1 << 20}, {"KiB", 1 << 10}} {
 		if bytes >= u.size || bytes <= -u.size {
-			text := strconv.FormatFloat(float64(bytes)/float64(u.size), 'f', 1, 64)
+			const most = float64(math.MaxInt64>>40) + 0.9 // TiB; the next tenth would not parse again
+			text := strconv.FormatFloat(min(float64(bytes)/float64(u.size), most), 'f', 1, 64)
 			return strings.TrimSuffix(text, ".0") + " " + u.name
 		}
 	}

@@ -47,7 +47,7 @@ func TestFormatBytes(t *testing.T) {
 }
 
 func FuzzParseBytes(f *testing.F) {
-	for _, s := range []string{"24GiB", "1.5 GB", "-3", "9223372036854775808", "0.0000001T", ""} {
+	for _, s := range []string{"24GiB", "1.5 GB", "-3", "9223372036854775808", "9223372036854775807", "0.0000001T", ""} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, text string) {

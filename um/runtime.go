@@ -221,7 +221,13 @@ func (r *Runtime) outOfMemory(bytes int64) error {
 		ErrOutOfMemory, gib(bytes), gib(r.liveBytes), gib(r.config.BudgetBytes), host, gib(int64(r.arena.largestFree())*BlockBytes))
 }
 
-func gib(bytes int64) string { return fmt.Sprintf("%.2f GiB", float64(bytes)/(1<<30)) }
+// gib is a size for people.
+func gib(bytes int64) string {
+	if bytes < 64<<20 {
+		return fmt.Sprintf("%d bytes", bytes)
+	}
+	return fmt.Sprintf("%.2f GiB", float64(bytes)/(1<<30))
+}
 
 // RecordStream says that work on another stream uses the allocation.
 func (r *Runtime) RecordStream(p cuda.Ptr, stream int) error {

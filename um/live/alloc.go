@@ -182,7 +182,6 @@ func (l *Live) lock() {
 
 // Free takes an allocation back; queued work may still use it.
 func (l *Live) Free(p cuda.Ptr) error {
-	l.counts.frees.Add(1)
 	if l.sink != nil {
 		l.mu.Lock()
 		l.drain()
@@ -196,16 +195,25 @@ func (l *Live) Free(p cuda.Ptr) error {
 		l.runtime.Reserved(l.hookHead())
 		err := l.runtime.Free(p)
 		l.noteTensors()
+		l.freed(err)
 		return err
 	}
 	l.plainMu.Lock()
 	defer l.plainMu.Unlock()
 	defer l.notePlain()
 	err := l.plainPool(p).Free(p)
+	l.freed(err)
 	if l.overflowed && l.plain.HasEmpty() {
 		l.plain.EmptyCache()
 	}
 	return err
+}
+
+// freed counts a free that was one.
+func (l *Live) freed(err error) {
+	if err == nil {
+		l.counts.frees.Add(1)
+	}
 }
 
 // noteTensors keeps the tensors' totals where they can be read without the lock.

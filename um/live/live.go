@@ -246,6 +246,9 @@ func (p process) SetResident(slot uint32, resident bool) {
 }
 
 func (p process) OpenGate(stream int, seq uint64) {
+	if p.l.failed != nil {
+		return // it is open, far ahead
+	}
 	if i := p.l.ownStreams[stream]; i >= 0 && p.l.gateWords != 0 {
 		p.l.hook.OpenGate(i, seq)
 	}
@@ -253,7 +256,8 @@ func (p process) OpenGate(stream int, seq uint64) {
 
 func (p process) Now() time.Duration { return p.l.driver.Now() }
 
-// fail gives the engine up: every gate opens and stays open. The caller holds the lock.
+// fail gives the engine up: every gate opens and stays open. Operations are still
+// read, so that dead memory is known to be reusable. The caller holds the lock.
 func (l *Live) fail(err error) {
 	if l.failed != nil {
 		return
@@ -261,16 +265,16 @@ func (l *Live) fail(err error) {
 	l.failed = err
 	l.log.Error("the engine has failed; the job goes on under the driver's own demand paging", zap.Error(err))
 	if l.hook != nil {
-		l.hook.SetMode(hook.Off)
-		l.drain()
-		if l.runtime != nil {
-			l.runtime.OpenAll()
-		}
+		l.hook.SetMode(hook.Observe)
 		const farAhead = 1 << 30 // half the range of the cyclic comparison
 		for i := range l.hook.Streams() {
 			if l.gateWords != 0 {
 				l.hook.OpenGate(i, l.hook.Head()+farAhead)
 			}
+		}
+		l.drain()
+		if l.runtime != nil {
+			l.runtime.OpenAll()
 		}
 	}
 	l.wakeAll()

@@ -309,7 +309,7 @@ func TestFailure(t *testing.T) {
 	p := r.malloc(8*mib, 0)
 	seq, _ := r.h.launch(1, p)
 	r.eventually("the gates are open", func() bool { return r.h.gate(0) > seq && r.h.gate(1) > seq })
-	if m := r.h.modes[len(r.h.modes)-1]; m != hook.Off {
+	if m := r.h.modes[len(r.h.modes)-1]; m != hook.Observe {
 		t.Errorf("the hook is left in mode %v", m)
 	}
 	if _, gated := r.h.launch(0, p); gated {

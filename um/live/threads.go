@@ -84,7 +84,7 @@ func (l *Live) signature(rec *hook.Record) uint64 {
 // progress reads the streams' progress words. The caller holds the lock.
 func (l *Live) progress() {
 	head := l.hook.Head()
-	if l.progressWords == 0 {
+	if l.progressWords == 0 || l.failed != nil {
 		// Nothing says how far the streams have got. No more operations than the
 		// driver's queue holds can be unfinished.
 		for _, x := range l.hookStreams {
@@ -122,7 +122,7 @@ func (l *Live) loop() {
 	}
 	for {
 		l.mu.Lock()
-		if l.closing || l.failed != nil {
+		if l.closing {
 			l.mu.Unlock()
 			return
 		}
@@ -136,6 +136,9 @@ func (l *Live) loop() {
 		l.progress()
 		l.tensorReserved.Store(l.runtime.ReservedBytes())
 		l.feedFaults()
+		if l.failed != nil {
+			l.runtime.OpenAll()
+		}
 		held := l.runtime.Held()
 		if l.wakeDue(l.runtime.Epoch(), held) {
 			l.work[um.In].Signal()
