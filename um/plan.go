@@ -17,8 +17,19 @@ const planEvents = 48
 // leastEvents is how many events a plan outlives that has nothing left to do.
 const leastEvents = 4
 
-// birthOps is how many operations ahead free blocks are made ready.
-const birthOps = 512
+// birthOps is how many operations ahead free blocks are made ready. Where the
+// driver evicts, populating is what evicts, and reaches further.
+const (
+	birthOps       = 512
+	driverBirthOps = 1500
+)
+
+func (r *Runtime) birthOps() int64 {
+	if r.recency != nil {
+		return driverBirthOps
+	}
+	return birthOps
+}
 
 // plan is what to move, in order.
 type plan struct {
@@ -207,7 +218,7 @@ func (r *Runtime) lookAtTensors(p *plan, o *outlook) {
 func (r *Runtime) lookAtFuture(p *plan, o *outlook) {
 	var net int64
 	r.history.Future(func(position, fresh, freed int64) bool {
-		if position < o.now+birthOps {
+		if position < o.now+r.birthOps() {
 			net += fresh - freed
 			p.freshBlocks = max(p.freshBlocks, int32(net/BlockBytes))
 		}
@@ -216,7 +227,7 @@ func (r *Runtime) lookAtFuture(p *plan, o *outlook) {
 		}
 		return r.config.LookaheadOps == 0 || position < o.now+r.config.LookaheadOps
 	})
-	r.history.Births(o.now+birthOps, func(bytes int64) { p.births = append(p.births, int32(bytes/BlockBytes)) })
+	r.history.Births(o.now+r.birthOps(), func(bytes int64) { p.births = append(p.births, int32(bytes/BlockBytes)) })
 }
 
 // idleOnDevice counts the free blocks on the device that nothing can touch any more.
