@@ -40,7 +40,7 @@ help: ## this list
 FORCE:
 
 bin/penstock: FORCE
-	$(GO) build -trimpath -ldflags '$(STAMP)' -o $@ ./cmd/penstock
+	$(GO) build -trimpath -ldflags "$(STAMP) -extldflags '-Wl,-z,lazy'" -o $@ ./cmd/penstock
 
 # The library exports what cabi/penstock.h declares and nothing else: the linker
 # gets the list, and the result is compared with it.
