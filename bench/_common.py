@@ -342,10 +342,10 @@ def _relative_argv():
 
 
 def save(name, document):
-    """Writes bench/results/NAME.json, and $OUT/NAME.json where that is set."""
+    """Writes bench/results/NAME.json, and $PENSTOCK_BENCH_OUT/NAME.json where that is set."""
     folders = [BENCH / "results"]
-    if os.environ.get("OUT"):
-        folders.append(Path(os.environ["OUT"]))
+    if os.environ.get("PENSTOCK_BENCH_OUT"):
+        folders.append(Path(os.environ["PENSTOCK_BENCH_OUT"]))
     for folder in folders:
         folder.mkdir(parents=True, exist_ok=True)
         temporary = folder / f".{name}.json.part"
