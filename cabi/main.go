@@ -147,9 +147,12 @@ func start(device int) (*live.Live, error) {
 	default:
 		return nil, fmt.Errorf("the %s engine is not built yet: use --engine managed", o.Engine)
 	}
+	if o.Verify {
+		return nil, fmt.Errorf("PENSTOCK_VERIFY checks the moves of the explicit engine, which is not built yet: leave it out")
+	}
 	c := live.Config{
 		Policy: policy, BudgetBytes: o.Budget, HostBudgetBytes: o.HostBudget,
-		ManagedLimitBytes: o.ManagedLimit, PlainOnly: o.Engine == "none",
+		ManagedLimitBytes: o.ManagedLimit, PlainOnly: o.Engine == "none", LookaheadBytes: o.LookaheadBytes,
 	}
 	if o.TracePath != "" {
 		r, err := startRecording(o.TracePath, d.Info().Name, log)

@@ -119,7 +119,7 @@ func (r *Runtime) look(p *plan) {
 			o.steps = append(o.steps, prefetch.Step{Position: o.now + 1, FreshBytes: w.HighBytes})
 		}
 	}
-	outcome := prefetch.Look(start, free, o.needs, o.steps, prefetch.Limits{}, func(position int64) (int64, bool) {
+	outcome := prefetch.Look(start, free, o.needs, o.steps, prefetch.Limits{Bytes: r.config.LookaheadBytes}, func(position int64) (int64, bool) {
 		for o.victims.Len() > 0 {
 			v := heap.Pop(&o.victims).(victim)
 			if !r.mayLeave(v.tensor, position, o.ahead) {

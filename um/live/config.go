@@ -13,6 +13,7 @@ type Config struct {
 	BudgetBytes       int64 // device memory; 0 = what the card has free, less a reserve
 	HostBudgetBytes   int64 // host memory; 0 = most of what is available
 	ManagedLimitBytes int64 // most managed address space; 0 = no limit
+	LookaheadBytes    int64 // most that is fetched ahead of need at a time; 0 = as much as fits
 	PlainOnly         bool  // no managed memory at all: a caching allocator
 	Sink              Sink  // receives what happens; may be nil
 }

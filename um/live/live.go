@@ -168,6 +168,7 @@ func (l *Live) openArena() error {
 	defer l.mu.Unlock()
 	l.runtime = um.New(um.Config{
 		Policy: l.config.Policy, BudgetBytes: l.budget, HostBudgetBytes: l.hostBudget(), ArenaBytes: bytes,
+		LookaheadBytes: l.config.LookaheadBytes,
 	}, process{l}, p)
 	l.runtime.SetPlainBytes(l.plainBytes.Load())
 	l.arenaBytes = bytes
