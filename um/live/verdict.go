@@ -58,6 +58,9 @@ func (s Stats) warnings() (w []string) {
 	if s.Engine == "managed" && !s.Hooked {
 		w = append(w, "no launch hook was loaded, so nothing could be foreseen: start the job with `penstock run`")
 	}
+	if s.Engine == "managed" && s.Hooked && s.Faults == unavailable && s.GatedLaunches == 0 {
+		w = append(w, "what kernels brought in by faulting cannot be seen here: bytes moved and residency are those of the engine's own moves")
+	}
 	if s.LateLaunches > 0 {
 		w = append(w, fmt.Sprintf("%d launches went out with memory missing and faulted for it", s.LateLaunches))
 	}
