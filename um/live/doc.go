@@ -4,12 +4,25 @@
 //
 // # Threads
 //
-//   - Any thread of the job calls Malloc, Free and RecordStream. They take the
-//     lock for about a microsecond and never wait for the GPU, except that an
-//     allocation from plain memory may reach the driver's allocator.
+//   - Any thread of the job calls Malloc, Free and RecordStream. They hold a lock
+//     for microseconds. Small and plain allocations may reach the driver's
+//     allocator; an allocation for which address space is missing waits, bounded,
+//     for queued work to let go of some.
 //   - The loop reads the hook's ring, the progress words and the driver's fault
-//     and migration events, and opens gates.
-//   - Two workers carry out moves, one for each direction, with the lock released.
+//     and migration events, opens gates, and wakes the workers.
+//   - Workers carry out moves with the lock released: one brings in, three take
+//     out, because the driver maps evicted pages for the CPU and the maps of
+//     different blocks can be made beside each other.
+//   - At the start, one more thread makes host pages for address space that is not
+//     used yet: evictions to them are half as fast again.
+//
+// # Why nothing here waits inside libcuda
+//
+// While a launch is held back on its stream, another thread of the job can wait
+// for it inside libcuda with libcuda's lock taken. The engine's own threads
+// therefore never call libcuda after the start: moves go to the unified-memory
+// driver (package cuda/uvm), gates and progress are words in pinned memory. Where
+// that driver cannot be asked directly, nothing is held back.
 //
 // # Where an allocation lives
 //
@@ -21,13 +34,15 @@
 //
 // # Lock order
 //
-// One lock, Live.mu. Driver calls under it: only allocations of plain segments
-// and event queries, none of which waits for queued work.
+// plainMu, then mu. plainMu guards plain memory and is held across driver calls
+// that may wait for another thread of the job; the engine's own threads never take
+// it. mu guards the rest; no call that can wait is made under it.
 //
 // # Failure
 //
 // If the engine fails (a driver error in a move, a lost hook) it opens every
 // gate, stops gating and says so once: the job goes on under the driver's own
 // demand paging, slower and right. A watchdog does the same when a gate has been
-// closed for long without any move being made.
+// closed for long without any move being made. Before that, a launch that no move
+// can help is let go after a tenth of a second: it faults, and is counted as late.
 package live
