@@ -25,3 +25,13 @@ func (r *Runtime) LetHeadGo() {
 
 // RoomBytes is how much more may come to the device now; negative when too much is there.
 func (r *Runtime) RoomBytes() int64 { return int64(r.room()) * BlockBytes }
+
+// Republish tells the process of every slot again, for one whose answer to
+// residency has changed.
+func (r *Runtime) Republish() {
+	for slot, t := range r.slots {
+		if t != nil {
+			r.process.SetResident(uint32(slot), t.present == t.n && t.leaving == 0)
+		}
+	}
+}

@@ -22,7 +22,6 @@ const (
 	addressSlack     = 2         // address space over memory, so that fragmentation of addresses does not matter
 	reserveBytes     = 512 << 20 // left to the CUDA context, libraries and kernels' local memory
 	progressEvery    = 16
-	driverQueue      = 4096 // operations; the driver's own queues hold about a thousand a stream
 	idleWait         = 10 * time.Millisecond
 	busyWait         = 50 * time.Microsecond
 	headPatience     = 100 * time.Millisecond // for a launch that no move helps; then it may fault

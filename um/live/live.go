@@ -207,8 +207,9 @@ func (l *Live) hostBudget() int64 {
 // without that the hook still reports how far each stream has got.
 func (l *Live) startHook() error {
 	if !l.driver.Capabilities().StreamMemOps {
-		l.log.Warn("this driver has no stream memory operations: launches are not held back, and fault for what comes late")
-		l.hook.SetMode(hook.Observe)
+		// Nothing would say how far a stream has got, and memory must not be taken for
+		// idle on a guess: the hook stays off, and kernels fault.
+		l.log.Warn("this driver has no stream memory operations: nothing can be foreseen, and kernels fault for what is away")
 		return nil
 	}
 	words, err := l.driver.HostAlloc(2 * hook.WordsBytes)
@@ -226,7 +227,7 @@ func (l *Live) startHook() error {
 type process struct{ l *Live }
 
 // holdsBack says whether launches wait for absent memory.
-func (l *Live) holdsBack() bool { return l.space != nil }
+func (l *Live) holdsBack() bool { return l.space != nil && l.failed == nil }
 
 func (p process) Publish(slot uint32, r cuda.Range, resident bool) {
 	if p.l.hook != nil {
@@ -257,28 +258,35 @@ func (p process) OpenGate(stream int, seq uint64) {
 
 func (p process) Now() time.Duration { return p.l.driver.Now() }
 
-// fail gives the engine up: every gate opens and stays open. Operations are still
-// read, so that dead memory is known to be reusable. The caller holds the lock.
+// fail gives the engine up: every gate opens and stays open. The hook stays on, for
+// the streams' progress says which dead memory may be used again. The caller holds
+// the lock.
 func (l *Live) fail(err error) {
 	if l.failed != nil {
 		return
 	}
 	l.failed = err
 	l.log.Error("the engine has failed; the job goes on under the driver's own demand paging", zap.Error(err))
-	if l.hook != nil {
-		l.hook.SetMode(hook.Observe)
-		const farAhead = 1 << 30 // half the range of the cyclic comparison
-		for i := range l.hook.Streams() {
-			if l.gateWords != 0 {
-				l.hook.OpenGate(i, l.hook.Head()+farAhead)
-			}
-		}
-		l.drain()
-		if l.runtime != nil {
-			l.runtime.OpenAll()
-		}
+	l.drain()
+	l.letRun()
+	if l.runtime != nil {
+		l.runtime.Republish()
 	}
 	l.wakeAll()
+}
+
+// letRun opens every gate for what is queued and for long after. The caller holds the lock.
+func (l *Live) letRun() {
+	if l.hook == nil || l.runtime == nil {
+		return
+	}
+	l.runtime.OpenAll()
+	const farAhead = 1 << 30 // half the range of the cyclic comparison
+	for i := range l.hook.Streams() {
+		if l.gateWords != 0 {
+			l.hook.OpenGate(i, l.hook.Head()+farAhead)
+		}
+	}
 }
 
 // wakeAll wakes every worker, to see that it is over.

@@ -299,7 +299,8 @@ func TestFewEvents(t *testing.T) {
 	r.must(r.l.Close())
 }
 
-// TestFailure: a move that fails opens every gate and ends gating; the job goes on.
+// TestFailure: a move that fails opens every gate and ends holding back; the job goes on,
+// and finished work is still told from unfinished.
 func TestFailure(t *testing.T) {
 	r := newRig(t, defaults())
 	r.holdBack()
@@ -309,12 +310,23 @@ func TestFailure(t *testing.T) {
 	p := r.malloc(8*mib, 0)
 	seq, _ := r.h.launch(1, p)
 	r.eventually("the gates are open", func() bool { return r.h.gate(0) > seq && r.h.gate(1) > seq })
-	if m := r.h.modes[len(r.h.modes)-1]; m != hook.Observe {
+	if m := r.h.modes[len(r.h.modes)-1]; m != hook.Gated { // the only one in which streams report how far they are
 		t.Errorf("the hook is left in mode %v", m)
 	}
-	if _, gated := r.h.launch(0, p); gated {
+	last, gated := r.h.launch(0, p)
+	if gated {
 		t.Error("a launch is held back by an engine that has failed")
 	}
+	queued := func() int {
+		r.l.mu.Lock()
+		defer r.l.mu.Unlock()
+		return r.l.runtime.Queued()
+	}
+	r.eventually("both launches are read", func() bool { return queued() == 2 })
+	r.h.finish(1, seq)
+	r.eventually("one stream's launch is finished, and only that one's", func() bool { return queued() == 1 })
+	r.h.finish(0, last)
+	r.eventually("the other's is", func() bool { return queued() == 0 })
 	s := r.l.Stats()
 	if !strings.Contains(s.Failure, "the bus is on fire") || !strings.Contains(s.Verdict(), "failure of the engine") {
 		t.Errorf("failure %q\n%s", s.Failure, s.Verdict())

@@ -83,17 +83,10 @@ func (l *Live) signature(rec *hook.Record) uint64 {
 
 // progress reads the streams' progress words. The caller holds the lock.
 func (l *Live) progress() {
-	head := l.hook.Head()
-	if l.progressWords == 0 || l.failed != nil {
-		// Nothing says how far the streams have got. No more operations than the
-		// driver's queue holds can be unfinished.
-		for _, x := range l.hookStreams {
-			if x.id >= 0 && head > driverQueue {
-				l.runtime.Progress(x.id, head-driverQueue)
-			}
-		}
+	if l.progressWords == 0 {
 		return
 	}
+	head := l.hook.Head()
 	for i, x := range l.hookStreams {
 		if x.id < 0 {
 			continue
@@ -137,7 +130,7 @@ func (l *Live) loop() {
 		l.tensorReserved.Store(l.runtime.ReservedBytes())
 		l.feedFaults()
 		if l.failed != nil {
-			l.runtime.OpenAll()
+			l.letRun() // also streams that are new, and before far ahead is reached
 		}
 		held := l.runtime.Held()
 		if l.wakeDue(l.runtime.Epoch(), held) {
