@@ -146,17 +146,9 @@ func New(c Config, d cuda.Driver, hookOrNil Hook, log *zap.Logger) (*Live, error
 
 // openArena starts the managed engine: from now on allocations can leave the device.
 func (l *Live) openArena() error {
-	bytes := addressSlack * (l.budget + l.hostBudget())
-	if limit := l.config.ManagedLimitBytes; limit > 0 {
-		bytes = min(bytes, limit)
-	}
-	bytes = bytes / um.BlockBytes * um.BlockBytes
-	if bytes < um.BlockBytes {
-		return fmt.Errorf("a managed limit of %d bytes leaves no room for an arena: raise PENSTOCK_MANAGED_LIMIT", l.config.ManagedLimitBytes)
-	}
-	p, err := l.driver.MemAllocManaged(bytes)
+	p, bytes, err := l.reserveArena()
 	if err != nil {
-		return fmt.Errorf("managed arena of %d bytes: %w", bytes, err)
+		return err
 	}
 	if p%um.BlockBytes != 0 {
 		return fmt.Errorf("the driver returned managed memory at %#x, not aligned to %d bytes", uint64(p), um.BlockBytes)
@@ -193,6 +185,24 @@ func (l *Live) openArena() error {
 		go l.prepare()
 	}
 	return nil
+}
+
+// reserveArena takes address space for the arena: with slack if it can be had.
+func (l *Live) reserveArena() (p cuda.Ptr, bytes int64, err error) {
+	for slack := int64(addressSlack); slack > 0; slack-- {
+		bytes = slack * (l.budget + l.hostBudget())
+		if limit := l.config.ManagedLimitBytes; limit > 0 {
+			bytes = min(bytes, limit)
+		}
+		bytes = bytes / um.BlockBytes * um.BlockBytes
+		if bytes < um.BlockBytes {
+			return 0, 0, fmt.Errorf("a managed limit of %d bytes leaves no room for an arena: raise PENSTOCK_MANAGED_LIMIT", l.config.ManagedLimitBytes)
+		}
+		if p, err = l.driver.MemAllocManaged(bytes); err == nil {
+			return p, bytes, nil
+		}
+	}
+	return 0, 0, fmt.Errorf("managed arena of %d bytes: %w", bytes, err)
 }
 
 func (l *Live) hostBudget() int64 {
