@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/penstock-gpu/penstock/internal/testlogs"
 	"github.com/penstock-gpu/penstock/trace"
 )
 
@@ -169,7 +170,7 @@ func auditAll(t testing.TB, tr *trace.Trace, o Options) (Result, error) {
 }
 
 func TestAuditSharedLogs(t *testing.T) {
-	tr := sharedLog(t, "moe")
+	tr := testlogs.Load(t, "moe")
 	for _, duplex := range []bool{true, false} {
 		o := Options{BudgetBytes: tr.PeakLiveBytes() / 2, H2DBytesPerSecond: 46e9, D2HBytesPerSecond: 40e9, Duplex: duplex, BlockBytes: 2 << 20}
 		if _, err := auditAll(t, tr, o); err != nil {

@@ -1,27 +1,11 @@
 package oracle
 
 import (
-	"os"
-	"path/filepath"
 	"testing"
 
+	"github.com/penstock-gpu/penstock/internal/testlogs"
 	"github.com/penstock-gpu/penstock/trace"
 )
-
-// sharedLog loads one of the launch logs that lie beside the repository on
-// development machines, and skips the test without it.
-func sharedLog(t testing.TB, name string) *trace.Trace {
-	t.Helper()
-	path := filepath.Join("..", "..", "shared", "traces", name+".tsv.gz")
-	if _, err := os.Stat(path); err != nil {
-		t.Skipf("no shared launch logs on this machine: %v", err)
-	}
-	tr, err := trace.Load(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return tr
-}
 
 // TestSharedLogs holds the bound against the greedy clairvoyant schedule
 // measured earlier (both directions at 46 GB/s) and against physics.
@@ -42,7 +26,7 @@ func TestSharedLogs(t *testing.T) {
 		{"resnet152", 1.5, 0.185}, {"resnet152", 2, 0.269}, {"resnet152", 3, 0.357},
 	} {
 		if tr == nil || name != test.log {
-			tr, name = sharedLog(t, test.log), test.log
+			tr, name = testlogs.Load(t, test.log), test.log
 		}
 		peak := tr.PeakLiveBytes()
 		for _, duplex := range []bool{true, false} {
@@ -98,7 +82,7 @@ func checkPhysics(t *testing.T, r Result, rate float64, duplex bool) {
 }
 
 func BenchmarkRun(b *testing.B) {
-	tr := sharedLog(b, "gpt2l")
+	tr := testlogs.Load(b, "gpt2l")
 	o := Options{BudgetBytes: tr.PeakLiveBytes() / 2, H2DBytesPerSecond: 46e9, D2HBytesPerSecond: 46e9, Duplex: true}
 	for b.Loop() {
 		if _, err := Run(tr, o); err != nil {

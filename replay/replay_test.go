@@ -3,14 +3,13 @@ package replay
 import (
 	"context"
 	"errors"
-	"os"
-	"path/filepath"
 	"reflect"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/penstock-gpu/penstock/cuda/sim"
+	"github.com/penstock-gpu/penstock/internal/testlogs"
 	"github.com/penstock-gpu/penstock/trace"
 )
 
@@ -70,19 +69,6 @@ func h200(t testing.TB) sim.Profile {
 		t.Fatal(err)
 	}
 	return p
-}
-
-func shared(t testing.TB, name string) *trace.Trace {
-	t.Helper()
-	path := filepath.Join("..", "..", "shared", "traces", name+".tsv.gz")
-	if _, err := os.Stat(path); err != nil {
-		t.Skipf("no shared launch logs on this machine: %v", err)
-	}
-	tr, err := trace.Load(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return tr
 }
 
 func mustRun(t testing.TB, tr *trace.Trace, o Options) Result {
@@ -171,7 +157,7 @@ func TestSoftwareCapKeepsTheBudget(t *testing.T) {
 
 // TestGPT2Medium holds the policies against each other on a real launch log.
 func TestGPT2Medium(t *testing.T) {
-	tr, p := shared(t, "gpt2m"), h200(t)
+	tr, p := testlogs.Load(t, "gpt2m"), h200(t)
 	seconds := map[string]float64{}
 	for _, policy := range Policies() {
 		r := mustRun(t, tr, Options{Policy: policy, Ratio: 2, Profile: p})

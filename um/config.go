@@ -65,7 +65,6 @@ type Config struct {
 	// EvictionsSeen says that Runtime.Migrated is told of the driver's evictions.
 	EvictionsSeen bool
 	MoveBytes     int64 // most bytes in one move (default 32 MiB in, 8 MiB out)
-	LookaheadOps  int64 // 0 = as far as the prediction reaches
 	// LookaheadBytes is the most that is fetched ahead of need at a time; 0 = as much as fits.
 	LookaheadBytes int64
 	DegreeKernels  int // kernels that the deepum policy looks ahead (default 8)

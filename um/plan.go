@@ -225,7 +225,7 @@ func (r *Runtime) lookAtFuture(p *plan, o *outlook) {
 		if fresh != 0 || freed != 0 {
 			o.steps = append(o.steps, prefetch.Step{Position: position, FreshBytes: fresh, FreedBytes: freed})
 		}
-		return r.config.LookaheadOps == 0 || position < o.now+r.config.LookaheadOps
+		return true
 	})
 	r.history.Births(o.now+r.birthOps(), func(bytes int64) { p.births = append(p.births, int32(bytes/BlockBytes)) })
 }
