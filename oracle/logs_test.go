@@ -33,9 +33,11 @@ func TestSharedLogs(t *testing.T) {
 			if !duplex && test.ratio != 2 {
 				continue
 			}
-			r, err := Run(tr, Options{
-				BudgetBytes: int64(float64(peak) / test.ratio), H2DBytesPerSecond: rate, D2HBytesPerSecond: rate, Duplex: duplex, Timeline: true,
-			})
+			o := Options{BudgetBytes: int64(float64(peak) / test.ratio), H2DBytesPerSecond: rate, D2HBytesPerSecond: rate, Timeline: true}
+			if duplex {
+				o.DuplexBytesPerSecond = 2 * rate
+			}
+			r, err := Run(tr, o)
 			if err != nil {
 				t.Errorf("%s at %gx: %v", test.log, test.ratio, err)
 				continue
@@ -83,7 +85,7 @@ func checkPhysics(t *testing.T, r Result, rate float64, duplex bool) {
 
 func BenchmarkRun(b *testing.B) {
 	tr := testlogs.Load(b, "gpt2l")
-	o := Options{BudgetBytes: tr.PeakLiveBytes() / 2, H2DBytesPerSecond: 46e9, D2HBytesPerSecond: 46e9, Duplex: true}
+	o := Options{BudgetBytes: tr.PeakLiveBytes() / 2, H2DBytesPerSecond: 46e9, D2HBytesPerSecond: 46e9, DuplexBytesPerSecond: 92e9}
 	for b.Loop() {
 		if _, err := Run(tr, o); err != nil {
 			b.Fatal(err)

@@ -13,14 +13,17 @@ const (
 // Options say what the bound is computed for.
 type Options struct {
 	BudgetBytes       int64   // device memory for everything the trace allocates
-	H2DBytesPerSecond float64 // rate of copies to the device
-	D2HBytesPerSecond float64 // rate of copies to the host; math.Inf(1) makes eviction free
-	Duplex            bool    // both directions at once; false: one bus, shared in time
-	BlockBytes        int64   // granularity of residency: sizes round up to it in the budget; 0 or 1 is exact
-	PieceBytes        int64   // a tensor moves in pieces of at most this; 0 is DefaultPieceBytes
-	SmallBytes        int64   // allocations below this never move; 0 is DefaultSmallBytes
-	NoRepeat          bool    // let the trace's end be known: nothing is needed after it
-	Timeline          bool    // fill Result.Timeline
+	H2DBytesPerSecond float64 // rate of copies to the device while nothing moves the other way
+	D2HBytesPerSecond float64 // the same to the host; math.Inf(1) makes eviction free
+	// DuplexBytesPerSecond is what both directions carry together while both are
+	// busy: each gets half of it, or its own rate where that is less. 0 means that
+	// only one direction works at a time; math.Inf(1) that neither slows the other.
+	DuplexBytesPerSecond float64
+	BlockBytes           int64 // granularity of residency: sizes round up to it in the budget; 0 or 1 is exact
+	PieceBytes           int64 // a tensor moves in pieces of at most this; 0 is DefaultPieceBytes
+	SmallBytes           int64 // allocations below this never move; 0 is DefaultSmallBytes
+	NoRepeat             bool  // let the trace's end be known: nothing is needed after it
+	Timeline             bool  // fill Result.Timeline
 }
 
 func (o Options) withDefaults() (Options, error) {
@@ -31,6 +34,8 @@ func (o Options) withDefaults() (Options, error) {
 		return o, fmt.Errorf("oracle: %g bytes a second to the device: the rate must be positive", o.H2DBytesPerSecond)
 	case !(o.D2HBytesPerSecond > 0):
 		return o, fmt.Errorf("oracle: %g bytes a second to the host: the rate must be positive", o.D2HBytesPerSecond)
+	case !(o.DuplexBytesPerSecond >= 0):
+		return o, fmt.Errorf("oracle: %g bytes a second both ways: the rate cannot be negative", o.DuplexBytesPerSecond)
 	case o.BlockBytes < 0 || o.PieceBytes < 0 || o.SmallBytes < 0:
 		return o, fmt.Errorf("oracle: block of %d, piece of %d, small limit of %d bytes: none may be negative", o.BlockBytes, o.PieceBytes, o.SmallBytes)
 	}

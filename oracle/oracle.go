@@ -19,7 +19,7 @@ func Run(t *trace.Trace, o Options) (Result, error) {
 	if err != nil {
 		return Result{}, err
 	}
-	tunes := tunings(o.BudgetBytes)
+	tunes := tunings(o)
 	results, errs := make([]Result, len(tunes)), make([]error, len(tunes))
 	// The plans share nothing but the program, which they only read.
 	var group sync.WaitGroup
@@ -46,7 +46,7 @@ func Run(t *trace.Trace, o Options) (Result, error) {
 
 // try executes one plan.
 func try(p *program, o Options, tune tuning) (Result, error) {
-	s := newScheduler(p, newPlan(p, o.BudgetBytes, tune), o)
+	s := newScheduler(p, newPlan(p, o.BudgetBytes, tune), o, tune.turns)
 	if err := s.run(); err != nil {
 		return Result{}, fmt.Errorf("%w (plan %s)", err, tune.name)
 	}
@@ -59,8 +59,12 @@ func try(p *program, o Options, tune tuning) (Result, error) {
 func physical(r Result, o Options) error {
 	in, out := float64(r.H2DBytes)/o.H2DBytesPerSecond, float64(r.D2HBytes)/o.D2HBytesPerSecond
 	least := max(r.ComputeSeconds, in, out)
-	if !o.Duplex {
+	if o.DuplexBytesPerSecond == 0 {
 		least = max(least, in+out)
+	} else {
+		// Together the directions carry the duplex rate at most, or one of them its own.
+		together := max(o.DuplexBytesPerSecond, o.H2DBytesPerSecond, o.D2HBytesPerSecond)
+		least = max(least, float64(r.H2DBytes+r.D2HBytes)/together)
 	}
 	if r.IterationSeconds < least*(1-1e-9)-1e-9 {
 		return fmt.Errorf("oracle: plan %s takes %g s, the hardware needs %g: this is a bug", r.Plan, r.IterationSeconds, least)
@@ -68,16 +72,24 @@ func physical(r Result, o Options) error {
 	return nil
 }
 
-// tunings are the plans tried.
-func tunings(budgetBytes int64) []tuning {
+// tunings are the plans tried. Where copies in both directions slow each
+// other, the plans are also tried with the directions taking turns: a copy that
+// nobody waits for yet then takes nothing from one that a launch waits for.
+func tunings(o Options) []tuning {
 	var all []tuning
 	for _, reserve := range []float64{0, 0.005, 0.01, 0.02, 0.04, 0.08} {
 		for _, tail := range []float64{1, 0.5} {
-			all = append(all, tuning{
+			t := tuning{
 				name:         fmt.Sprintf("reserve %g %%, tail %g", reserve*100, tail),
-				reserveBytes: int64(reserve * float64(budgetBytes)),
+				reserveBytes: int64(reserve * float64(o.BudgetBytes)),
 				tailWeight:   tail,
-			})
+				turns:        o.DuplexBytesPerSecond == 0,
+			}
+			all = append(all, t)
+			if !t.turns && o.DuplexBytesPerSecond/2 < max(o.H2DBytesPerSecond, o.D2HBytesPerSecond) {
+				t.name, t.turns = t.name+", directions in turn", true
+				all = append(all, t)
+			}
 		}
 	}
 	return all

@@ -66,8 +66,12 @@ func TestKnownOptimum(t *testing.T) {
 		{"everything fits", "a8 a8 i k1 k2 i k1 k2 i k1 k2 e", 16, nil, 2, 0, 0},
 		// Each launch swaps 8 pieces; the copies in run one piece behind the copies out.
 		{"two tensors, room for one", "a8 a8 i k1 k2 i k1 k2 i k1 k2 e", 8, nil, 2 + 2*9, 16, 16},
-		{"and one bus", "a8 a8 i k1 k2 i k1 k2 i k1 k2 e", 8, func(o *Options) { o.Duplex = false }, 2 + 2*16, 16, 16},
-		{"and free eviction", "a8 a8 i k1 k2 i k1 k2 i k1 k2 e", 8, func(o *Options) { o.D2HBytesPerSecond = math.Inf(1) }, 2 + 2*8, 16, 16},
+		{"and one bus", "a8 a8 i k1 k2 i k1 k2 i k1 k2 e", 8, func(o *Options) { o.DuplexBytesPerSecond = 0 }, 2 + 2*16, 16, 16},
+		// A piece out alone at 2 MiB a second, then 7 pieces both ways at 1, then a piece in alone.
+		{"directions that slow each other", "a8 a8 i k1 k2 i k1 k2 i k1 k2 e", 8, func(o *Options) { o.H2DBytesPerSecond, o.D2HBytesPerSecond = 2*mib, 2*mib }, 2 + 2*8, 16, 16},
+		// Half of the duplex rate is below what taking turns reaches.
+		{"better in turn", "a8 a8 i k1 k2 i k1 k2 i k1 k2 e", 8, func(o *Options) { o.H2DBytesPerSecond, o.D2HBytesPerSecond = 4*mib, 4*mib }, 2 + 2*4, 16, 16},
+		{"and free eviction", "a8 a8 i k1 k2 i k1 k2 i k1 k2 e", 8, func(o *Options) { o.D2HBytesPerSecond, o.DuplexBytesPerSecond = math.Inf(1), math.Inf(1) }, 2 + 2*8, 16, 16},
 		// Half of each can stay, or three quarters of one: what crosses is 4 MiB either way.
 		{"room for one and a half", "a8 a8 i k1 k2 i k1 k2 i k1 k2 e", 12, nil, 2 + 2*5, 8, 8},
 		// Once both are on the host, they are only dropped.
@@ -79,7 +83,7 @@ func TestKnownOptimum(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			o := Options{
-				BudgetBytes: int64(test.budget * mib), H2DBytesPerSecond: mib, D2HBytesPerSecond: mib, Duplex: true, PieceBytes: mib, Timeline: true,
+				BudgetBytes: int64(test.budget * mib), H2DBytesPerSecond: mib, D2HBytesPerSecond: mib, DuplexBytesPerSecond: 2 * mib, PieceBytes: mib, Timeline: true,
 			}
 			if test.change != nil {
 				test.change(&o)
@@ -109,6 +113,7 @@ func TestErrors(t *testing.T) {
 		{"no budget", "i k1 e", Options{H2DBytesPerSecond: 1, D2HBytesPerSecond: 1}, "budget of 0 bytes"},
 		{"no rate", "i k1 e", Options{BudgetBytes: 1, D2HBytesPerSecond: 1}, "to the device"},
 		{"no rate back", "i k1 e", Options{BudgetBytes: 1, H2DBytesPerSecond: 1, D2HBytesPerSecond: math.NaN()}, "to the host"},
+		{"negative both ways", "i k1 e", Options{BudgetBytes: 1, H2DBytesPerSecond: 1, D2HBytesPerSecond: 1, DuplexBytesPerSecond: -1}, "both ways"},
 		{"negative piece", "i k1 e", Options{BudgetBytes: 1, H2DBytesPerSecond: 1, D2HBytesPerSecond: 1, PieceBytes: -1}, "piece of -1"},
 		{"no iteration", "a1 k1", good, "no full iteration"},
 		{"unfinished iteration", "a1 i k1", good, "no full iteration"},
@@ -147,7 +152,7 @@ func TestBudgetError(t *testing.T) {
 func TestPinned(t *testing.T) {
 	// 3 is touched by nothing: it might be a workspace, and it stays.
 	tr := script("a8 a8 a4 i k1 k2 i k1 k2 e")
-	o := Options{BudgetBytes: 20 * mib, H2DBytesPerSecond: mib, D2HBytesPerSecond: mib, PieceBytes: mib, Duplex: true}
+	o := Options{BudgetBytes: 20 * mib, H2DBytesPerSecond: mib, D2HBytesPerSecond: mib, PieceBytes: mib, DuplexBytesPerSecond: 2 * mib}
 	if r, err := auditAll(t, tr, o); err != nil || r.H2DBytes != 0 {
 		t.Errorf("with room for all: %+v, %v", r, err)
 	}
@@ -160,7 +165,7 @@ func TestPinned(t *testing.T) {
 func TestBlocksRoundUp(t *testing.T) {
 	// 3 MiB take two blocks of 2 MiB: two of them do not fit in 7 MiB.
 	tr := script("a3 a3 i k1 k2 i k1 k2 e")
-	o := Options{BudgetBytes: 7 * mib, H2DBytesPerSecond: mib, D2HBytesPerSecond: mib, PieceBytes: mib, Duplex: true}
+	o := Options{BudgetBytes: 7 * mib, H2DBytesPerSecond: mib, D2HBytesPerSecond: mib, PieceBytes: mib, DuplexBytesPerSecond: 2 * mib}
 	if r, err := auditAll(t, tr, o); err != nil || r.H2DBytes != 0 {
 		t.Errorf("exact: %+v, %v", r, err)
 	}
@@ -175,7 +180,7 @@ func TestRepeat(t *testing.T) {
 	// 1 (state) is used once an iteration, 2… (activations) are born and die in it.
 	iteration := func(i int) string { return fmt.Sprintf("i a8 k%d k%d f%d k1 ", i, i, i) }
 	tr := script("a8 " + iteration(2) + iteration(3) + iteration(4) + "e")
-	o := Options{BudgetBytes: 8 * mib, H2DBytesPerSecond: mib, D2HBytesPerSecond: mib, PieceBytes: mib, Duplex: true}
+	o := Options{BudgetBytes: 8 * mib, H2DBytesPerSecond: mib, D2HBytesPerSecond: mib, PieceBytes: mib, DuplexBytesPerSecond: 2 * mib}
 	steady, err := auditAll(t, tr, o)
 	if err != nil {
 		t.Fatal(err)

@@ -14,6 +14,7 @@ type tuning struct {
 	name         string
 	reserveBytes int64   // room left for running ahead
 	tailWeight   float64 // how far a gap that ends in a free reaches, relative to one that ends in a use
+	turns        bool    // one direction of the bus at a time
 }
 
 // plan is which items are away when, in positions.

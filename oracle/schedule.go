@@ -20,24 +20,6 @@ const (
 	gapOver                    // present again, dead, or given up
 )
 
-// link is one direction of the bus.
-type link struct {
-	bytesPerSecond float64
-	gap            int32 // what it copies, or never
-	start, end     float64
-	copied         int64 // bytes of all finished copies
-}
-
-func (l *link) idle() bool { return l.gap == never }
-
-// bytesAt is how much had crossed at a moment since the current copy began.
-func (l *link) bytesAt(now float64, bytes int64) float64 {
-	if l.idle() || now <= l.start {
-		return float64(l.copied)
-	}
-	return float64(l.copied) + float64(bytes)*(now-l.start)/(l.end-l.start)
-}
-
 // scheduler executes a plan in seconds.
 type scheduler struct {
 	*program
@@ -51,7 +33,8 @@ type scheduler struct {
 	saved    []bool  // per item: the host's copy is up to date
 	slack    *slack
 	now      float64
-	next     int // the launch to start next
+	turns    bool // only one direction of the bus at a time
+	next     int  // the launch to start next
 	running  bool
 	runEnd   float64
 	used     int64
@@ -96,8 +79,8 @@ func (s *scheduler) log(a action) {
 	}
 }
 
-func newScheduler(p *program, pl plan, o Options) *scheduler {
-	s := &scheduler{program: p, plan: pl, o: o,
+func newScheduler(p *program, pl plan, o Options, turns bool) *scheduler {
+	s := &scheduler{program: p, plan: pl, o: o, turns: turns,
 		state:    make([]gapState, len(pl.gaps)),
 		opening:  make([]int32, len(pl.gaps)),
 		openFrom: make([]int32, len(p.launches)+1),
@@ -105,8 +88,8 @@ func newScheduler(p *program, pl plan, o Options) *scheduler {
 		present:  make([]bool, len(p.items)),
 		saved:    make([]bool, len(p.items)),
 		slack:    newSlack(pl.free),
-		out:      link{bytesPerSecond: o.D2HBytesPerSecond, gap: never},
-		in:       link{bytesPerSecond: o.H2DBytesPerSecond, gap: never},
+		out:      link{alone: o.D2HBytesPerSecond, gap: never},
+		in:       link{alone: o.H2DBytesPerSecond, gap: never},
 		ends:     make([]float64, len(p.launches)),
 	}
 	for i := range s.gapOf {
@@ -167,13 +150,13 @@ func (s *scheduler) step() bool {
 		return true
 	}
 	s.keep()
-	if s.o.Duplex {
+	if !s.turns {
 		return s.out.idle() && s.startOut() || s.in.idle() && s.startIn()
 	}
 	if !s.out.idle() || !s.in.idle() {
 		return false
 	}
-	// One bus: what is due first goes first.
+	// In turn: what is due first goes first.
 	coming, incoming := s.head(&s.inQueue)
 	leaving, outgoing := s.head(&s.outQueue)
 	if incoming && (!outgoing || s.gaps[coming].back <= s.gaps[leaving].deadline) && s.startIn() {
@@ -314,20 +297,15 @@ func (s *scheduler) startOut() bool {
 	}
 	s.state[g] = gapLeaving
 	s.log(action{what: actOut, item: s.gaps[g].item})
-	s.out.begin(g, s.now, s.items[s.gaps[g].item].copied)
+	s.begin(&s.out, g)
 	return true
-}
-
-func (l *link) begin(gap int32, now float64, bytes int64) {
-	l.gap, l.start, l.end = gap, now, now+float64(bytes)/l.bytesPerSecond
 }
 
 // left is called when a copy out is over.
 func (s *scheduler) left() {
 	g := s.out.gap
 	k := s.gaps[g].item
-	s.out.gap = never
-	s.out.copied += s.items[k].copied
+	s.end(&s.out)
 	s.saved[k] = true
 	s.log(action{what: actLeft, item: k})
 	switch s.state[g] {
@@ -409,7 +387,7 @@ func (s *scheduler) startIn() bool {
 	s.present[k] = true
 	s.used += bytes
 	s.log(action{what: actIn, item: k})
-	s.in.begin(g, s.now, s.items[k].copied)
+	s.begin(&s.in, g)
 	return true
 }
 
@@ -436,28 +414,16 @@ func (s *scheduler) nextNeed() int64 {
 func (s *scheduler) came() {
 	g := s.in.gap
 	k := s.gaps[g].item
-	s.in.gap = never
-	s.in.copied += s.items[k].copied
+	s.end(&s.in)
 	s.log(action{what: actCame, item: k})
 	s.state[g] = gapOver
 	s.gapOf[k] = never
 }
 
-// crossed is the traffic so far.
-func (s *scheduler) crossed() (h2d, d2h float64) {
-	bytes := func(l *link) int64 {
-		if l.idle() {
-			return 0
-		}
-		return s.items[s.gaps[l.gap].item].copied
-	}
-	return s.in.bytesAt(s.now, bytes(&s.in)), s.out.bytesAt(s.now, bytes(&s.out))
-}
-
 // sample records the state after a launch; the first one, after the launch
 // before the iteration, is where its counting starts.
 func (s *scheduler) sample() {
-	h2d, d2h := s.crossed()
+	h2d, d2h := s.in.crossed(s.now), s.out.crossed(s.now)
 	if s.next == s.first-1 {
 		s.iterH2D, s.iterD2H = h2d, d2h
 		return

@@ -134,6 +134,25 @@ func TestPoliciesOnASmallNetwork(t *testing.T) {
 	}
 }
 
+// TestExplicitBound: copy engines do whatever the managed engine does, faster,
+// and never more than the bus carries.
+func TestExplicitBound(t *testing.T) {
+	for _, p := range sim.Profiles() {
+		for _, ratio := range []float64{1, 1.25, 1.5, 2, 3} {
+			tr := network(24, 4)
+			managed := mustRun(t, tr, Options{Policy: PolicyOracle, Ratio: ratio, Profile: p})
+			explicit := mustRun(t, tr, Options{Policy: PolicyOracle, Engine: EngineExplicit, Ratio: ratio, Profile: p, Timeline: true})
+			physical(t, explicit, p)
+			if explicit.IterationSeconds > managed.IterationSeconds {
+				t.Errorf("%s at %gx: the explicit bound of %g s is above the managed one, %g", p.Name, ratio, explicit.IterationSeconds, managed.IterationSeconds)
+			}
+			if n := len(explicit.Timeline); n == 0 || explicit.Timeline[n-1].Seconds != explicit.IterationSeconds {
+				t.Errorf("%s at %gx: a timeline of %d samples does not end with the iteration", p.Name, ratio, n)
+			}
+		}
+	}
+}
+
 func TestSoftwareCapKeepsTheBudget(t *testing.T) {
 	tr, p := network(24, 4), h200(t)
 	seconds := map[string]float64{}

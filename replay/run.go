@@ -99,23 +99,33 @@ func budgetOf(peak int64, o Options) (int64, error) {
 }
 
 // link is what the oracle may assume of the bus: for the explicit engine both
-// copy engines at the rate they reach together; for the managed engine the
-// rates of prefetch and of the driver's own eviction, one after the other,
-// because a prefetch waits for the eviction that makes room for it.
+// copy engines, each at its full rate while the other rests and at half of what
+// they reach together while both work; for the managed engine the rates of
+// prefetch and of the driver's own eviction, one after the other, because a
+// prefetch waits for the eviction that makes room for it.
 func link(p sim.Profile, engine string) oracle.Options {
 	if engine == EngineExplicit {
-		rate := p.DuplexBytesPerSecond / 2
-		return oracle.Options{H2DBytesPerSecond: rate, D2HBytesPerSecond: rate, Duplex: true}
+		return oracle.Options{H2DBytesPerSecond: p.CopyBytesPerSecond, D2HBytesPerSecond: p.CopyBytesPerSecond, DuplexBytesPerSecond: p.DuplexBytesPerSecond}
 	}
 	return oracle.Options{H2DBytesPerSecond: p.PrefetchBytesPerSecond, D2HBytesPerSecond: p.CopyBytesPerSecond, BlockBytes: um.BlockBytes}
 }
 
 func runOracle(t *trace.Trace, o Options, budget int64) (Result, error) {
-	l := link(o.Profile, o.Engine)
-	l.BudgetBytes = budget
-	b, err := oracle.Run(t, l)
+	bound := func(engine string) (oracle.Result, error) {
+		l := link(o.Profile, engine)
+		l.BudgetBytes, l.Timeline = budget, o.Timeline
+		return oracle.Run(t, l)
+	}
+	b, err := bound(o.Engine)
 	if err != nil {
 		return Result{}, err
+	}
+	if o.Engine == EngineExplicit {
+		// Neither schedule is a proven optimum, and whatever the managed engine does
+		// the explicit one can do as well: copy engines are faster than its moves.
+		if managed, err := bound(EngineManaged); err == nil && managed.IterationSeconds < b.IterationSeconds {
+			b = managed
+		}
 	}
 	r := Result{
 		ComputeSeconds: b.ComputeSeconds, IterationSeconds: b.IterationSeconds, StallSeconds: b.StallSeconds,
