@@ -4,14 +4,23 @@
 //
 // # The story
 //
-// The nvidia-uvm module keeps an event queue for anyone who holds a descriptor
-// of the address space: /dev/nvidia-uvm-tools. It needs no root, no BPF and no
+// Whoever has events is a Source. The main one is the driver itself: the
+// nvidia-uvm module keeps an event queue for anyone who holds a descriptor of
+// the address space, /dev/nvidia-uvm-tools. It needs no root, no BPF and no
 // patch. Open finds the /dev/nvidia-uvm descriptor that libcuda made in this
-// process, gives the driver a ring of anonymous memory, and asks for two kinds
-// of event: GPU faults and migrations. The driver writes 64-byte entries; Drain
-// decodes what has arrived without any system call. Each becomes an Event, and
-// Event.Trace turns it into the trace.Event that the correlation tables and the
-// residency ledger take.
+// process, gives the driver a ring of anonymous memory, and asks for kinds of
+// event: GPU faults and migrations for the engine, more for a recording. The
+// driver writes 64-byte entries; Drain decodes what has arrived without any
+// system call. Each becomes an Event, and Event.Trace turns it into the
+// trace.Event that the correlation tables and the residency ledger take.
+//
+// A descriptor can be copied out of a process with pidfd_getfd, and the driver
+// does not ask who holds it: Attach listens to a process that was never told.
+// Because a process may own several address spaces, and have several
+// descriptors of each, Attach and OpenAll give a Group of queues.
+//
+// The third source is a Recording. Kernel probes, which see all processes and
+// the driver's own decisions, implement the same interface.
 //
 // Where the queue cannot be had (a container without the node, gVisor, a
 // missing permission), Open returns *Unavailable, which says why and what to do.
@@ -29,7 +38,7 @@
 //
 // # Lock order
 //
-// One mutex, Source.mu, taken by Drain, Flush and Close. Dropped and Unknown take it too.
+// One mutex for each queue, Queue.mu, taken by Drain, Flush and Close. Dropped and Unknown take it too.
 // Nothing is called with it held but system calls on the two descriptors.
 //
 // # Caveats
@@ -46,7 +55,9 @@
 //   - A fault is one entry that the driver serviced, merged duplicates included;
 //     there are no more once a page is mapped, and the driver fills 64 KiB to
 //     2 MiB around it. Model at 2 MiB blocks.
-//   - The tools descriptor keeps the address space alive until Close.
+//   - The tools descriptor keeps the address space alive until Close: an
+//     outside listener that outlives the process delays its tear-down (Alive).
+//   - Layouts lists the driver versions whose interface was compared.
 //   - The ring is not inherited by fork (it would become copy-on-write under
 //     the driver's pin).
 package faults

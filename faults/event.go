@@ -14,8 +14,11 @@ const EntryBytes = 64
 
 // Types of entry that Penstock asks for, as the driver numbers them.
 const (
+	typeCPUFault  = 1
 	typeMigration = 2
 	typeGPUFault  = 3
+	typeThrashing = 10
+	typeMapRemote = 13
 )
 
 // Access is how the GPU touched the faulting address.
@@ -60,12 +63,14 @@ func (p Processor) side() trace.Side {
 	return trace.SideDevice
 }
 
-// Event is one GPU fault (trace.KindFault) or one migration
-// (trace.KindMigration). Times are CLOCK_MONOTONIC_RAW in nanoseconds.
+// Event is one fault of a GPU or a CPU, migration, thrashing range or remote
+// mapping (trace.KindFault, KindCPUFault, KindMigration, KindThrash,
+// KindRemote). Times are CLOCK_MONOTONIC_RAW in nanoseconds.
 type Event struct {
 	Kind       trace.Kind
 	Address    uint64
-	BeginNanos int64 // of a fault: when the driver fetched it
+	BeginNanos int64  // of a fault: when the driver fetched it
+	Process    uint32 // in system-wide sources; else 0, the process that is listened to
 
 	// Of a fault.
 	Access     Access
@@ -73,7 +78,8 @@ type Event struct {
 	Batch      uint32 // faults serviced together share it
 	CopyEngine bool   // raised by a copy engine, not by a kernel
 
-	// Of a migration.
+	// Of a migration. Bytes also of thrashing and remote mappings; From and To also
+	// of a remote mapping: who maps, and where the memory lies.
 	Bytes    int64
 	From, To Processor
 	Cause    trace.Cause
@@ -131,17 +137,43 @@ func Decode(entry []byte) (Event, error) {
 		e.EndNanos = max(e.EndNanos, e.BeginNanos)
 		return e, nil
 	}
-	return Event{}, ErrUnknownEntry
+	return decodeRare(entry)
+}
+
+// decodeRare reads the entries that only a recording asks for.
+func decodeRare(entry []byte) (Event, error) {
+	u64 := func(at int) uint64 { return binary.LittleEndian.Uint64(entry[at:]) }
+	var e Event
+	switch entry[0] {
+	case typeCPUFault:
+		e = Event{Kind: trace.KindCPUFault, Access: Access(entry[1]), Address: u64(8), BeginNanos: int64(u64(16))}
+	case typeThrashing:
+		e = Event{Kind: trace.KindThrash, Address: u64(16), Bytes: int64(u64(24)), BeginNanos: int64(u64(32))}
+	case typeMapRemote:
+		e = Event{Kind: trace.KindRemote, From: Processor(entry[1]), To: Processor(entry[2]), Address: u64(8), Bytes: int64(u64(16)), BeginNanos: int64(u64(24))}
+	default:
+		return Event{}, ErrUnknownEntry
+	}
+	if e.BeginNanos < 0 || e.Bytes < 0 || e.Address+uint64(e.Bytes) < e.Address {
+		return Event{}, ErrBadEntry
+	}
+	e.EndNanos = e.BeginNanos
+	return e, nil
 }
 
 // Trace is the event in the common model, with times since originNanos (a reading of Clock).
 func (e Event) Trace(originNanos int64) trace.Event {
-	t := trace.Event{Kind: e.Kind, Address: e.Address, Time: time.Duration(max(0, e.BeginNanos-originNanos))}
-	if e.Kind == trace.KindFault {
+	t := trace.Event{Kind: e.Kind, Address: e.Address, Process: e.Process, Time: time.Duration(max(0, e.BeginNanos-originNanos))}
+	switch e.Kind {
+	case trace.KindFault:
+		t.Mode, t.GPU, t.Batch, t.CopyEngine = e.Access.mode(), uint8(e.GPU), e.Batch, e.CopyEngine
+	case trace.KindCPUFault:
 		t.Mode = e.Access.mode()
-		return t
+	case trace.KindRemote:
+		t.Bytes, t.To, t.GPU = e.Bytes, e.From.side(), uint8(max(e.From, e.To))
+	default:
+		t.Bytes, t.To, t.Cause, t.GPU = e.Bytes, e.To.side(), e.Cause, uint8(max(e.From, e.To))
+		t.Duration = time.Duration(e.EndNanos - e.BeginNanos)
 	}
-	t.Bytes, t.To, t.Cause = e.Bytes, e.To.side(), e.Cause
-	t.Duration = time.Duration(e.EndNanos - e.BeginNanos)
 	return t
 }

@@ -69,6 +69,16 @@ func TestDecode(t *testing.T) {
 	}
 }
 
+// rareEntry writes 64-bit words at offsets; the type is in the first byte.
+func rareEntry(kind byte, words map[int]uint64) []byte {
+	b := make([]byte, EntryBytes)
+	for at, v := range words {
+		binary.LittleEndian.PutUint64(b[at:], v)
+	}
+	b[0] = kind
+	return b
+}
+
 func TestTrace(t *testing.T) {
 	decode := func(b []byte) Event {
 		e, err := Decode(b)
@@ -82,22 +92,28 @@ func TestTrace(t *testing.T) {
 		entry []byte
 		want  trace.Event
 	}{
-		{"read", faultEntry(1, 1, 1, 0x1000, 1500, 0), trace.Event{Kind: trace.KindFault, Address: 0x1000, Time: 500, Mode: trace.AccessRead}},
-		{"write", faultEntry(2, 1, 1, 0x1000, 1500, 0), trace.Event{Kind: trace.KindFault, Address: 0x1000, Time: 500, Mode: trace.AccessWrite}},
-		{"atomic", faultEntry(3, 1, 1, 0x1000, 1500, 0), trace.Event{Kind: trace.KindFault, Address: 0x1000, Time: 500, Mode: trace.AccessReadWrite}},
-		{"prefetch", faultEntry(4, 1, 1, 0x1000, 1500, 0), trace.Event{Kind: trace.KindFault, Address: 0x1000, Time: 500, Mode: trace.AccessRead}},
-		{"odd access", faultEntry(9, 1, 1, 0x1000, 1500, 0), trace.Event{Kind: trace.KindFault, Address: 0x1000, Time: 500}},
-		{"before the trace began", faultEntry(1, 1, 1, 0x1000, 900, 0), trace.Event{Kind: trace.KindFault, Address: 0x1000, Mode: trace.AccessRead}},
+		{"read", faultEntry(1, 1, 1, 0x1000, 1500, 0), trace.Event{Kind: trace.KindFault, Address: 0x1000, GPU: 1, Time: 500, Mode: trace.AccessRead}},
+		{"write", faultEntry(2, 1, 1, 0x1000, 1500, 0), trace.Event{Kind: trace.KindFault, Address: 0x1000, GPU: 1, Time: 500, Mode: trace.AccessWrite}},
+		{"atomic", faultEntry(3, 1, 1, 0x1000, 1500, 0), trace.Event{Kind: trace.KindFault, Address: 0x1000, GPU: 1, Time: 500, Mode: trace.AccessReadWrite}},
+		{"prefetch", faultEntry(4, 1, 1, 0x1000, 1500, 0), trace.Event{Kind: trace.KindFault, Address: 0x1000, GPU: 1, Time: 500, Mode: trace.AccessRead}},
+		{"odd access", faultEntry(9, 1, 1, 0x1000, 1500, 0), trace.Event{Kind: trace.KindFault, Address: 0x1000, GPU: 1, Time: 500}},
+		{"before the trace began", faultEntry(1, 1, 1, 0x1000, 900, 0), trace.Event{Kind: trace.KindFault, Address: 0x1000, GPU: 1, Mode: trace.AccessRead}},
+		{"batch and engine", faultEntry(1, 3, 2, 0x1000, 1500, 77), trace.Event{Kind: trace.KindFault, Address: 0x1000, Time: 500, Mode: trace.AccessRead, GPU: 3, Batch: 77, CopyEngine: true}},
+		{"by the CPU", rareEntry(typeCPUFault, map[int]uint64{0: 2<<8 | typeCPUFault, 8: 0x5000, 16: 1500}), trace.Event{Kind: trace.KindCPUFault, Address: 0x5000, Time: 500, Mode: trace.AccessWrite}},
+		{"thrashing", rareEntry(typeThrashing, map[int]uint64{8: 3, 16: 0x5000, 24: 4096, 32: 1500}), trace.Event{Kind: trace.KindThrash, Address: 0x5000, Bytes: 4096, Time: 500}},
+		{"mapped by the GPU where it lies", rareEntry(typeMapRemote, map[int]uint64{0: 1<<8 | typeMapRemote, 8: 0x5000, 16: 8192, 24: 1500}),
+			trace.Event{Kind: trace.KindRemote, Address: 0x5000, Bytes: 8192, Time: 500, To: trace.SideDevice, GPU: 1}},
 		{"out", migrationEntry(4, 1, 0, 0x2000, 4096, 2000, 2600),
-			trace.Event{Kind: trace.KindMigration, Address: 0x2000, Bytes: 4096, Time: 1000, Duration: 600, To: trace.SideHost, Cause: trace.CauseEviction}},
+			trace.Event{Kind: trace.KindMigration, GPU: 1, Address: 0x2000, Bytes: 4096, Time: 1000, Duration: 600, To: trace.SideHost, Cause: trace.CauseEviction}},
 		{"in", migrationEntry(3, 0, 2, 0x2000, 4096, 2000, 2600),
-			trace.Event{Kind: trace.KindMigration, Address: 0x2000, Bytes: 4096, Time: 1000, Duration: 600, To: trace.SideDevice, Cause: trace.CausePrefetch}},
+			trace.Event{Kind: trace.KindMigration, GPU: 2, Address: 0x2000, Bytes: 4096, Time: 1000, Duration: 600, To: trace.SideDevice, Cause: trace.CausePrefetch}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			got := decode(tt.entry).Trace(1000)
 			if got.Kind != tt.want.Kind || got.Address != tt.want.Address || got.Bytes != tt.want.Bytes || got.Time != tt.want.Time ||
-				got.Duration != tt.want.Duration || got.Mode != tt.want.Mode || got.To != tt.want.To || got.Cause != tt.want.Cause {
+				got.Duration != tt.want.Duration || got.Mode != tt.want.Mode || got.To != tt.want.To || got.Cause != tt.want.Cause ||
+				got.GPU != tt.want.GPU || got.Batch != tt.want.Batch || got.CopyEngine != tt.want.CopyEngine {
 				t.Errorf("got %+v\nwant %+v", got, tt.want)
 			}
 		})
@@ -108,6 +124,9 @@ func FuzzDecode(f *testing.F) {
 	f.Add(faultEntry(2, 1, 1, 0x7f0000201000, 5000, 17))
 	f.Add(migrationEntry(4, 1, 0, 0x200000, 65536, 100, 250))
 	f.Add(migrationEntry(1, 0, 1, ^uint64(0), ^uint64(0), ^uint64(0), 0))
+	f.Add(rareEntry(typeThrashing, map[int]uint64{16: 0x5000, 24: 1 << 63, 32: 1500}))
+	f.Add(rareEntry(typeMapRemote, map[int]uint64{8: ^uint64(0), 16: 8192, 24: 1500}))
+	f.Add(rareEntry(typeCPUFault, map[int]uint64{8: 0x5000}))
 	f.Add([]byte{})
 	f.Fuzz(func(t *testing.T, b []byte) {
 		e, err := Decode(b)
@@ -126,6 +145,10 @@ func FuzzDecode(f *testing.F) {
 		case trace.KindMigration:
 			if e.Bytes <= 0 || e.EndNanos < e.BeginNanos || tr.Duration < 0 || tr.Cause > trace.CauseAccessCounters || tr.To > trace.SideDevice {
 				t.Fatalf("%+v %+v", e, tr)
+			}
+		case trace.KindCPUFault, trace.KindThrash, trace.KindRemote:
+			if e.Bytes < 0 || e.Address+uint64(e.Bytes) < e.Address {
+				t.Fatalf("%+v", e)
 			}
 		default:
 			t.Fatalf("kind %d", e.Kind)

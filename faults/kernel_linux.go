@@ -2,8 +2,6 @@ package faults
 
 import (
 	"os"
-	"path/filepath"
-	"strconv"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -22,30 +20,7 @@ func (linux) openTools() (int, error) {
 
 // spaces looks at every descriptor: the one we want is a character device with
 // the number, or failing that the name, of /dev/nvidia-uvm.
-func (linux) spaces() ([]int, error) {
-	entries, err := os.ReadDir("/proc/self/fd")
-	if err != nil {
-		return nil, err
-	}
-	var node unix.Stat_t
-	known := unix.Stat("/dev/nvidia-uvm", &node) == nil && node.Mode&unix.S_IFMT == unix.S_IFCHR
-	var fds []int
-	for _, e := range entries {
-		fd, err := strconv.Atoi(e.Name())
-		if err != nil {
-			continue
-		}
-		var st unix.Stat_t
-		if unix.Fstat(fd, &st) != nil || st.Mode&unix.S_IFMT != unix.S_IFCHR {
-			continue
-		}
-		link, _ := os.Readlink("/proc/self/fd/" + e.Name())
-		if known && st.Rdev == node.Rdev || filepath.Base(link) == "nvidia-uvm" {
-			fds = append(fds, fd)
-		}
-	}
-	return fds, nil
-}
+func (linux) spaces() ([]int, error) { return uvmDescriptors("/proc/self/fd") }
 
 func (linux) ioctl(fd int, number uintptr, block []byte) error {
 	for {

@@ -68,10 +68,10 @@ func (r *ring) waiting() int {
 	return int((put - get) & r.mask)
 }
 
-// dropped is how many events of the kinds asked for found the ring full.
+// dropped is how many events found the ring full.
 func (r *ring) dropped() uint64 {
 	var sum uint64
-	for _, kind := range []int{typeMigration, typeGPUFault} {
+	for _, kind := range []int{typeCPUFault, typeMigration, typeGPUFault, typeThrashing, typeMapRemote} {
 		sum += atomic.LoadUint64((*uint64)(unsafe.Pointer(&r.control[ctrlDropped+8*kind])))
 	}
 	return sum

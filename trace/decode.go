@@ -60,7 +60,7 @@ func (d *decoder) next(e *Event) bool {
 	}
 	head := d.uint()
 	*e = Event{Kind: Kind(head & 15)}
-	if e.Kind == KindInvalid || e.Kind > KindMark || head > knownBits {
+	if e.Kind == KindInvalid || e.Kind > kindLast || head > knownBits {
 		d.fail("a record is of no known kind")
 		return false
 	}
@@ -108,7 +108,33 @@ func (d *decoder) next(e *Event) bool {
 			d.fail("a record has an unknown copy kind or cause")
 		}
 	}
+	if head&(hasOrigin|hasBatch|hasProcess) != 0 {
+		d.late(head, e)
+	}
+	e.Process = d.last.process
 	return d.problem == ""
+}
+
+// late decodes the fields that came with version 2.
+func (d *decoder) late(head uint64, e *Event) {
+	if head&hasOrigin != 0 {
+		v := d.uint()
+		if v > math.MaxUint8<<1|1 {
+			d.fail("a record has an impossible GPU number")
+		}
+		e.GPU, e.CopyEngine = uint8(v>>1), v&1 != 0
+	}
+	if head&hasBatch != 0 {
+		v := d.int()
+		if int64(int32(v)) != v {
+			d.fail("a record has an impossible batch")
+		}
+		d.last.batch += uint32(v)
+		e.Batch = d.last.batch
+	}
+	if head&hasProcess != 0 {
+		d.last.process = d.uint32()
+	}
 }
 
 func (d *decoder) name() string {

@@ -17,7 +17,7 @@ func (x *encoder) reset(buf []byte) { *x = encoder{buf: buf[:0]} }
 // encodable returns an error for an event that the format has no place for.
 func encodable(e *Event) error {
 	switch {
-	case e.Kind == KindInvalid || e.Kind > KindMark:
+	case e.Kind == KindInvalid || e.Kind > kindLast:
 		return fmt.Errorf("cannot record an event of kind %d", uint8(e.Kind))
 	case e.Mode > AccessReadWrite || e.Copy > CopyFill || e.To > SideDevice || e.Cause > CauseAccessCounters:
 		return fmt.Errorf("cannot record a %s event: mode %d, copy kind %d, side %d or cause %d is unknown", e.Kind, e.Mode, e.Copy, e.To, e.Cause)
@@ -35,7 +35,7 @@ func encodable(e *Event) error {
 }
 
 // add appends the record of an encodable event. Absent fields are zero, except
-// Time and Stream, which stay as they were in the record before.
+// Time, Stream and Process, which stay as they were in the record before.
 func (x *encoder) add(e *Event) {
 	head := uint64(e.Kind)
 	enums := uint64(e.Mode) | uint64(e.Copy)<<2 | uint64(e.To)<<5 | uint64(e.Cause)<<6
@@ -56,6 +56,13 @@ func (x *encoder) add(e *Event) {
 	set(hasName, e.Name != "")
 	set(hasAccesses, len(e.Accesses) != 0)
 	set(hasEnums, enums != 0)
+	origin := uint64(e.GPU) << 1
+	if e.CopyEngine {
+		origin |= 1
+	}
+	set(hasOrigin, origin != 0)
+	set(hasBatch, e.Batch != 0)
+	set(hasProcess, e.Process != x.last.process)
 
 	b := binary.AppendUvarint(x.buf, head)
 	if head&hasTime != 0 {
@@ -109,6 +116,17 @@ func (x *encoder) add(e *Event) {
 	}
 	if head&hasEnums != 0 {
 		b = binary.AppendUvarint(b, enums)
+	}
+	if head&hasOrigin != 0 {
+		b = binary.AppendUvarint(b, origin)
+	}
+	if head&hasBatch != 0 {
+		b = binary.AppendUvarint(b, zigzag(int64(int32(e.Batch-x.last.batch))))
+		x.last.batch = e.Batch
+	}
+	if head&hasProcess != 0 {
+		b = binary.AppendUvarint(b, uint64(e.Process))
+		x.last.process = e.Process
 	}
 	x.buf = b
 	x.events++

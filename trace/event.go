@@ -14,9 +14,16 @@ const (
 	KindFunction       // a kernel was seen for the first time: Function, Name
 	KindLaunch         // a kernel launch: Stream, Function, Grid, Block, Duration, Accesses
 	KindCopy           // a copy or fill: Stream, Copy, Bytes, Duration, Accesses
-	KindFault          // a GPU page fault: Address, Mode
-	KindMigration      // memory changed sides: Address, Bytes, To, Cause, Duration
+	KindFault          // a GPU page fault: Address, Mode, GPU, Batch, CopyEngine, Process
+	KindMigration      // memory changed sides: Address, Bytes, To, Cause, Duration, GPU, Process
 	KindMark           // a named moment, such as an iteration boundary: Name
+	KindProgress       // a stream was seen to have finished: Stream, Alloc (the last launch or copy that is done, counted from 1 over the whole trace)
+	KindCPUFault       // a CPU page fault on managed memory: Address, Mode, Process
+	KindThrash         // the driver found memory thrashing between processors: Address, Bytes, Process
+	KindRemote         // memory was mapped where it lies instead of moved: Address, Bytes, To (the side that maps), Process
+	KindLost           // events that are missing here: Bytes (how many), Name (of what)
+
+	kindLast = KindLost
 )
 
 // AccessMode says how an operation touches an allocation.
@@ -76,20 +83,25 @@ const (
 // Event is one thing that happened, in program order. Which fields are set
 // depends on Kind; the others are zero.
 type Event struct {
-	Kind     Kind
-	Mode     AccessMode
-	Copy     CopyKind
-	To       Side
-	Cause    Cause
-	Time     time.Duration // since the trace began; 0 when the source has no clock
-	Duration time.Duration // on the GPU; negative when it was not measured
-	Stream   uint64        // the stream's handle or number; 0 is the default stream
-	Alloc    uint64
-	Bytes    int64
-	Address  uint64
-	Function uint32
-	Grid     [3]uint32
-	Block    [3]uint32
-	Name     string // function or mark name
-	Accesses []Access
+	Kind  Kind
+	Mode  AccessMode
+	Copy  CopyKind
+	To    Side
+	Cause Cause
+	GPU   uint8 // the driver's number of the GPU that faulted or took part, from 1; 0 when unknown
+	// CopyEngine: the fault was raised by a copy engine, not by a kernel.
+	CopyEngine bool
+	Time       time.Duration // since the trace began; 0 when the source has no clock
+	Duration   time.Duration // on the GPU; negative when it was not measured
+	Stream     uint64        // the stream's handle or number; 0 is the default stream
+	Alloc      uint64
+	Bytes      int64
+	Address    uint64
+	Function   uint32
+	Grid       [3]uint32
+	Block      [3]uint32
+	Batch      uint32 // faults that the driver serviced together share it
+	Process    uint32 // 0 is the recorded process; others appear in system-wide recordings
+	Name       string // of a function, a mark, an allocation's site, or what was lost
+	Accesses   []Access
 }

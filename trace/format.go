@@ -9,7 +9,7 @@ import (
 // numbers here never change within a version.
 const (
 	fileMagic     = "\x89PSTRC\r\n" // not text, and damaged by newline translation
-	formatVersion = 1
+	formatVersion = 2
 	fileHeadBytes = len(fileMagic) + 4 // magic, version, reserved
 
 	chunkMagic     = 0x4b434850 // "PHCK", little endian
@@ -91,8 +91,11 @@ const (
 	hasName
 	hasAccesses
 	hasEnums
+	hasOrigin // from version 2 on, as are those below
+	hasBatch
+	hasProcess
 
-	knownBits = hasEnums<<1 - 1
+	knownBits = hasProcess<<1 - 1
 )
 
 // Bits of an access's head.
@@ -109,6 +112,8 @@ type deltas struct {
 	alloc    uint64
 	address  uint64
 	accessed uint64
+	batch    uint32
+	process  uint32
 }
 
 // zigzag folds the sign of a difference into its lowest bit. Differences of

@@ -265,7 +265,7 @@ func TestValidate(t *testing.T) {
 		{"copy of the dead", []trace.Event{{Kind: trace.KindCopy, Accesses: []trace.Access{{Alloc: 4}}}}, 0, "copy on allocation 4"},
 		{"nameless mark", []trace.Event{{Kind: trace.KindMark}}, 0, "without a name"},
 		{"zero event", []trace.Event{{}}, 0, "unknown kind 0"},
-		{"future event", []trace.Event{{Kind: 12}}, 0, "unknown kind 12"},
+		{"future event", []trace.Event{{Kind: 14}}, 0, "unknown kind 14"},
 	} {
 		err := (&trace.Trace{Name: "t", Events: c.events}).Validate()
 		if c.want == "" {

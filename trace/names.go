@@ -2,7 +2,8 @@ package trace
 
 import "fmt"
 
-var kindNames = [...]string{"invalid", "alloc", "free", "function", "launch", "copy", "fault", "migration", "mark"}
+var kindNames = [...]string{"invalid", "alloc", "free", "function", "launch", "copy", "fault", "migration", "mark",
+	"progress", "CPU fault", "thrashing", "remote mapping", "lost"}
 
 func (k Kind) String() string {
 	if int(k) < len(kindNames) {

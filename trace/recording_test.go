@@ -79,7 +79,7 @@ func randomEvents(n int, seed uint64) []trace.Event {
 	events := make([]trace.Event, n)
 	for i := range events {
 		e := trace.Event{
-			Kind: trace.Kind(1 + rng.IntN(8)), Mode: trace.AccessMode(rng.IntN(4)), Copy: trace.CopyKind(rng.IntN(5)),
+			Kind: trace.Kind(1 + rng.IntN(13)), Mode: trace.AccessMode(rng.IntN(4)), Copy: trace.CopyKind(rng.IntN(5)),
 			To: trace.Side(rng.IntN(2)), Cause: trace.Cause(rng.IntN(6)),
 			Time: time.Duration(number()), Duration: time.Duration(number()), Stream: number(), Alloc: number(),
 			Bytes: int64(number()), Address: number(), Function: uint32(number()),
@@ -92,6 +92,9 @@ func randomEvents(n int, seed uint64) []trace.Event {
 		}
 		for range rng.IntN(40) {
 			e.Accesses = append(e.Accesses, trace.Access{Alloc: number(), Offset: number(), Mode: trace.AccessMode(rng.IntN(4))})
+		}
+		if rng.IntN(2) == 0 {
+			e.GPU, e.CopyEngine, e.Batch, e.Process = uint8(rng.IntN(256)), rng.IntN(2) == 0, rng.Uint32(), uint32(number())
 		}
 		events[i] = e
 	}
@@ -148,7 +151,7 @@ func TestUnrecordable(t *testing.T) {
 	}
 	defer w.Close()
 	for _, e := range []trace.Event{
-		{}, {Kind: 9}, {Kind: trace.KindMark, Mode: 4}, {Kind: trace.KindMark, Copy: 5}, {Kind: trace.KindMark, To: 2}, {Kind: trace.KindMark, Cause: 6},
+		{}, {Kind: 14}, {Kind: trace.KindMark, Mode: 4}, {Kind: trace.KindMark, Copy: 5}, {Kind: trace.KindMark, To: 2}, {Kind: trace.KindMark, Cause: 6},
 		{Kind: trace.KindMark, Name: strings.Repeat("n", 64<<10+1)},
 		{Kind: trace.KindLaunch, Accesses: make([]trace.Access, 1<<18+1)},
 		{Kind: trace.KindLaunch, Accesses: []trace.Access{{Mode: 4}}},
@@ -248,10 +251,10 @@ func TestTrailingAndNewer(t *testing.T) {
 		t.Errorf("trailing data: %v after %d events", err, len(got))
 	}
 	newer := bytes.Clone(data)
-	newer[8] = 2
+	newer[8] = 3
 	_, err = trace.Parse("newer.pstrace", newer)
 	var v *trace.VersionError
-	if !errors.As(err, &v) || v.Version != 2 || !strings.Contains(err.Error(), "newer.pstrace") {
+	if !errors.As(err, &v) || v.Version != 3 || !strings.Contains(err.Error(), "newer.pstrace") {
 		t.Errorf("newer version: %v", err)
 	}
 	if _, err := trace.NewReader(strings.NewReader("A\t0\t8\nA\t1\t8\n")); !errors.Is(err, trace.ErrNotTrace) {
@@ -296,11 +299,13 @@ func TestHostileChunks(t *testing.T) {
 		{"not zstd", withChunk(2, 1, 100, 1, []byte("not zstd at all")), "decompressed"},
 		{"wrong sizes", withChunk(2, 0, 2, 1, []byte{1}), "encoding"},
 		{"record kind", withChunk(2, 0, 1, 1, []byte{0}), "no known kind"},
-		{"record bits", withChunk(2, 0, 3, 1, []byte{0x81, 0x80, 0x04}), "no known kind"},
+		{"record bits", withChunk(2, 0, 3, 1, []byte{0x81, 0x80, 0x20}), "no known kind"},
 		{"cut number", withChunk(2, 0, 3, 1, []byte{0x81, 0x01, 0x80}), "cut short"},
 		{"long name", withChunk(2, 0, 6, 1, []byte{0x88, 0x40, 0xff, 0xff, 3, 'n'}), "too long"},
 		{"many accesses", withChunk(2, 0, 6, 1, []byte{0x84, 0x80, 1, 0xff, 0xff, 3}), "impossible number of accesses"},
 		{"access kind", withChunk(2, 0, 6, 1, []byte{0x84, 0x80, 1, 1, 8, 0}), "access in a record"},
+		{"origin", withChunk(2, 0, 5, 1, []byte{0x86, 0x80, 4, 0xff, 4}), "impossible GPU"},
+		{"batch", withChunk(2, 0, 8, 1, []byte{0x86, 0x80, 8, 0xff, 0xff, 0xff, 0xff, 0x7f}), "impossible batch"},
 		{"enums", withChunk(2, 0, 5, 1, []byte{0x85, 0x80, 2, 0xff, 3}), "unknown copy kind or cause"},
 		{"end count", withChunk(3, 0, 1, 0, []byte{9}), "says it has 9"},
 		{"end payload", withChunk(3, 0, 0, 0, nil), "ends after 0 events"},

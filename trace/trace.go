@@ -24,6 +24,16 @@ type Header struct {
 	// It rounds requests up, so the peak is not exactly Trace.PeakLiveBytes.
 	ReportedPeakBytes     int64 `json:"reported_peak_bytes,omitempty"`
 	ReportedReservedBytes int64 `json:"reported_reserved_bytes,omitempty"`
+
+	// What the recording ran under; empty and 0 when unknown or none.
+	Driver      string `json:"driver,omitempty"`
+	Policy      string `json:"policy,omitempty"`
+	BudgetBytes int64  `json:"budget_bytes,omitempty"`
+	Process     int    `json:"process,omitempty"`
+	// ClockNanos is CLOCK_MONOTONIC_RAW at the trace's time 0, whose wall clock is Started.
+	ClockNanos int64 `json:"clock_nanos,omitempty"`
+	// Lacks says what the recorder could not see; empty when nothing is missing.
+	Lacks string `json:"lacks,omitempty"`
 }
 
 // Extension is what recorded files are called.

@@ -61,7 +61,7 @@ func (v *validator) check(e *Event) string {
 		return v.checkAccesses(e)
 	case KindCopy:
 		return v.checkAccesses(e)
-	case KindFault, KindMigration:
+	case KindFault, KindMigration, KindProgress, KindCPUFault, KindThrash, KindRemote, KindLost:
 	case KindMark:
 		if e.Name == "" {
 			return "mark without a name"

@@ -12,7 +12,7 @@ import (
 
 // faultFeed counts what the driver reports of faults and migrations.
 type faultFeed struct {
-	source *faults.Source // nil where the driver's event queue cannot be had
+	source *faults.Queue // nil where the driver's event queue cannot be had
 	events []faults.Event
 
 	faults, batches    int64

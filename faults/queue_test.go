@@ -113,7 +113,7 @@ func (k *fakeKernel) ioctl(fd int, number uintptr, b []byte) error {
 	return nil
 }
 
-func TestSource(t *testing.T) {
+func TestQueue(t *testing.T) {
 	for _, branch := range []int{535, 550, 560, 580} {
 		k := newFake(branch)
 		s, err := open(Options{Entries: 64}, k)
