@@ -35,6 +35,9 @@ type (
 	Stream uintptr
 	Event  uintptr
 	Handle uint64 // physical memory made by MemCreate
+	// Module is loaded device code, Function a kernel in it.
+	Module   uintptr
+	Function uintptr
 )
 
 // Advice is a hint about a managed range.
@@ -75,6 +78,7 @@ type Capabilities struct {
 	StreamMemOps            bool // cuStreamWaitValue32 / cuStreamWriteValue32
 	FunctionParamInfo       bool // cuFuncGetParamInfo (12.4)
 	HostNUMA                bool // physical host memory through cuMemCreate
+	Kernels                 bool // device code of our own: LoadModule and Launch
 }
 
 // Driver is the part of the CUDA driver that Penstock uses, on one device. The
@@ -96,6 +100,10 @@ type Driver interface {
 	// HostAlloc returns pinned host memory that the device can access at the same address.
 	HostAlloc(bytes int64) (Ptr, error)
 	HostFree(p Ptr) error
+	// HostRegister pins host memory that the caller mapped; the device can
+	// access it at the same address until HostUnregister. Both ends are at page boundaries.
+	HostRegister(p Ptr, bytes int64) error
+	HostUnregister(p Ptr) error
 
 	// MemAllocManaged returns unified memory attached globally. Nothing is resident until touched or prefetched.
 	MemAllocManaged(bytes int64) (Ptr, error)
@@ -120,8 +128,23 @@ type Driver interface {
 
 	// CopyAsync copies bytes from src to dst (any of device, managed, pinned), in order on the stream.
 	CopyAsync(dst, src Ptr, bytes int64, s Stream) error
+	// StreamWriteValue32 writes v to p (device or pinned memory, a multiple of 4)
+	// after everything queued on the stream before it, which is then visible to
+	// whoever sees v.
+	StreamWriteValue32(s Stream, p Ptr, v uint32) error
+
+	// LoadModule loads device code: PTX text, which the driver compiles. Loading
+	// may wait for the device.
+	LoadModule(image []byte) (Module, error)
+	UnloadModule(m Module) error
+	// ModuleFunction finds a kernel of a module by its name.
+	ModuleFunction(m Module, name string) (Function, error)
+	// Launch queues a kernel, all of whose parameters are 8 bytes wide, in order
+	// on the stream. It is not seen by the launch hook.
+	Launch(f Function, grid, block [3]uint32, s Stream, args ...uint64) error
 
 	// Virtual memory management: physical handles, reserved ranges, mappings.
+	// On the host (HostNUMA) kernels and copies reach mapped memory over the bus.
 	MemCreate(bytes int64, l Location) (Handle, error)
 	MemRelease(h Handle) error
 	AddressReserve(bytes, align int64, hint Ptr) (Ptr, error)

@@ -11,6 +11,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
+#include <string.h>
 
 typedef int psk_result; /* CUresult */
 #define PSK_NOT_SUPPORTED 801
@@ -90,10 +91,15 @@ _Static_assert(sizeof(psk_access_desc) == 12, "CUmemAccessDesc");
     X(cuMemUnmap, 0, (p, n), uint64_t p, size_t n) \
     X(cuMemSetAccess, 0, (p, n, desc, count), uint64_t p, size_t n, const psk_access_desc *desc, size_t count) \
     X(cuMemGetAllocationGranularity, 0, (n, prop, option), size_t *n, const psk_alloc_prop *prop, int option) \
+    X(cuStreamWriteValue32_v2, 0, (s, p, v, flags), uintptr_t s, uint64_t p, uint32_t v, unsigned flags) \
+    X(cuModuleLoadDataEx, 0, (m, image, n, options, values), uintptr_t *m, const void *image, unsigned n, int *options, void **values) \
+    X(cuModuleUnload, 0, (m), uintptr_t m) \
+    X(cuModuleGetFunction, 0, (f, m, name), uintptr_t *f, uintptr_t m, const char *name) \
+    X(cuLaunchKernel, 0, (f, gx, gy, gz, bx, by, bz, shared, s, params, extra), \
+      uintptr_t f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared, uintptr_t s, void **params, void **extra) \
+    X(cuThreadExchangeStreamCaptureMode, 0, (mode), int *mode) \
     /* Never called from here: only their presence counts. */ \
     X(cuStreamWaitValue32_v2, 0, (s, p, v, flags), uintptr_t s, uint64_t p, uint32_t v, unsigned flags) \
-    X(cuStreamWriteValue32_v2, 0, (s, p, v, flags), uintptr_t s, uint64_t p, uint32_t v, unsigned flags) \
-    X(cuThreadExchangeStreamCaptureMode, 0, (mode), int *mode) \
     X(cuFuncGetParamInfo, 0, (f, i, offset, size), uintptr_t f, size_t i, size_t *offset, size_t *size)
 
 #define PSK_FIELD(name, required, args, ...) psk_result (*name)(__VA_ARGS__);
@@ -106,9 +112,28 @@ typedef struct { PSK_FUNCTIONS(PSK_FIELD) } psk_driver;
 PSK_FUNCTIONS(PSK_CALL)
 #undef PSK_CALL
 
+/* The driver compiles PTX; the text of its complaint goes to log, NUL-terminated. */
+static inline psk_result psk_load_module(const psk_driver *d, uintptr_t *m, const void *image, char *log, size_t log_bytes)
+{
+    int options[] = {5 /* CU_JIT_ERROR_LOG_BUFFER */, 6 /* CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES */};
+    void *values[] = {log, (void *)(uintptr_t)(log_bytes - 1)};
+    memset(log, 0, log_bytes);
+    return psk_cuModuleLoadDataEx(d, m, image, 2, options, values);
+}
+
+/* A launch whose parameters are n 8-byte values. */
+enum { PSK_MAX_ARGUMENTS = 16 };
+static inline psk_result psk_launch(const psk_driver *d, uintptr_t f, const unsigned grid[3], const unsigned block[3], uintptr_t s, uint64_t *args, int n)
+{
+    void *params[PSK_MAX_ARGUMENTS + 1] = {NULL};
+    for (int i = 0; i < n && i < PSK_MAX_ARGUMENTS; i++)
+        params[i] = &args[i];
+    return psk_cuLaunchKernel(d, f, grid[0], grid[1], grid[2], block[0], block[1], block[2], 0, s, params, NULL);
+}
+
 /* While any thread of the process captures a stream, the driver refuses calls
  * such as allocations, and spoils the capture: unless the calling thread has
- * said that it knows what it does. These allocations are no part of a graph. */
+ * said that it knows what it does. None of these calls is part of a graph. */
 #define PSK_RELAXED(name, params, args) \
     static inline psk_result psk_relaxed_##name params \
     { \
@@ -124,6 +149,15 @@ PSK_RELAXED(cuMemAllocManaged, (const psk_driver *d, uint64_t *p, size_t n, unsi
 PSK_RELAXED(cuMemFree_v2, (const psk_driver *d, uint64_t p), (d, p))
 PSK_RELAXED(cuMemHostAlloc, (const psk_driver *d, uint64_t *p, size_t n, unsigned flags), (d, p, n, flags))
 PSK_RELAXED(cuEventQuery, (const psk_driver *d, uintptr_t e), (d, e))
+PSK_RELAXED(cuMemHostRegister_v2, (const psk_driver *d, uint64_t p, size_t n, unsigned flags), (d, p, n, flags))
+PSK_RELAXED(cuMemHostUnregister, (const psk_driver *d, uint64_t p), (d, p))
+PSK_RELAXED(cuMemCreate, (const psk_driver *d, uint64_t *h, size_t n, const psk_alloc_prop *prop), (d, h, n, prop, 0))
+PSK_RELAXED(cuMemRelease, (const psk_driver *d, uint64_t h), (d, h))
+PSK_RELAXED(cuMemMap, (const psk_driver *d, uint64_t p, size_t n, uint64_t h), (d, p, n, 0, h, 0))
+PSK_RELAXED(cuMemUnmap, (const psk_driver *d, uint64_t p, size_t n), (d, p, n))
+PSK_RELAXED(cuMemSetAccess, (const psk_driver *d, uint64_t p, size_t n, const psk_access_desc *desc), (d, p, n, desc, 1))
+PSK_RELAXED(load_module, (const psk_driver *d, uintptr_t *m, const void *image, char *log, size_t log_bytes), (d, m, image, log, log_bytes))
+PSK_RELAXED(cuModuleUnload, (const psk_driver *d, uintptr_t m), (d, m))
 #undef PSK_RELAXED
 
 typedef struct {

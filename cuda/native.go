@@ -141,12 +141,12 @@ func (n *Native) HostRegister(p Ptr, bytes int64) error {
 	if bytes <= 0 {
 		return invalid("cuMemHostRegister", "cannot register %d bytes", bytes)
 	}
-	return check(C.psk_cuMemHostRegister_v2(n.fn, C.uint64_t(p), C.size_t(bytes), 1|2 /* portable, mapped */), "cuMemHostRegister")
+	return check(C.psk_relaxed_cuMemHostRegister_v2(n.fn, C.uint64_t(p), C.size_t(bytes), 1|2 /* portable, mapped */), "cuMemHostRegister")
 }
 
 // HostUnregister undoes HostRegister.
 func (n *Native) HostUnregister(p Ptr) error {
-	return check(C.psk_cuMemHostUnregister(n.fn, C.uint64_t(p)), "cuMemHostUnregister")
+	return check(C.psk_relaxed_cuMemHostUnregister(n.fn, C.uint64_t(p)), "cuMemHostUnregister")
 }
 
 // CopyAsync copies between any two addresses the device can reach.
@@ -182,6 +182,13 @@ func (n *Native) StreamQuery(s Stream) (bool, error) {
 // StreamWaitEvent makes later work of the stream wait for an event.
 func (n *Native) StreamWaitEvent(s Stream, e Event) error {
 	return check(C.psk_cuStreamWaitEvent(n.fn, C.uintptr_t(s), C.uintptr_t(e), 0), "cuStreamWaitEvent")
+}
+
+// StreamWriteValue32 makes the device write v to p when it gets there in the
+// stream, after all memory operations queued before. p is device memory or
+// pinned host memory, at a multiple of 4.
+func (n *Native) StreamWriteValue32(s Stream, p Ptr, v uint32) error {
+	return check(C.psk_cuStreamWriteValue32_v2(n.fn, C.uintptr_t(s), C.uint64_t(p), C.uint32_t(v), 0), "cuStreamWriteValue32")
 }
 
 // EventCreate makes an event without timing, the cheapest kind.

@@ -145,7 +145,7 @@ func TestCapabilities(t *testing.T) {
 		t.Skip("an NVIDIA kernel module older than 580 is loaded")
 	}
 	all := Capabilities{ManagedMemory: true, ConcurrentManagedAccess: true, VirtualMemory: true, PrefetchBatch: true,
-		DiscardBatch: true, StreamMemOps: true, FunctionParamInfo: true, HostNUMA: true}
+		DiscardBatch: true, StreamMemOps: true, FunctionParamInfo: true, HostNUMA: true, Kernels: true}
 	tests := []struct {
 		name    string
 		defines []string
@@ -162,6 +162,7 @@ func TestCapabilities(t *testing.T) {
 		}},
 		{"no virtual memory", []string{"NO_VMM"}, func(c *Capabilities) { c.VirtualMemory, c.HostNUMA = false, false }},
 		{"half of the memory operations", []string{"NO_WRITE_VALUE"}, func(c *Capabilities) { c.StreamMemOps = false }},
+		{"no kernels of our own", []string{"cuLaunchKernel=hidden"}, func(c *Capabilities) { c.Kernels = false }},
 		{"no parameter info", []string{"cuFuncGetParamInfo=hidden"}, func(c *Capabilities) { c.FunctionParamInfo = false }},
 		{"old prefetch only", []string{"NO_V2"}, func(*Capabilities) {}},
 	}
@@ -201,7 +202,7 @@ func TestOpenTakesAndGivesBackTheContext(t *testing.T) {
 }
 
 func TestMissingFunctionsAnswer(t *testing.T) {
-	n, calls := open(t, Options{}, "NO_MANAGED", "NO_BATCH", "NO_VMM")
+	n, calls := open(t, Options{}, "NO_MANAGED", "NO_BATCH", "NO_VMM", "cuMemHostRegister_v2=hidden")
 	if _, err := n.MemAllocManaged(1); !errors.Is(err, ErrNotSupported) {
 		t.Errorf("MemAllocManaged: %v", err)
 	}
@@ -342,6 +343,40 @@ func TestStreamsEventsCopies(t *testing.T) {
 		if _, err := n.MemAlloc(bytes); !errors.Is(err, ErrInvalidValue) {
 			t.Errorf("MemAlloc(%d): %v", bytes, err)
 		}
+	}
+}
+
+func TestHostMemoryAndWords(t *testing.T) {
+	n, calls := open(t, Options{})
+	check1(t, n.HostRegister(0x10000, 8192))
+	check1(t, n.HostUnregister(0x10000))
+	check1(t, n.StreamWriteValue32(9, 0x10040, 0xfffffff0))
+	expect(t, calls, "register 0x10000 8192 3", "unregister 0x10000", "write 9 0x10040 4294967280 0")
+	if err := n.HostRegister(0x10000, 0); !errors.Is(err, ErrInvalidValue) {
+		t.Errorf("nothing: %v", err)
+	}
+}
+
+func TestKernels(t *testing.T) {
+	n, calls := open(t, Options{})
+	m := must[Module](t)(n.LoadModule([]byte(".version 7.0")))
+	f := must[Function](t)(n.ModuleFunction(m, "scan"))
+	check1(t, n.Launch(f, [3]uint32{7, 1, 1}, [3]uint32{256, 1, 1}, 9, 0x7f0000000000, 5))
+	check1(t, n.UnloadModule(m))
+	expect(t, calls, "module .version 7.0", "launch 0x31 7,1,1 256,1,1 0 on 9: 0x7f0000000000 0x5", "unload 0x30")
+
+	if _, err := n.ModuleFunction(m, "other"); err == nil || !strings.Contains(err.Error(), `"other"`) {
+		t.Errorf("unknown kernel: %v", err)
+	}
+	if err := n.Launch(f, [3]uint32{1, 1, 1}, [3]uint32{1, 1, 1}, 9, make([]uint64, 17)...); !errors.Is(err, ErrInvalidValue) {
+		t.Errorf("17 arguments: %v", err)
+	}
+	if _, err := n.LoadModule(nil); !errors.Is(err, ErrInvalidValue) {
+		t.Errorf("no image: %v", err)
+	}
+	_, err := n.LoadModule([]byte("bad"))
+	if err == nil || !strings.Contains(err.Error(), "CUDA_ERROR_INVALID_PTX (218): line 1; nonsense") {
+		t.Errorf("what the compiler says: %v", err)
 	}
 }
 

@@ -14,7 +14,9 @@ func (n *Native) physical(l Location) C.psk_alloc_prop {
 	return p
 }
 
-// MemCreate makes physical memory; bytes is a multiple of Granularity.
+// MemCreate makes physical memory; bytes is a multiple of Granularity. Memory
+// on the host is of the NUMA node closest to the device; once mapped, SetAccess
+// lets kernels and copy engines reach it over the bus.
 func (n *Native) MemCreate(bytes int64, l Location) (Handle, error) {
 	const call = "cuMemCreate"
 	if bytes <= 0 {
@@ -22,13 +24,13 @@ func (n *Native) MemCreate(bytes int64, l Location) (Handle, error) {
 	}
 	prop := n.physical(l)
 	var h C.uint64_t
-	err := check(C.psk_cuMemCreate(n.fn, &h, C.size_t(bytes), &prop, 0), call)
+	err := check(C.psk_relaxed_cuMemCreate(n.fn, &h, C.size_t(bytes), &prop), call)
 	return Handle(h), err
 }
 
 // MemRelease releases physical memory; it goes when its last mapping does.
 func (n *Native) MemRelease(h Handle) error {
-	return check(C.psk_cuMemRelease(n.fn, C.uint64_t(h)), "cuMemRelease")
+	return check(C.psk_relaxed_cuMemRelease(n.fn, C.uint64_t(h)), "cuMemRelease")
 }
 
 // AddressReserve reserves addresses; align 0 is the driver's choice, hint 0 is anywhere.
@@ -49,16 +51,16 @@ func (n *Native) AddressFree(p Ptr, bytes int64) error {
 
 // Map puts physical memory behind reserved addresses, without access yet.
 func (n *Native) Map(p Ptr, bytes int64, h Handle) error {
-	return check(C.psk_cuMemMap(n.fn, C.uint64_t(p), C.size_t(bytes), 0, C.uint64_t(h), 0), "cuMemMap")
+	return check(C.psk_relaxed_cuMemMap(n.fn, C.uint64_t(p), C.size_t(bytes), C.uint64_t(h)), "cuMemMap")
 }
 
 // Unmap takes the memory away from the addresses.
 func (n *Native) Unmap(p Ptr, bytes int64) error {
-	return check(C.psk_cuMemUnmap(n.fn, C.uint64_t(p), C.size_t(bytes)), "cuMemUnmap")
+	return check(C.psk_relaxed_cuMemUnmap(n.fn, C.uint64_t(p), C.size_t(bytes)), "cuMemUnmap")
 }
 
 // SetAccess lets the device read and write mapped addresses.
 func (n *Native) SetAccess(p Ptr, bytes int64) error {
 	desc := C.psk_access_desc{location: C.psk_location{_type: C.PSK_LOCATION_DEVICE, id: n.device}, flags: 3 /* read, write */}
-	return check(C.psk_cuMemSetAccess(n.fn, C.uint64_t(p), C.size_t(bytes), &desc, 1), "cuMemSetAccess")
+	return check(C.psk_relaxed_cuMemSetAccess(n.fn, C.uint64_t(p), C.size_t(bytes), &desc), "cuMemSetAccess")
 }

@@ -249,8 +249,14 @@ func (n *Native) probe() {
 		}
 		c.VirtualMemory = n.granule > 0
 	}
-	c.HostNUMA = c.VirtualMemory && n.attribute(attrHostNUMAVirtual) != 0
 	if node := n.attribute(attrHostNUMA); node > 0 { // -1: no NUMA; then the only node is 0
 		n.numa = C.int(node)
 	}
+	if c.VirtualMemory && n.attribute(attrHostNUMAVirtual) != 0 {
+		prop := n.physical(Host)
+		var g C.size_t
+		c.HostNUMA = C.psk_cuMemGetAllocationGranularity(f, &g, &prop, 0) == 0
+		n.granule = max(n.granule, int64(g))
+	}
+	c.Kernels = f.cuModuleLoadDataEx != nil && f.cuModuleGetFunction != nil && f.cuLaunchKernel != nil
 }

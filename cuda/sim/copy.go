@@ -46,7 +46,7 @@ func (g *GPU) accessible(r cuda.Range) bool {
 		_, ok := g.mapped(r)
 		return ok
 	}
-	return false
+	return inside(g.registered, r)
 }
 
 // onDevice is how much of an accessible range is in device memory.

@@ -74,5 +74,6 @@
 //     Err. Stream 0 is a stream like any other. Pinning on several threads at once
 //     is as fast as on each alone. Thrashing detection, access counters and a
 //     second device are not modelled. Addresses are never reused.
-//   - Memory has no contents, only places.
+//   - Memory has no contents, only places: device code does not run, and a word
+//     that StreamWriteValue32 writes only rises.
 package sim

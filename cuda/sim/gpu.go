@@ -39,6 +39,8 @@ type GPU struct {
 	managed      []*segment // by base
 	plain        []*plainAlloc
 	pinned       []*plainAlloc
+	registered   []*plainAlloc         // the caller's own memory, pinned
+	words        map[cuda.Ptr]*counter // written by StreamWriteValue32
 	reserved     []*reservation
 	handles      map[cuda.Handle]*handle
 	nextAddress  [addressKinds]cuda.Ptr
@@ -78,6 +80,7 @@ func New(p Profile, o Options) *GPU {
 		limitBytes:    o.ManagedLimitBytes,
 		directMoves:   o.DirectMoves,
 		handles:       map[cuda.Handle]*handle{},
+		words:         map[cuda.Ptr]*counter{},
 		streams:       map[cuda.Stream]*stream{},
 		events:        map[cuda.Event]*eventState{},
 	}

@@ -103,7 +103,9 @@ func (g *GPU) startKernel(st *stream, k Kernel, done func()) {
 			host, ok = g.mapped(a.Range)
 			read, write = addIf(read, reads, host), addIf(write, writes, host)
 		default:
-			ok = false
+			if ok = inside(g.registered, a.Range); ok {
+				read, write = addIf(read, reads, a.Range.Bytes), addIf(write, writes, a.Range.Bytes)
+			}
 		}
 		if !ok && g.fault == nil {
 			g.fault = cuda.NewError(700, "cuLaunchKernel").WithDetail(

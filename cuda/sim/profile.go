@@ -99,7 +99,9 @@ type Profile struct {
 	// Plain and pinned allocation.
 	MemAllocCall, MemFreeCall, HostAllocCall time.Duration
 	HostAllocBytesPerSecond                  float64
-	ManagedAllocCall                         time.Duration
+	// HostRegisterBytesPerSecond is pinning the caller's own memory, of huge pages that exist.
+	HostRegisterBytesPerSecond float64
+	ManagedAllocCall           time.Duration
 
 	// Device and HostNUMA are the costs of virtual memory management calls on the two kinds of handle.
 	Device, HostNUMA VMM

@@ -62,11 +62,12 @@ func h200() Profile {
 		EvictBytesPerSecond:      55e9, // not public: the bare copy, see the field
 		PrefetchThresholdPercent: 51,   // uvm_perf_prefetch_threshold
 
-		MemAllocCall:            10 * us, // chosen, as creating a VMM handle
-		MemFreeCall:             10 * us, // chosen, as releasing one
-		HostAllocCall:           10 * us, // chosen
-		HostAllocBytesPerSecond: 1.6e9,   // measured, one thread
-		ManagedAllocCall:        10 * us, // chosen
+		MemAllocCall:               10 * us, // chosen, as creating a VMM handle
+		MemFreeCall:                10 * us, // chosen, as releasing one
+		HostAllocCall:              10 * us, // chosen
+		HostAllocBytesPerSecond:    1.6e9,   // measured, one thread
+		HostRegisterBytesPerSecond: 38e9,    // measured
+		ManagedAllocCall:           10 * us, // chosen
 
 		Device: VMM{ // measured at 2, 32 and 256 MiB
 			Create:    Costs{{2 * mib, 11 * us}, {32 * mib, 11 * us}, {256 * mib, 18 * us}},

@@ -138,6 +138,48 @@ func (g *GPU) WaitGate(s cuda.Stream, gt *Gate, seq uint64) {
 	g.submit(st, g.now, func(done func()) { g.wait(st, &gt.c, seq, done) })
 }
 
+// word is the number at an address that StreamWriteValue32 writes to, 0 at first.
+func (g *GPU) word(p cuda.Ptr) *counter {
+	c := g.words[p]
+	if c == nil {
+		c = &counter{}
+		g.words[p] = c
+	}
+	return c
+}
+
+// ahead is the value of a counter of 64 bits that v, the low 32 bits of it,
+// stands for: the one closest to where the counter is. ok is false for one that
+// lies before its start.
+func (c *counter) ahead(v uint32) (value uint64, ok bool) {
+	d := int64(int32(v - uint32(c.value)))
+	return c.value + uint64(d), d >= 0 || uint64(-d) <= c.value
+}
+
+// Word is what StreamWriteValue32 last wrote at p.
+func (g *GPU) Word(p cuda.Ptr) uint32 {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return uint32(g.word(p).value)
+}
+
+// WaitValue32 makes the stream wait until the word at p has reached v: cyclically
+// greater or equal, as cuStreamWaitValue32 compares. The word must have been
+// within 2^31 of v since this call; it never goes down.
+func (g *GPU) WaitValue32(s cuda.Stream, p cuda.Ptr, v uint32) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	st := g.mustStream(s)
+	g.submit(st, g.now, func(done func()) {
+		c := g.word(p)
+		value, ok := c.ahead(v)
+		if !ok {
+			value = 0
+		}
+		g.wait(st, c, value, done)
+	})
+}
+
 // Callback calls f when everything queued on the stream before it is done.
 func (g *GPU) Callback(s cuda.Stream, f func(at time.Duration)) {
 	g.mu.Lock()

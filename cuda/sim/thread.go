@@ -3,6 +3,7 @@ package sim
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/penstock-gpu/penstock/cuda"
@@ -54,12 +55,14 @@ func fail(code int, call, format string, args ...any) error {
 }
 
 const (
-	invalidValue  = 1
-	outOfMemory   = 2
-	alreadyMapped = 208
-	notMapped     = 211
-	invalidHandle = 400
-	notSupported  = 801
+	invalidValue      = 1
+	outOfMemory       = 2
+	alreadyMapped     = 208
+	notMapped         = 211
+	invalidHandle     = 400
+	hostRegistered    = 712
+	hostNotRegistered = 713
+	notSupported      = 801
 )
 
 // Info describes the simulated card.
@@ -184,6 +187,61 @@ func (t *Thread) HostFree(p cuda.Ptr) error {
 	}
 	g.pinned = remove(g.pinned, i)
 	return nil
+}
+
+// HostRegister pins memory of the caller: any addresses outside the simulated card's own.
+func (t *Thread) HostRegister(p cuda.Ptr, bytes int64) error {
+	const call = "cuMemHostRegister"
+	g := t.g
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	r := cuda.Range{Base: p, Bytes: bytes}
+	if bytes <= 0 || r.End() < p || kindOf(p) != addressKinds || kindOf(r.End()-1) != addressKinds || p < firstAddress && r.End() > firstAddress {
+		t.spend(g.profile.HostAllocCall)
+		return fail(invalidValue, call, "%#x + %d bytes is not memory of the caller", uint64(p), bytes)
+	}
+	t.spend(g.profile.HostAllocCall + perByte(bytes, g.profile.HostRegisterBytesPerSecond))
+	i, _ := findPlain(g.registered, p)
+	if i < len(g.registered) && g.registered[i].Base < r.End() {
+		return fail(hostRegistered, call, "%#x is registered already", uint64(g.registered[i].Base))
+	}
+	g.registered = slices.Insert(g.registered, i, &plainAlloc{r})
+	return nil
+}
+
+// HostUnregister undoes HostRegister.
+func (t *Thread) HostUnregister(p cuda.Ptr) error {
+	g := t.g
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	t.spend(g.profile.MemFreeCall)
+	i, ok := findPlain(g.registered, p)
+	if !ok || g.registered[i].Base != p {
+		return fail(hostNotRegistered, "cuMemHostUnregister", "%#x is not the start of registered memory", uint64(p))
+	}
+	g.registered = remove(g.registered, i)
+	return nil
+}
+
+// noContents is why device code does not run here.
+func noContents(call string) error {
+	return fail(notSupported, call, "simulated memory has no contents for a kernel to work on")
+}
+
+// LoadModule fails: simulated memory has no contents.
+func (t *Thread) LoadModule([]byte) (cuda.Module, error) { return 0, noContents("cuModuleLoadDataEx") }
+
+// UnloadModule fails: there are no modules.
+func (t *Thread) UnloadModule(cuda.Module) error { return noContents("cuModuleUnload") }
+
+// ModuleFunction fails: there are no modules.
+func (t *Thread) ModuleFunction(cuda.Module, string) (cuda.Function, error) {
+	return 0, noContents("cuModuleGetFunction")
+}
+
+// Launch fails: there are no functions. Kernels of the job go through GPU.Launch.
+func (t *Thread) Launch(cuda.Function, [3]uint32, [3]uint32, cuda.Stream, ...uint64) error {
+	return noContents("cuLaunchKernel")
 }
 
 // MemAllocManaged takes managed memory; each allocation starts a block of its own.
@@ -500,6 +558,31 @@ func (g *GPU) event(call string, e cuda.Event) (*eventState, error) {
 		return ev, nil
 	}
 	return nil, fail(invalidHandle, call, "event %d does not exist", e)
+}
+
+// StreamWriteValue32 raises the word at p in stream order. A word never goes
+// down here: a value cyclically below it has no effect.
+func (t *Thread) StreamWriteValue32(s cuda.Stream, p cuda.Ptr, v uint32) error {
+	const call = "cuStreamWriteValue32"
+	g := t.g
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	st, err := g.stream(call, s)
+	if err != nil {
+		return err
+	}
+	if p%4 != 0 || !g.accessible(cuda.Range{Base: p, Bytes: 4}) {
+		return fail(invalidValue, call, "%#x is not a word of accessible memory", uint64(p))
+	}
+	at := t.spend(g.profile.StreamCall)
+	g.submit(st, at, func(done func()) {
+		c := g.word(p)
+		if value, ok := c.ahead(v); ok {
+			c.raise(value)
+		}
+		done()
+	})
+	return nil
 }
 
 // EventCreate makes an event.

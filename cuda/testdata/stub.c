@@ -114,8 +114,26 @@ int cuMemMap(uint64_t p, size_t n, size_t o, uint64_t h, unsigned long long f) {
 int cuMemUnmap(uint64_t p, size_t n) { return 0; }
 int cuMemSetAccess(uint64_t p, size_t n, const access_desc *d, size_t c) { say("access %#lx %zu %d:%d %d", (long)p, n, d->loc.type, d->loc.id, d->flags); return c == 1 ? 0 : 1; }
 int cuMemGetAllocationGranularity(size_t *g, const prop *p, int o) { *g = 2 << 20; return 0; }
+int cuMemHostRegister_v2(uint64_t p, size_t n, unsigned f) { say("register %#lx %zu %u", (long)p, n, f); return 0; }
+int cuMemHostUnregister(uint64_t p) { say("unregister %#lx", (long)p); return 0; }
+int cuModuleLoadDataEx(uintptr_t *m, const char *image, unsigned n, int *options, void **values)
+{
+    if (n != 2 || options[0] != 5 || options[1] != 6) return 1;
+    say("module %s", image);
+    if (!strcmp(image, "bad")) { snprintf(values[0], (size_t)values[1], "line 1;\nnonsense"); return 218; }
+    *m = 0x30;
+    return 0;
+}
+int cuModuleUnload(uintptr_t m) { say("unload %#lx", (long)m); return 0; }
+int cuModuleGetFunction(uintptr_t *f, uintptr_t m, const char *name) { if (strcmp(name, "scan")) return 500; *f = m + 1; return 0; }
+int cuLaunchKernel(uintptr_t f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared, uintptr_t s, uint64_t **params, void **extra)
+{
+    say("launch %#lx %u,%u,%u %u,%u,%u %u on %lu: %#lx %#lx", (long)f, gx, gy, gz, bx, by, bz, shared, (long)s, (long)*params[0], (long)*params[1]);
+    return params[2] || extra ? 1 : 0;
+}
+int cuThreadExchangeStreamCaptureMode(int *mode) { static __thread int mine; int old = mine; mine = *mode; *mode = old; return 0; }
 int cuStreamWaitValue32_v2(uintptr_t s, uint64_t p, uint32_t v, unsigned f) { return 0; }
 #ifndef NO_WRITE_VALUE
-int cuStreamWriteValue32_v2(uintptr_t s, uint64_t p, uint32_t v, unsigned f) { return 0; }
+int cuStreamWriteValue32_v2(uintptr_t s, uint64_t p, uint32_t v, unsigned f) { say("write %lu %#lx %u %u", (long)s, (long)p, v, f); return 0; }
 #endif
 int cuFuncGetParamInfo(uintptr_t f, size_t i, size_t *o, size_t *z) { return 0; }
