@@ -35,6 +35,7 @@ var mayImport = map[string][]string{
 	"pool":       {"cuda", "trace"},
 	"faults":     {"trace"},
 	"oracle":     {"trace"},
+	"pool/plan":  {"trace"},
 	"um":         {"cuda", "evict", "prefetch", "correlate", "pool", "trace"},
 	"um/managed": {"cuda", "evict", "prefetch", "correlate", "pool", "trace", "um"},
 }

@@ -1,0 +1,33 @@
+// Package plan decides before a job runs where each of its allocations will lie.
+//
+// # The story
+//
+// Training repeats: an iteration asks for the same sizes in the same order as the
+// one before, so where everything goes can be decided once, with all lifetimes
+// known, instead of at every call with none. A recorded run has the steady iteration
+// in it and the start-up before it; their allocations are requests; [Place] gives every request an offset so that no two
+// that are alive together overlap; the result is a [Plan], which can be kept in a
+// file ([Plan.Write], [Read]) and is followed by the online service call by call
+// ([Plan.Lookup]).
+//
+// The problem is dynamic storage allocation, rectangle packing with the time axis
+// fixed; it is NP-hard.
+//
+// # Time
+//
+// The clock of a plan is the number of allocations and frees that happened. What
+// is alive at the end of an iteration and freed in the next (a loss that is read
+// late) wraps around: its lifetime is two pieces of the period, and nothing else
+// may lie there in either.
+//
+// # Invariants
+//
+//   - No placement leaves this package unchecked: [Check] is a separate sweep over
+//     the result that shares no code with the search.
+//
+// # Caveats
+//
+// A plan knows sizes and order, not streams' progress: who follows it orders reuse
+// across streams itself. Nothing here is safe for concurrent use, except that a
+// Plan is never changed once made and may be read by many.
+package plan

@@ -1,0 +1,86 @@
+package plan
+
+import (
+	"context"
+	"math/rand/v2"
+	"testing"
+)
+
+// overlapsPlainly compares every pair, piece by piece.
+func overlapsPlainly(requests []Request, offsets []int64) (int, int, bool) {
+	pieces := func(r Request) []Span { return []Span{r.Span, r.Again} }
+	for i, a := range requests {
+		for j, b := range requests[:i] {
+			if offsets[i] >= offsets[j]+b.Bytes || offsets[j] >= offsets[i]+a.Bytes {
+				continue
+			}
+			for _, s := range pieces(a) {
+				for _, t := range pieces(b) {
+					if s.Lower < t.Upper && t.Lower < s.Upper && s.Lower < s.Upper && t.Lower < t.Upper {
+						return i, j, true
+					}
+				}
+			}
+		}
+	}
+	return 0, 0, false
+}
+
+func randomRequests(r *rand.Rand, n int, wraps, aligned bool) []Request {
+	var all []Request
+	for range n {
+		lower := r.Int64N(100)
+		q := Request{Span: Span{lower, lower + 1 + r.Int64N(40)}, Bytes: r.Int64N(1000)}
+		if wraps && r.IntN(5) == 0 {
+			q.Span.Lower += 200
+			q.Span.Upper += 200
+			q.Again = Span{0, 1 + r.Int64N(50)}
+		}
+		if aligned && r.IntN(2) == 0 {
+			q.AlignBytes = 1 << r.IntN(8)
+		}
+		all = append(all, q)
+	}
+	return all
+}
+
+func TestPlacementsDoNotOverlap(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 2))
+	for range 300 {
+		requests := randomRequests(r, 1+r.IntN(60), r.IntN(2) == 0, r.IntN(2) == 0)
+		placement, err := Place(context.Background(), requests, Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if i, j, bad := overlapsPlainly(requests, placement.Offsets); bad {
+			t.Fatalf("requests %d %+v and %d %+v overlap at %d and %d", i, requests[i], j, requests[j], placement.Offsets[i], placement.Offsets[j])
+		}
+		if placement.Bytes < placement.BoundBytes {
+			t.Fatalf("%d bytes are below the bound %d", placement.Bytes, placement.BoundBytes)
+		}
+	}
+}
+
+func TestCheckFindsOverlaps(t *testing.T) {
+	r := rand.New(rand.NewPCG(3, 4))
+	found := 0
+	for range 3000 {
+		requests := randomRequests(r, 2+r.IntN(6), r.IntN(2) == 0, false)
+		offsets := make([]int64, len(requests))
+		for i := range offsets {
+			offsets[i] = r.Int64N(5000)
+			requests[i].Bytes++
+		}
+		_, _, bad := overlapsPlainly(requests, offsets)
+		err := Check(requests, offsets, maxBytes)
+		if bad != (err != nil) {
+			t.Fatalf("overlap %v, but Check says %v: %+v at %v", bad, err, requests, offsets)
+		}
+		if bad {
+			found++
+		}
+	}
+	if found < 300 || found > 2700 {
+		t.Errorf("%d of 3000 had overlaps: the test is one-sided", found)
+	}
+}
