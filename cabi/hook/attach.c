@@ -28,6 +28,8 @@ static void in_child(void) {
     psk_S.streams = NULL;
     psk_S.gate = NULL;
     psk_S.progress = NULL;
+    psk_S.slot_ticket = NULL;
+    psk_S.arrived = NULL;
 }
 
 static size_t round_page(size_t bytes) { return (bytes + 4095) & ~(size_t)4095; }
@@ -36,6 +38,7 @@ static bool map_arrays(void) {
     const size_t bytes[] = {
         round_page(sizeof(uint32_t) * PSK_TABLE_BLOCKS), round_page(PSK_MAX_SLOTS), round_page(sizeof(uint64_t) * PSK_MAX_SLOTS),
         round_page(sizeof(psk_entry) * PSK_RING_ENTRIES), round_page(sizeof(psk_func) * PSK_MAX_FUNCS), round_page(sizeof(uint64_t) * PSK_MAX_STREAMS),
+        round_page(sizeof(uint32_t) * PSK_MAX_SLOTS),
     };
     size_t total = 0;
     for (size_t i = 0; i < sizeof bytes / sizeof bytes[0]; i++) total += bytes[i];
@@ -47,7 +50,8 @@ static bool map_arrays(void) {
     psk_S.slot_last_seq = (uint64_t *)p, p += bytes[2];
     psk_S.ring = (psk_entry *)p, p += bytes[3];
     psk_S.funcs = (psk_func *)p, p += bytes[4];
-    psk_S.streams = (uint64_t *)p;
+    psk_S.streams = (uint64_t *)p, p += bytes[5];
+    psk_S.slot_ticket = (uint32_t *)p;
     return true;
 }
 

@@ -4,34 +4,76 @@
  *
  * The hook sees every launch, copy, fill and graph launch of the process. For
  * each it finds the allocations named by the parameters, and, once an engine is
- * attached, pushes a record to a ring that the engine drains. Nothing here
- * blocks the launching thread. In PSK_MODE_GATED, a launch that names an
- * allocation which is not resident is preceded on its stream by a wait on that
- * stream's gate word; the engine writes the word when the launch may run.
+ * attached, pushes a record to a ring that the engine drains.
+ *
+ * PSK_MODE_GATED (the managed engine; memory that is absent is faulted in, so
+ * gating is a matter of speed): nothing here blocks the launching thread. A
+ * launch that names an allocation which is not resident is preceded on its
+ * stream by a wait on that stream's gate word; the engine writes the word when
+ * the launch may run. A record that finds the ring full is dropped.
+ *
+ * PSK_MODE_STRICT (the explicit engine; an access to absent memory is fatal):
+ * the launching thread waits, before it enters the driver, until the engine has
+ * at least submitted the copies of everything that the operation names. Nothing
+ * is ever queued on the GPU that depends on something not submitted yet, because
+ * a thread that waits inside the driver for such a stream holds a lock which the
+ * engine's copies need. For each operation, under the lock of its stream:
+ *   1. room in the ring is waited for: no record is dropped while the engine lives
+ *   2. slot_last_seq of every named slot, then its slot_state (the Dekker rule below)
+ *   3. the record is published, so that the engine learns what is wanted
+ *   4. when a slot is ABSENT: progress of what precedes it on the stream, then a
+ *      wait on the CPU until none is
+ *   5. when a slot is ARRIVING: the stream waits until `arrived` has reached the
+ *      newest of their tickets (cyclically)
+ *   6. the driver's call, then progress: always after an operation that waited
+ *      (PSK_FLAG_GATED), else every progress_every operations
+ * An operation whose access set cannot be told (PSK_FLAG_OPAQUE), or whose
+ * function is to be inspected (PSK_FLAG_INSPECT), also waits after 4 until
+ * `granted` is its seq. Before it grants, the engine sees to it that everything
+ * the operation may touch beyond its named slots is on the device, its copies
+ * finished and not only submitted. One operation at a time asks, so at most one
+ * record that was read and not yet granted has one of these flags without
+ * PSK_FLAG_CAPTURED; the inspection fields below are its own.
+ * A captured operation does not run and waits for nothing. Its graph's launch
+ * names what its nodes name, and asks when a node cannot be read or the function
+ * of one is not cleared.
+ * At most PSK_MAX_UNFINISHED commands of a stream are queued and not known to be
+ * finished, as a thread that meets a full queue inside the driver holds the same
+ * lock; nor does a copy that waits for its stream enter the driver before the
+ * stream is idle. Streams with the shared index run one operation at a time.
  *
  * Ordering (Dekker): the hook stores slot_last_seq[slot] = seq, then loads
- * slot_state[slot]. The engine stores slot_state[slot] = leaving, then loads
+ * slot_state[slot]. The engine stores slot_state[slot] = ABSENT, then loads
  * slot_last_seq[slot]. Both sides use sequentially consistent operations, so at
- * least one of them sees the other.
+ * least one of them sees the other. An engine in strict mode that sees a
+ * slot_last_seq newer than what it has drained takes the eviction back, and keeps
+ * what published operations name until their progress is reported.
  */
 #ifndef PENSTOCK_HOOK_H
 #define PENSTOCK_HOOK_H
 #include <stdint.h>
 
-#define PSK_HOOK_ABI 1u
+#define PSK_HOOK_ABI 2u
 
 #define PSK_BLOCK_SHIFT 21                        /* address table granularity: 2 MiB */
 #define PSK_TABLE_BLOCKS (1u << (47 - PSK_BLOCK_SHIFT)) /* user addresses have 47 bits */
 #define PSK_MAX_SLOTS (1u << 20)                  /* slot 0 means "not ours" */
-#define PSK_MAX_STREAMS 256                       /* beyond it, streams share the last index, are never gated, and are counted */
+#define PSK_MAX_STREAMS 256                       /* beyond it, streams share the last index: gated mode does not gate them, strict mode runs one operation of them at a time */
 #define PSK_RING_ENTRIES (1u << 16)               /* power of two */
 #define PSK_ENTRY_SLOTS 24
+#define PSK_MAX_UNFINISHED 512u                   /* strict mode; the driver's own queue holds about twice as many */
+#define PSK_MAX_INSPECT 4096u
+
+/* In block_slot: the engine's plain device memory. Always resident, named in no
+ * record, and its addresses are reported to inspections. */
+#define PSK_SLOT_PLAIN 0xffffffffu
 
 /* mode */
 enum {
     PSK_MODE_OFF = 0,     /* forward calls untouched */
     PSK_MODE_OBSERVE = 1, /* push records */
     PSK_MODE_GATED = 2,   /* push records, gate launches on residency, write progress */
+    PSK_MODE_STRICT = 3,  /* push records, never run an operation on absent memory, write progress */
 };
 
 /* slot_state */
@@ -39,6 +81,7 @@ enum {
     PSK_SLOT_FREE = 0,     /* no live allocation: ignored */
     PSK_SLOT_RESIDENT = 1, /* on the device */
     PSK_SLOT_ABSENT = 2,   /* not (wholly) on the device, or leaving it */
+    PSK_SLOT_ARRIVING = 3, /* strict mode: mapped, and its copy in is submitted: complete when *arrived reaches slot_ticket */
 };
 
 /* record kinds */
@@ -47,17 +90,30 @@ enum {
     PSK_REC_COPY = 2,   /* id = PSK_COPY_*; slots: destination first when flag PSK_FLAG_HAS_DST */
     PSK_REC_GRAPH = 3,  /* a graph launch; slots are those of its nodes */
     PSK_REC_MORE = 4,   /* continuation of the entry before it: more slots */
+    PSK_REC_COLLECTIVE = 5, /* strict mode: an NCCL call, id = PSK_NCCL_*; one of a group stands for all of the group on its stream */
+};
+enum {
+    PSK_NCCL_ALL_REDUCE = 1, PSK_NCCL_REDUCE = 2, PSK_NCCL_BROADCAST = 3, PSK_NCCL_BCAST = 4, PSK_NCCL_ALL_GATHER = 5,
+    PSK_NCCL_REDUCE_SCATTER = 6, PSK_NCCL_SEND = 7, PSK_NCCL_RECV = 8, PSK_NCCL_GROUP = 9,
 };
 enum { PSK_COPY_H2D = 1, PSK_COPY_D2H = 2, PSK_COPY_D2D = 3, PSK_COPY_FILL = 4, PSK_COPY_UNKNOWN = 0 };
 
 /* record flags */
 enum {
-    PSK_FLAG_GATED = 1,      /* a gate wait precedes it on its stream */
+    PSK_FLAG_GATED = 1,      /* gated mode: a gate wait precedes it on its stream; strict mode: it found a slot ABSENT or ARRIVING */
     PSK_FLAG_PROGRESS = 2,   /* a progress write of this seq follows it on its stream */
     PSK_FLAG_CAPTURED = 4,   /* recorded into a graph, does not run now */
     PSK_FLAG_OPAQUE = 8,     /* the parameter layout is unknown: the access set may be incomplete */
     PSK_FLAG_HAS_DST = 16,
     PSK_FLAG_COOPERATIVE = 32,
+    PSK_FLAG_INSPECT = 64,   /* strict mode: what its parameters name is to be scanned for addresses */
+};
+
+/* psk_func.inspect: when launches of a function ask for a grant (strict mode) */
+enum {
+    PSK_INSPECT_NEW = 0,     /* the first two, and those whose number is a power of 64 */
+    PSK_INSPECT_CLEARED = 1, /* no address was found in the memory that it names: those whose number is a power of 64 */
+    PSK_INSPECT_ALWAYS = 2,
 };
 
 /* One ring entry: 128 bytes. A record is one entry and, when it names more than
@@ -81,6 +137,9 @@ typedef struct psk_func {
     uint64_t handle;  /* CUfunction or CUkernel */
     uint32_t nparams;
     uint32_t opaque;  /* 1: parameter layout unknown */
+    uint32_t inspect; /* atomic; PSK_INSPECT_*, written by the engine */
+    uint32_t _pad;
+    uint64_t launches; /* atomic; counted in strict mode, captured ones not */
 } psk_func;
 #define PSK_MAX_FUNCS 65536
 
@@ -98,7 +157,7 @@ typedef struct psk_shared {
     psk_entry *ring;      /* [PSK_RING_ENTRIES] */
     uint64_t head;        /* atomic; next position to reserve. The seq of a record is its position + 1, so never 0 */
     uint64_t tail;        /* atomic; written by the engine: everything before it has been read */
-    uint64_t dropped;     /* atomic; records lost because the ring was full (such launches are never gated) */
+    uint64_t dropped;     /* atomic; records lost because the ring was full (such launches are never gated); in strict mode only after the engine left it or set refuse */
     uint32_t reader_sleeping; /* atomic; the engine sets it before a futex wait on doorbell */
     uint32_t doorbell;    /* atomic; futex word, bumped by the hook when reader_sleeping */
 
@@ -117,6 +176,21 @@ typedef struct psk_shared {
     uint64_t launches, copies, graph_launches, gated, opaque_launches;
     uint64_t route_elf, route_dlsym, route_getproc, route_runtime; /* resolutions handed out by each route */
     uint64_t unhooked;    /* launch/alloc/graph symbols handed out without a wrapper */
+
+    /* ---- strict mode ---- */
+    uint32_t *slot_ticket; /* [PSK_MAX_SLOTS]; atomic; written by the engine before it stores ARRIVING */
+    uint32_t *arrived;     /* a word in pinned host memory that the engine provides before strict mode; its copy stream writes the ticket after each copy in */
+    /* A CUresult, 0 while the engine is well. Else operations that name an ABSENT
+     * slot or would ask for a grant return it and do not call the driver. Atomic. */
+    uint32_t refuse;
+    uint32_t inspect_n;    /* addresses below */
+    uint64_t granted;      /* atomic; written by the engine: the seq of the asking operation, which may go */
+    uint64_t inspect_seq;  /* atomic; the operation that asks, stored before its record is published */
+    /* Of an operation with PSK_FLAG_INSPECT: every parameter word that lies in a
+     * block of a slot or of PSK_SLOT_PLAIN. When there are more, it is PSK_FLAG_OPAQUE too. */
+    uint64_t inspect_addr[PSK_MAX_INSPECT];
+    uint64_t cpu_waits, cpu_wait_ns; /* operations that waited for ABSENT slots or a grant, and for how long */
+    uint64_t grants_asked, refused;
 } psk_shared;
 
 /* Exported by the hook. The engine finds it with dlsym(RTLD_DEFAULT, "penstock_hook_attach").

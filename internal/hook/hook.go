@@ -1,16 +1,3 @@
-// Package hook is the Go side of the launch hook: a view of the state that
-// libpenstock_hook.so shares (cabi/hook/penstock_hook.h), with the memory order
-// that the header prescribes.
-//
-// # Invariants
-//
-// One goroutine at a time drains the ring; the runtime's lock sees to it. All
-// words that both sides use are accessed atomically.
-//
-// # Caveats
-//
-// The state lives as long as the process. Nothing here may be called in a
-// forked child.
 package hook
 
 /*
@@ -38,13 +25,15 @@ const (
 	Off     Mode = C.PSK_MODE_OFF
 	Observe Mode = C.PSK_MODE_OBSERVE
 	Gated   Mode = C.PSK_MODE_GATED
+	Strict  Mode = C.PSK_MODE_STRICT
 )
 
 // Kinds of record.
 const (
-	Launch = C.PSK_REC_LAUNCH
-	Copy   = C.PSK_REC_COPY
-	Graph  = C.PSK_REC_GRAPH
+	Launch     = C.PSK_REC_LAUNCH
+	Copy       = C.PSK_REC_COPY
+	Graph      = C.PSK_REC_GRAPH
+	Collective = C.PSK_REC_COLLECTIVE
 )
 
 // Kinds of copy, the ID of a Copy record.
@@ -60,6 +49,7 @@ const (
 	FlagGated    = C.PSK_FLAG_GATED
 	FlagCaptured = C.PSK_FLAG_CAPTURED
 	FlagOpaque   = C.PSK_FLAG_OPAQUE
+	FlagInspect  = C.PSK_FLAG_INSPECT
 )
 
 // MaxStreams is how many streams the hook tells apart.
@@ -75,7 +65,7 @@ type Record struct {
 	Seq    uint64
 	Kind   int
 	Flags  int
-	ID     uint32 // function, or kind of copy
+	ID     uint32 // function, kind of copy, or NCCL call
 	Stream int    // stream index
 	Grid   uint32 // hash of the launch dimensions
 	Slots  []uint32
@@ -83,13 +73,15 @@ type Record struct {
 
 // Shared is the state shared with the hook.
 type Shared struct {
-	s      *C.psk_shared
-	blocks []uint32
-	states []uint8 // written as bytes; a byte store is atomic on every platform Penstock runs on
-	seqs   []uint64
-	ring   []C.psk_entry
-	next   uint64 // position of the next entry to read
-	slots  []uint32
+	s         *C.psk_shared
+	blocks    []uint32
+	states    []uint8 // written as bytes; a byte store is atomic on every platform Penstock runs on
+	seqs      []uint64
+	tickets   []uint32
+	ring      []C.psk_entry
+	next      uint64 // position of the next entry to read
+	slots     []uint32
+	addresses []uint64
 }
 
 // New views shared state that penstock_hook_attach returned.
@@ -103,12 +95,13 @@ func New(p unsafe.Pointer) (*Shared, error) {
 			uint32(s.abi_version), uint32(s.size), uint32(C.PSK_HOOK_ABI), unsafe.Sizeof(*s))
 	}
 	return &Shared{
-		s:      s,
-		blocks: unsafe.Slice((*uint32)(unsafe.Pointer(s.block_slot)), C.PSK_TABLE_BLOCKS),
-		states: unsafe.Slice((*uint8)(unsafe.Pointer(s.slot_state)), C.PSK_MAX_SLOTS),
-		seqs:   unsafe.Slice((*uint64)(unsafe.Pointer(s.slot_last_seq)), C.PSK_MAX_SLOTS),
-		ring:   unsafe.Slice((*C.psk_entry)(unsafe.Pointer(s.ring)), C.PSK_RING_ENTRIES),
-		next:   atomic.LoadUint64((*uint64)(unsafe.Pointer(&s.tail))),
+		s:       s,
+		blocks:  unsafe.Slice((*uint32)(unsafe.Pointer(s.block_slot)), C.PSK_TABLE_BLOCKS),
+		states:  unsafe.Slice((*uint8)(unsafe.Pointer(s.slot_state)), C.PSK_MAX_SLOTS),
+		seqs:    unsafe.Slice((*uint64)(unsafe.Pointer(s.slot_last_seq)), C.PSK_MAX_SLOTS),
+		tickets: unsafe.Slice((*uint32)(unsafe.Pointer(s.slot_ticket)), C.PSK_MAX_SLOTS),
+		ring:    unsafe.Slice((*C.psk_entry)(unsafe.Pointer(s.ring)), C.PSK_RING_ENTRIES),
+		next:    atomic.LoadUint64((*uint64)(unsafe.Pointer(&s.tail))),
 	}, nil
 }
 
@@ -125,7 +118,7 @@ func (h *Shared) word(base *C.uint32_t, stream int) *uint32 {
 	return (*uint32)(unsafe.Add(unsafe.Pointer(base), stream*wordsPerLine*4))
 }
 
-// SetMode switches the hook. Words must have been called before Gated.
+// SetMode switches the hook. Words must have been called before Gated, Words and Arrived before Strict.
 func (h *Shared) SetMode(m Mode) {
 	atomic.StoreUint32((*uint32)(unsafe.Pointer(&h.s.mode)), uint32(m))
 }
@@ -151,6 +144,10 @@ func (h *Shared) Publish(slot uint32, r cuda.Range, resident bool) {
 		return
 	}
 	h.SetResident(slot, resident)
+	h.setBlocks(r, slot)
+}
+
+func (h *Shared) setBlocks(r cuda.Range, slot uint32) {
 	first, last := uint64(r.Base)>>C.PSK_BLOCK_SHIFT, (uint64(r.End())-1)>>C.PSK_BLOCK_SHIFT
 	for b := first; b <= last; b++ {
 		atomic.StoreUint32(&h.blocks[b], slot)
@@ -162,10 +159,7 @@ func (h *Shared) Withdraw(slot uint32, r cuda.Range) {
 	if int(slot) >= len(h.states) {
 		return
 	}
-	first, last := uint64(r.Base)>>C.PSK_BLOCK_SHIFT, (uint64(r.End())-1)>>C.PSK_BLOCK_SHIFT
-	for b := first; b <= last; b++ {
-		atomic.StoreUint32(&h.blocks[b], 0)
-	}
+	h.setBlocks(r, 0)
 	h.setState(slot, C.PSK_SLOT_FREE)
 }
 
@@ -270,6 +264,7 @@ func (h *Shared) Wait(timeout time.Duration) {
 type Counters struct {
 	Launches, Copies, GraphLaunches, Gated, Opaque   uint64
 	Dropped, Unhooked                                uint64
+	CPUWaits, CPUWaitNS, GrantsAsked, Refused        uint64 // strict mode
 	RouteELF, RouteDlsym, RouteGetProc, RouteRuntime uint64
 }
 
@@ -279,6 +274,7 @@ func (h *Shared) Counters() Counters {
 	return Counters{
 		Launches: load(&h.s.launches), Copies: load(&h.s.copies), GraphLaunches: load(&h.s.graph_launches),
 		Gated: load(&h.s.gated), Opaque: load(&h.s.opaque_launches), Dropped: load(&h.s.dropped), Unhooked: load(&h.s.unhooked),
+		CPUWaits: load(&h.s.cpu_waits), CPUWaitNS: load(&h.s.cpu_wait_ns), GrantsAsked: load(&h.s.grants_asked), Refused: load(&h.s.refused),
 		RouteELF: load(&h.s.route_elf), RouteDlsym: load(&h.s.route_dlsym), RouteGetProc: load(&h.s.route_getproc), RouteRuntime: load(&h.s.route_runtime),
 	}
 }

@@ -42,6 +42,8 @@ type function struct {
 	name            *byte
 	handle          uint64
 	nparams, opaque uint32
+	inspect, pad    uint32
+	launches        uint64
 }
 
 type shared struct {
@@ -60,6 +62,12 @@ type shared struct {
 	opaque                                uint64
 	elf, dlsym, getproc, runtime          uint64
 	unhooked                              uint64
+	slotTicket                            *uint32
+	arrived                               *uint32
+	refuse, inspectN                      uint32
+	granted, inspectSeq                   uint64
+	inspectAddr                           [4096]uint64
+	cpuWaits, cpuWaitNS, asked, refused   uint64
 }
 
 // side is the hook's side of the shared state, in Go memory.
@@ -73,6 +81,8 @@ type side struct {
 	streams  []uint64
 	gate     []uint32
 	progress []uint32
+	tickets  []uint32
+	arrived  uint32
 }
 
 func newSide() *side {
@@ -80,10 +90,12 @@ func newSide() *side {
 		blocks: make([]uint32, tableBlocks), states: make([]uint8, maxSlots), seqs: make([]uint64, maxSlots),
 		ring: make([]entry, ringEntries), funcs: make([]function, maxFuncs), streams: make([]uint64, MaxStreams),
 		gate: make([]uint32, MaxStreams*wordsPerLine), progress: make([]uint32, MaxStreams*wordsPerLine),
+		tickets: make([]uint32, maxSlots),
 	}
 	x.s = shared{
 		abiVersion: ABI, size: uint32(unsafe.Sizeof(shared{})),
 		blockSlot: &x.blocks[0], slotState: &x.states[0], slotLastSeq: &x.seqs[0], ring: &x.ring[0], funcs: &x.funcs[0], streams: &x.streams[0],
+		slotTicket: &x.tickets[0],
 	}
 	return x
 }
@@ -338,8 +350,60 @@ func TestNamesAndCounters(t *testing.T) {
 	}
 	x.s.launches, x.s.copies, x.s.graphs, x.s.gated, x.s.opaque, x.s.dropped, x.s.unhooked = 1, 2, 3, 4, 5, 6, 7
 	x.s.elf, x.s.dlsym, x.s.getproc, x.s.runtime = 8, 9, 10, 11
-	if got, want := h.Counters(), (Counters{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11}); got != want {
+	x.s.cpuWaits, x.s.cpuWaitNS, x.s.asked, x.s.refused = 12, 13, 14, 15
+	if got, want := h.Counters(), (Counters{1, 2, 3, 4, 5, 6, 7, 12, 13, 14, 15, 8, 9, 10, 11}); got != want {
 		t.Errorf("%+v, want %+v", got, want)
+	}
+}
+
+func TestStrict(t *testing.T) {
+	x, h := attached(t)
+	const block = 2 << 20
+	h.Arrived(cuda.Ptr(uintptr(unsafe.Pointer(&x.arrived))))
+	if x.s.arrived != &x.arrived {
+		t.Error("the word of arrivals is not handed over")
+	}
+	h.SetMode(Strict)
+	if x.s.mode != 3 {
+		t.Errorf("mode %d", x.s.mode)
+	}
+	h.SetArriving(5, 1<<31+7)
+	h.SetArriving(maxSlots, 1) // beyond the table: nothing is written
+	if x.states[5] != 3 || x.tickets[5] != 1<<31+7 {
+		t.Errorf("arriving: state %d, ticket %d", x.states[5], x.tickets[5])
+	}
+	plain := cuda.Range{Base: 20*block + 512, Bytes: block}
+	h.PublishPlain(plain)
+	if !slices.Equal(x.blocks[19:23], []uint32{0, 1<<32 - 1, 1<<32 - 1, 0}) {
+		t.Errorf("plain: %v", x.blocks[19:23])
+	}
+	h.WithdrawPlain(plain)
+	if !slices.Equal(x.blocks[19:23], make([]uint32, 4)) {
+		t.Errorf("withdrawn: %v", x.blocks[19:23])
+	}
+	h.Refuse(719)
+	h.Grant(1<<40 + 1)
+	if x.s.refuse != 719 || x.s.granted != 1<<40+1 {
+		t.Errorf("refuse %d, granted %d", x.s.refuse, x.s.granted)
+	}
+	x.s.inspectSeq, x.s.inspectN = 9, 3
+	copy(x.s.inspectAddr[:], []uint64{1, 2, 3, 4})
+	if seq, addresses := h.Inspection(); seq != 9 || !slices.Equal(addresses, []uint64{1, 2, 3}) {
+		t.Errorf("inspection of %d: %v", seq, addresses)
+	}
+	x.s.inspectN = 5000
+	if _, addresses := h.Inspection(); len(addresses) != 4096 {
+		t.Errorf("%d addresses", len(addresses))
+	}
+	h.SetInspect(0, InspectAlways) // not published yet
+	x.s.nfuncs = 1
+	h.SetInspect(1, InspectAlways)
+	if x.funcs[0].inspect != 0 || x.funcs[1].inspect != 0 {
+		t.Error("functions that do not exist are inspected")
+	}
+	h.SetInspect(0, InspectCleared)
+	if x.funcs[0].inspect != 1 {
+		t.Errorf("function 0 is inspected as %d", x.funcs[0].inspect)
 	}
 }
 
@@ -385,6 +449,12 @@ func TestLayout(t *testing.T) {
 		"offsetof(psk_shared,nstreams)": unsafe.Offsetof(s.nstreams), "offsetof(psk_shared,streams)": unsafe.Offsetof(s.streams),
 		"offsetof(psk_shared,gate)": unsafe.Offsetof(s.gate), "offsetof(psk_shared,progress)": unsafe.Offsetof(s.progress),
 		"offsetof(psk_shared,launches)": unsafe.Offsetof(s.launches), "offsetof(psk_shared,unhooked)": unsafe.Offsetof(s.unhooked),
+		"offsetof(psk_func,inspect)": unsafe.Offsetof(f.inspect), "offsetof(psk_func,launches)": unsafe.Offsetof(f.launches),
+		"offsetof(psk_shared,slot_ticket)": unsafe.Offsetof(s.slotTicket), "offsetof(psk_shared,arrived)": unsafe.Offsetof(s.arrived),
+		"offsetof(psk_shared,refuse)": unsafe.Offsetof(s.refuse), "offsetof(psk_shared,inspect_n)": unsafe.Offsetof(s.inspectN),
+		"offsetof(psk_shared,granted)": unsafe.Offsetof(s.granted), "offsetof(psk_shared,inspect_seq)": unsafe.Offsetof(s.inspectSeq),
+		"offsetof(psk_shared,inspect_addr)": unsafe.Offsetof(s.inspectAddr), "offsetof(psk_shared,cpu_waits)": unsafe.Offsetof(s.cpuWaits),
+		"offsetof(psk_shared,refused)": unsafe.Offsetof(s.refused),
 	}
 	var src strings.Builder
 	src.WriteString("#include <stddef.h>\n#include \"penstock_hook.h\"\n")

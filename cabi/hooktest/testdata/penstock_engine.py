@@ -2,6 +2,7 @@
 
 import ctypes as C
 
+ABI = 2
 TABLE_SHIFT, RING, ENTRY_SLOTS = 21, 1 << 16, 24
 OFF, OBSERVE, GATED = 0, 1, 2
 FREE, RESIDENT, ABSENT = 0, 1, 2
@@ -15,7 +16,8 @@ class Entry(C.Structure):
 
 
 class Func(C.Structure):
-    _fields_ = [("name", C.c_char_p), ("handle", C.c_uint64), ("nparams", C.c_uint32), ("opaque", C.c_uint32)]
+    _fields_ = [("name", C.c_char_p), ("handle", C.c_uint64), ("nparams", C.c_uint32), ("opaque", C.c_uint32),
+                ("inspect", C.c_uint32), ("_pad", C.c_uint32), ("launches", C.c_uint64)]
 
 
 class Shared(C.Structure):
@@ -26,14 +28,17 @@ class Shared(C.Structure):
                 ("funcs", C.POINTER(Func)), ("nfuncs", C.c_uint32), ("nstreams", C.c_uint32),
                 ("streams", C.POINTER(C.c_uint64)), ("gate", C.c_void_p), ("progress", C.c_void_p)] + [
         (n, C.c_uint64) for n in ("launches", "copies", "graph_launches", "gated", "opaque_launches", "route_elf",
-                                  "route_dlsym", "route_getproc", "route_runtime", "unhooked")]
+                                  "route_dlsym", "route_getproc", "route_runtime", "unhooked")] + [
+        ("slot_ticket", C.POINTER(C.c_uint32)), ("arrived", C.c_void_p), ("refuse", C.c_uint32), ("inspect_n", C.c_uint32),
+        ("granted", C.c_uint64), ("inspect_seq", C.c_uint64), ("inspect_addr", C.c_uint64 * 4096)] + [
+        (n, C.c_uint64) for n in ("cpu_waits", "cpu_wait_ns", "grants_asked", "refused")]
 
 
 def attach():
     """The shared state of the preloaded hook, or None when it refuses."""
     fn = C.CDLL(None).penstock_hook_attach
     fn.restype = C.POINTER(Shared)
-    p = fn(1)
+    p = fn(ABI)
     return p.contents if p else None
 
 

@@ -1,0 +1,89 @@
+package hook
+
+/*
+#include "penstock_hook.h"
+*/
+import "C"
+
+import (
+	"sync/atomic"
+	"unsafe"
+
+	"github.com/penstock-gpu/penstock/cuda"
+)
+
+// This file is the engine's side of strict mode: see penstock_hook.h for what
+// the hook does in it.
+
+// Inspect says when launches of a function ask for a grant.
+type Inspect uint32
+
+// States of a function.
+const (
+	InspectNew     Inspect = C.PSK_INSPECT_NEW     // the first two, and those whose number is a power of 64
+	InspectCleared Inspect = C.PSK_INSPECT_CLEARED // only those whose number is a power of 64
+	InspectAlways  Inspect = C.PSK_INSPECT_ALWAYS
+)
+
+// MaxUnfinished is how many commands of a stream the hook lets be queued and unfinished.
+const MaxUnfinished = C.PSK_MAX_UNFINISHED
+
+// Arrived hands the hook the pinned word to which the copy stream writes a
+// ticket after each copy in. Tickets are compared cyclically.
+func (h *Shared) Arrived(word cuda.Ptr) {
+	*(*uintptr)(unsafe.Pointer(&h.s.arrived)) = uintptr(word)
+}
+
+// SetArriving says that a slot is mapped and its copy in submitted: operations
+// that name it wait on their stream for the ticket.
+func (h *Shared) SetArriving(slot, ticket uint32) {
+	if int(slot) >= len(h.states) {
+		return
+	}
+	atomic.StoreUint32(&h.tickets[slot], ticket)
+	h.setState(slot, C.PSK_SLOT_ARRIVING)
+}
+
+// PublishPlain says that a run of blocks is the engine's plain device memory:
+// always resident, named in no record, its addresses reported by Inspection.
+func (h *Shared) PublishPlain(r cuda.Range) { h.setBlocks(r, C.PSK_SLOT_PLAIN) }
+
+// WithdrawPlain ends that.
+func (h *Shared) WithdrawPlain(r cuda.Range) { h.setBlocks(r, 0) }
+
+// Refuse ends the waiting for an engine that has failed: operations that name
+// an absent slot or ask for a grant return the driver's error code (CUresult)
+// to their caller and are not run. 0 takes it back.
+func (h *Shared) Refuse(code uint32) {
+	atomic.StoreUint32((*uint32)(unsafe.Pointer(&h.s.refuse)), code)
+}
+
+// Inspection is the operation that asks for a grant (a record with FlagOpaque
+// or FlagInspect, and not FlagCaptured), and the addresses in its parameters
+// that lie in published blocks, slots and plain ones; none are told for one
+// without FlagInspect. Valid from when its record was drained until Grant; the
+// addresses until the next call.
+func (h *Shared) Inspection() (seq uint64, addresses []uint64) {
+	seq = atomic.LoadUint64((*uint64)(unsafe.Pointer(&h.s.inspect_seq)))
+	n := min(uint32(h.s.inspect_n), C.PSK_MAX_INSPECT)
+	h.addresses = h.addresses[:0]
+	for _, a := range h.s.inspect_addr[:n] {
+		h.addresses = append(h.addresses, uint64(a))
+	}
+	return seq, h.addresses
+}
+
+// Grant lets the operation that asks go. Everything that it may touch beyond
+// its named slots must be on the device, copies finished.
+func (h *Shared) Grant(seq uint64) {
+	atomic.StoreUint64((*uint64)(unsafe.Pointer(&h.s.granted)), seq)
+}
+
+// SetInspect says when launches of a function ask from now on.
+func (h *Shared) SetInspect(function uint32, state Inspect) {
+	if function >= atomic.LoadUint32((*uint32)(unsafe.Pointer(&h.s.nfuncs))) {
+		return
+	}
+	f := &unsafe.Slice(h.s.funcs, C.PSK_MAX_FUNCS)[function]
+	atomic.StoreUint32((*uint32)(unsafe.Pointer(&f.inspect)), uint32(state))
+}
