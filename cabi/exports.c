@@ -80,6 +80,11 @@ PUBLIC long penstock_last_error(char *text, size_t capacity)
     return alive() ? engineLastError(text, capacity) : -ECHILD;
 }
 
+PUBLIC long penstock_self_test(char *json, size_t capacity)
+{
+    return alive() ? engineSelfTest(json, capacity) : -ECHILD;
+}
+
 PUBLIC void penstock_close(void)
 {
     if (alive())

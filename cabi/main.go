@@ -133,12 +133,18 @@ func start(device int) (*live.Live, error) {
 		return nil, err
 	}
 	var h live.Hook
+	var missed []string
 	if C.hook_loaded() != 0 {
-		shared, err := hook.New(C.hook_attach(hook.ABI))
+		area := C.hook_attach(hook.ABI)
+		shared, err := hook.New(area)
 		if err != nil {
 			return nil, err
 		}
 		h = shared
+		if missed = missedRoutes(selfTest(area, pinnedWord(d))); len(missed) > 0 {
+			log.Warn("launches by some routes are not seen by the hook: another preloaded library may stand before it (see `penstock doctor`); what they need is not foreseen, and faults",
+				zap.Strings("routes", missed))
+		}
 	} else {
 		log.Warn("the launch hook is not loaded: nothing can be foreseen; start the job with `penstock run`")
 	}
@@ -153,6 +159,7 @@ func start(device int) (*live.Live, error) {
 	c := live.Config{
 		Policy: policy, BudgetBytes: o.Budget, HostBudgetBytes: o.HostBudget,
 		ManagedLimitBytes: o.ManagedLimit, PlainOnly: o.Engine == "none", LookaheadBytes: o.LookaheadBytes,
+		MissedRoutes: missed,
 	}
 	if o.TracePath != "" {
 		r, err := startRecording(o.TracePath, d.Info().Name, log)
@@ -304,6 +311,30 @@ func put(buf *C.char, capacity C.size_t, text []byte) C.long {
 		out[len(text)] = 0
 	}
 	return C.long(len(text))
+}
+
+//export engineSelfTest
+func engineSelfTest(buf *C.char, capacity C.size_t) C.long {
+	defer guard("penstock_self_test")
+	report := struct {
+		Hook   bool            `json:"hook"`
+		Routes []selfTestRoute `json:"routes"`
+	}{Routes: []selfTestRoute{}}
+	if C.hook_loaded() != 0 {
+		area := C.hook_attach(hook.ABI)
+		if _, err := hook.New(area); err != nil {
+			setError(err)
+			return -C.long(syscall.ENOTSUP)
+		}
+		report.Hook = true
+		report.Routes = append(report.Routes, selfTest(area, nil)...)
+	}
+	text, err := json.Marshal(report)
+	if err != nil {
+		setError(err)
+		return -C.long(syscall.EIO)
+	}
+	return put(buf, capacity, text)
 }
 
 //export engineBeginPool

@@ -57,6 +57,12 @@ long penstock_stats(char *json, size_t capacity);
 /* Writes the last error of the calling process, NUL-terminated; returns as penstock_stats. "" when none. */
 long penstock_last_error(char *text, size_t capacity);
 
+/* Makes launches of nothing by every way in which a program comes by the driver's
+ * functions and writes, as JSON, how many the preloaded hook saw of each: hook
+ * (whether it is loaded), routes (name, launches, seen, missed). Nothing runs on
+ * the device, and the runtime need not be started. Returns as penstock_stats. */
+long penstock_self_test(char *json, size_t capacity);
+
 /* For CUDA graphs: allocations between begin and end come from a pool of plain
  * device memory that is kept until the pool is released. 0 or a negative errno value. */
 int penstock_begin_pool(int device, unsigned long long id_hi, unsigned long long id_lo);

@@ -4,6 +4,8 @@
 
 #include <pthread.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 /* Static, so that the counters of resolutions work before an engine attaches. Its arrays come with attach. */
 psk_shared psk_S;
@@ -30,6 +32,14 @@ static void in_child(void) {
     psk_S.progress = NULL;
     psk_S.slot_ticket = NULL;
     psk_S.arrived = NULL;
+    psk_S.probing = 0;
+}
+
+bool psk_probe(void) {
+    uint32_t prober = PSK_LOAD(psk_S.probing);
+    if (PSK_LIKELY(prober == 0) || prober != (uint32_t)syscall(SYS_gettid)) return false;
+    PSK_COUNT(psk_S.probes);
+    return true;
 }
 
 static size_t round_page(size_t bytes) { return (bytes + 4095) & ~(size_t)4095; }

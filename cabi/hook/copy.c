@@ -17,17 +17,20 @@ static void ends(psk_op *op, uint64_t dst, uint64_t src) {
     if (src) psk_op_address(op, src);
 }
 
-/* One wrapper: its record is made by `describe`, which sees the arguments and op. */
-#define WRAP(name, args, call, describe)               \
-    CUresult psk_w_##name args {                       \
-        if (!psk_active()) return PSK_REAL(name) call; \
-        psk_op op;                                     \
-        describe;                                      \
-        psk_op_issue(&op);                             \
-        CUresult r = PSK_REAL(name) call;              \
-        psk_op_done(&op);                              \
-        return r;                                      \
+/* One wrapper: its record is made by `describe`, which sees the arguments and op.
+ * With `probe` it may be a probe of the self-test. */
+#define WRAP_PROBED(name, args, call, probe, describe)                   \
+    CUresult psk_w_##name args {                                         \
+        if (PSK_UNLIKELY(probe) && psk_probe()) return CUDA_SUCCESS;     \
+        if (!psk_active()) return PSK_REAL(name) call;                   \
+        psk_op op;                                                       \
+        describe;                                                        \
+        psk_op_issue(&op);                                               \
+        CUresult r = PSK_REAL(name) call;                                \
+        psk_op_done(&op);                                                \
+        return r;                                                        \
     }
+#define WRAP(name, args, call, describe) WRAP_PROBED(name, args, call, false, describe)
 
 /* ---- two addresses and a length ---- */
 #define LINEAR(name, id, dst_t, src_t, ptsz)                                                                   \
@@ -174,17 +177,18 @@ BATCH_3D_V2(cuMemcpy3DBatchAsync_v2, 0)
 BATCH_3D_V2(cuMemcpy3DBatchAsync_v2_ptsz, 1)
 
 /* ---- fills ---- */
-#define FILL(name, value_t, unit, ptsz)                                                                         \
-    WRAP(name, (CUdeviceptr dst, value_t v, size_t n), (dst, v, n),                                             \
+#define FILL(name, value_t, unit, ptsz)                                                                                             \
+    WRAP_PROBED(name, (CUdeviceptr dst, value_t v, size_t n), (dst, v, n), dst == psk_S.probe_word,                                 \
          (begin(&op, PSK_COPY_FILL, NULL, ptsz, n * (unit)), ends(&op, dst, 0)))
-#define FILL_ASYNC(name, value_t, unit, ptsz)                                                                   \
-    WRAP(name, (CUdeviceptr dst, value_t v, size_t n, CUstream s), (dst, v, n, s),                              \
+#define FILL_ASYNC(name, value_t, unit, ptsz)                                                                                       \
+    WRAP_PROBED(name, (CUdeviceptr dst, value_t v, size_t n, CUstream s), (dst, v, n, s), dst == psk_S.probe_word,                  \
          (begin(&op, PSK_COPY_FILL, s, ptsz, n * (unit)), ends(&op, dst, 0)))
-#define FILL_2D(name, value_t, unit, ptsz)                                                                      \
-    WRAP(name, (CUdeviceptr dst, size_t pitch, value_t v, size_t w, size_t h), (dst, pitch, v, w, h),           \
+#define FILL_2D(name, value_t, unit, ptsz)                                                                                          \
+    WRAP_PROBED(name, (CUdeviceptr dst, size_t pitch, value_t v, size_t w, size_t h), (dst, pitch, v, w, h), dst == psk_S.probe_word,\
          (begin(&op, PSK_COPY_FILL, NULL, ptsz, w * h * (unit)), ends(&op, dst, 0)))
-#define FILL_2D_ASYNC(name, value_t, unit, ptsz)                                                                \
-    WRAP(name, (CUdeviceptr dst, size_t pitch, value_t v, size_t w, size_t h, CUstream s), (dst, pitch, v, w, h, s), \
+#define FILL_2D_ASYNC(name, value_t, unit, ptsz)                                                                                    \
+    WRAP_PROBED(name, (CUdeviceptr dst, size_t pitch, value_t v, size_t w, size_t h, CUstream s), (dst, pitch, v, w, h, s),         \
+         dst == psk_S.probe_word,                                                                                                   \
          (begin(&op, PSK_COPY_FILL, s, ptsz, w * h * (unit)), ends(&op, dst, 0)))
 #define FILLS(bits, value_t)                                              \
     FILL(cuMemsetD##bits##_v2, value_t, bits / 8, 0)                      \

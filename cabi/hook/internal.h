@@ -85,6 +85,9 @@ extern atomic_int psk_child; /* 1 in a forked child of an attached process */
 #define PSK_LOAD(field) __atomic_load_n(&(field), __ATOMIC_ACQUIRE)
 #define PSK_COUNT(field) __atomic_fetch_add(&(field), 1, __ATOMIC_RELAXED)
 
+/* True when this call is a probe of the self-test: counted, and not to be forwarded. */
+bool psk_probe(void);
+
 /* ---- streams.c ---- */
 #define PSK_STREAM_SHARED (PSK_MAX_STREAMS - 1) /* index of all streams beyond the table */
 typedef struct psk_stream {

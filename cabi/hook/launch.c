@@ -20,6 +20,7 @@ static void begin(psk_op *op, CUfunction f, uint32_t grid, CUstream stream, int 
 #define LAUNCH(name, ptsz)                                                                                                  \
     CUresult psk_w_##name(CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,      \
                           unsigned shared, CUstream s, void **params, void **extra) {                                       \
+        if (PSK_UNLIKELY(!f) && psk_probe()) return CUDA_SUCCESS;                                                           \
         if (!psk_active()) return PSK_REAL(name)(f, gx, gy, gz, bx, by, bz, shared, s, params, extra);                      \
         psk_op op;                                                                                                          \
         begin(&op, f, psk_grid_hash(gx, gy, gz, bx, by, bz), s, ptsz, params, extra);                                       \
@@ -39,6 +40,7 @@ static bool cooperative(const CUlaunchConfig *c) {
 
 #define LAUNCH_EX(name, ptsz)                                                                                                  \
     CUresult psk_w_##name(const CUlaunchConfig *c, CUfunction f, void **params, void **extra) {                               \
+        if (PSK_UNLIKELY(!f) && psk_probe()) return CUDA_SUCCESS;                                                              \
         if (!psk_active() || !c) return PSK_REAL(name)(c, f, params, extra);                                                  \
         psk_op op;                                                                                                             \
         begin(&op, f, psk_grid_hash(c->gridDimX, c->gridDimY, c->gridDimZ, c->blockDimX, c->blockDimY, c->blockDimZ), c->hStream, \
@@ -55,6 +57,7 @@ LAUNCH_EX(cuLaunchKernelEx_ptsz, 1)
 #define LAUNCH_COOPERATIVE(name, ptsz)                                                                                  \
     CUresult psk_w_##name(CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,  \
                           unsigned shared, CUstream s, void **params) {                                                 \
+        if (PSK_UNLIKELY(!f) && psk_probe()) return CUDA_SUCCESS;                                                       \
         if (!psk_active()) return PSK_REAL(name)(f, gx, gy, gz, bx, by, bz, shared, s, params);                         \
         psk_op op;                                                                                                      \
         begin(&op, f, psk_grid_hash(gx, gy, gz, bx, by, bz), s, ptsz, params, NULL);                                    \

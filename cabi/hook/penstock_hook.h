@@ -191,6 +191,13 @@ typedef struct psk_shared {
     uint64_t inspect_addr[PSK_MAX_INSPECT];
     uint64_t cpu_waits, cpu_wait_ns; /* operations that waited for ABSENT slots or a grant, and for how long */
     uint64_t grants_asked, refused;
+
+    /* Self-test. While probing is a thread's id, that thread's launches of no function and its
+     * fills of probe_word are counted in probes and go no further. Written by the engine, but for probes. */
+    uint64_t probes;
+    uint64_t probe_word;
+    uint32_t probing; /* 0: nobody */
+    uint32_t _pad;
 } psk_shared;
 
 /* Exported by the hook. The engine finds it with dlsym(RTLD_DEFAULT, "penstock_hook_attach").

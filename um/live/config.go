@@ -16,6 +16,8 @@ type Config struct {
 	LookaheadBytes    int64 // most that is fetched ahead of need at a time; 0 = as much as fits
 	PlainOnly         bool  // no managed memory at all: a caching allocator
 	Sink              Sink  // receives what happens; may be nil
+	// MissedRoutes are ways to the driver whose launches the hook does not see, in words.
+	MissedRoutes []string
 }
 
 const (

@@ -73,6 +73,12 @@ func (s Stats) warnings() (w []string) {
 	if s.OpaqueLaunches > 0 {
 		w = append(w, fmt.Sprintf("%d launches had parameters that could not be read", s.OpaqueLaunches))
 	}
+	for _, r := range s.MissedRoutes {
+		w = append(w, "launches by way of "+r+" passed the hook by: what they needed was not foreseen; `penstock doctor` says more")
+	}
+	if s.Engine == "managed" && s.Hooked && s.Launches == 0 && s.Allocations > 0 {
+		w = append(w, "the hook saw no launch at all: nothing could be foreseen; `penstock doctor` says more")
+	}
 	if s.UnhookedSymbols > 0 {
 		w = append(w, fmt.Sprintf("%d driver entry points are in use that the hook does not know", s.UnhookedSymbols))
 	}
