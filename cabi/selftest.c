@@ -36,6 +36,10 @@ LINKED(launch_ex_fn, cuLaunchKernelEx_ptsz);
 LINKED(cooperative_fn, cuLaunchCooperativeKernel);
 LINKED(cooperative_fn, cuLaunchCooperativeKernel_ptsz);
 
+/* Programs built on systems before glibc 2.34 are bound to the older version of dlsym. */
+extern void *older_dlsym(void *, const char *);
+asm(".symver older_dlsym, dlsym@GLIBC_2.2.5");
+
 enum kind { LAUNCH, LAUNCH_EX, COOPERATIVE };
 static const struct launch {
     const char *name, *base;
@@ -110,7 +114,6 @@ static void by_link(struct test *t, void *libcuda) {
 }
 
 static void by_dlsym(struct test *t, void *libcuda, const char *name, void *(*lookup)(void *, const char *)) {
-    if (!lookup) return;
     begin(t, name);
     for (int i = 0; i < LAUNCHES; i++) probe(t, &launches[i], lookup(libcuda, launches[i].name));
     end(t);
@@ -196,8 +199,7 @@ int psk_selftest(psk_shared *hook, uint64_t word, psk_selftest_route *routes, in
     __atomic_store_n(&hook->probing, (uint32_t)syscall(SYS_gettid), __ATOMIC_RELEASE);
     by_link(&t, libcuda);
     by_dlsym(&t, libcuda, "dlsym", dlsym);
-    /* Programs built on systems before glibc 2.34 ask for it under its older version. */
-    by_dlsym(&t, libcuda, "dlsym@GLIBC_2.2.5", (void *(*)(void *, const char *))dlvsym(RTLD_DEFAULT, "dlsym", "GLIBC_2.2.5"));
+    by_dlsym(&t, libcuda, "dlsym@GLIBC_2.2.5", older_dlsym);
     by_getproc(&t, libcuda);
     struct runtimes loaded = {0};
     dl_iterate_phdr(find_runtime, &loaded);

@@ -136,6 +136,7 @@ static psk_layout *fill(CUfunction f) {
 }
 
 psk_layout *psk_func_layout(CUfunction f) {
+    if (PSK_UNLIKELY(!f)) return NULL; /* the mark of an empty row */
     uint64_t handle = (uint64_t)(uintptr_t)f;
     if (PSK_LIKELY(atomic_load_explicit(&unloads, memory_order_relaxed) == 0)) {
         unsigned gen = atomic_load_explicit(&generation, memory_order_acquire);

@@ -10,24 +10,24 @@ static void begin(psk_op *op, CUfunction f, uint32_t grid, CUstream stream, int 
         op->id = l->id;
         psk_op_params(op, l, params, extra);
         psk_func_release(l);
-    } else { /* out of host memory */
+    } else { /* no function, or out of host memory */
         op->id = UINT32_MAX;
         op->flags |= PSK_FLAG_OPAQUE;
     }
     if (PSK_UNLIKELY(op->flags & PSK_FLAG_OPAQUE)) PSK_COUNT(psk_S.opaque_launches);
 }
 
-#define LAUNCH(name, ptsz)                                                                                                  \
+#define LAUNCH(name, ptsz)                                                                                                 \
     CUresult psk_w_##name(CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,      \
-                          unsigned shared, CUstream s, void **params, void **extra) {                                       \
-        if (PSK_UNLIKELY(!f) && psk_probe()) return CUDA_SUCCESS;                                                           \
-        if (!psk_active()) return PSK_REAL(name)(f, gx, gy, gz, bx, by, bz, shared, s, params, extra);                      \
-        psk_op op;                                                                                                          \
-        begin(&op, f, psk_grid_hash(gx, gy, gz, bx, by, bz), s, ptsz, params, extra);                                       \
-        psk_op_issue(&op);                                                                                                  \
-        CUresult r = PSK_REAL(name)(f, gx, gy, gz, bx, by, bz, shared, s, params, extra);                                   \
-        psk_op_done(&op);                                                                                                   \
-        return r;                                                                                                           \
+                          unsigned shared, CUstream s, void **params, void **extra) {                                      \
+        if (PSK_UNLIKELY(!f) && psk_probe()) return CUDA_SUCCESS;                                                          \
+        if (!psk_active() || PSK_UNLIKELY(!f)) return PSK_REAL(name)(f, gx, gy, gz, bx, by, bz, shared, s, params, extra); \
+        psk_op op;                                                                                                         \
+        begin(&op, f, psk_grid_hash(gx, gy, gz, bx, by, bz), s, ptsz, params, extra);                                      \
+        psk_op_issue(&op);                                                                                                 \
+        CUresult r = PSK_REAL(name)(f, gx, gy, gz, bx, by, bz, shared, s, params, extra);                                  \
+        psk_op_done(&op);                                                                                                  \
+        return r;                                                                                                          \
     }
 LAUNCH(cuLaunchKernel, 0)
 LAUNCH(cuLaunchKernel_ptsz, 1)
@@ -38,34 +38,34 @@ static bool cooperative(const CUlaunchConfig *c) {
     return false;
 }
 
-#define LAUNCH_EX(name, ptsz)                                                                                                  \
-    CUresult psk_w_##name(const CUlaunchConfig *c, CUfunction f, void **params, void **extra) {                               \
-        if (PSK_UNLIKELY(!f) && psk_probe()) return CUDA_SUCCESS;                                                              \
-        if (!psk_active() || !c) return PSK_REAL(name)(c, f, params, extra);                                                  \
-        psk_op op;                                                                                                             \
+#define LAUNCH_EX(name, ptsz)                                                                                                     \
+    CUresult psk_w_##name(const CUlaunchConfig *c, CUfunction f, void **params, void **extra) {                                   \
+        if (PSK_UNLIKELY(!f) && psk_probe()) return CUDA_SUCCESS;                                                                 \
+        if (!psk_active() || PSK_UNLIKELY(!f) || !c) return PSK_REAL(name)(c, f, params, extra);                                  \
+        psk_op op;                                                                                                                \
         begin(&op, f, psk_grid_hash(c->gridDimX, c->gridDimY, c->gridDimZ, c->blockDimX, c->blockDimY, c->blockDimZ), c->hStream, \
-              ptsz, params, extra);                                                                                            \
-        if (PSK_UNLIKELY(c->numAttrs && cooperative(c))) op.flags |= PSK_FLAG_COOPERATIVE;                                     \
-        psk_op_issue(&op);                                                                                                     \
-        CUresult r = PSK_REAL(name)(c, f, params, extra);                                                                      \
-        psk_op_done(&op);                                                                                                      \
-        return r;                                                                                                              \
+              ptsz, params, extra);                                                                                               \
+        if (PSK_UNLIKELY(c->numAttrs && cooperative(c))) op.flags |= PSK_FLAG_COOPERATIVE;                                        \
+        psk_op_issue(&op);                                                                                                        \
+        CUresult r = PSK_REAL(name)(c, f, params, extra);                                                                         \
+        psk_op_done(&op);                                                                                                         \
+        return r;                                                                                                                 \
     }
 LAUNCH_EX(cuLaunchKernelEx, 0)
 LAUNCH_EX(cuLaunchKernelEx_ptsz, 1)
 
-#define LAUNCH_COOPERATIVE(name, ptsz)                                                                                  \
-    CUresult psk_w_##name(CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,  \
-                          unsigned shared, CUstream s, void **params) {                                                 \
-        if (PSK_UNLIKELY(!f) && psk_probe()) return CUDA_SUCCESS;                                                       \
-        if (!psk_active()) return PSK_REAL(name)(f, gx, gy, gz, bx, by, bz, shared, s, params);                         \
-        psk_op op;                                                                                                      \
-        begin(&op, f, psk_grid_hash(gx, gy, gz, bx, by, bz), s, ptsz, params, NULL);                                    \
-        op.flags |= PSK_FLAG_COOPERATIVE;                                                                               \
-        psk_op_issue(&op);                                                                                              \
-        CUresult r = PSK_REAL(name)(f, gx, gy, gz, bx, by, bz, shared, s, params);                                      \
-        psk_op_done(&op);                                                                                               \
-        return r;                                                                                                       \
+#define LAUNCH_COOPERATIVE(name, ptsz)                                                                                \
+    CUresult psk_w_##name(CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, \
+                          unsigned shared, CUstream s, void **params) {                                               \
+        if (PSK_UNLIKELY(!f) && psk_probe()) return CUDA_SUCCESS;                                                     \
+        if (!psk_active() || PSK_UNLIKELY(!f)) return PSK_REAL(name)(f, gx, gy, gz, bx, by, bz, shared, s, params);   \
+        psk_op op;                                                                                                    \
+        begin(&op, f, psk_grid_hash(gx, gy, gz, bx, by, bz), s, ptsz, params, NULL);                                  \
+        op.flags |= PSK_FLAG_COOPERATIVE;                                                                             \
+        psk_op_issue(&op);                                                                                            \
+        CUresult r = PSK_REAL(name)(f, gx, gy, gz, bx, by, bz, shared, s, params);                                    \
+        psk_op_done(&op);                                                                                             \
+        return r;                                                                                                     \
     }
 LAUNCH_COOPERATIVE(cuLaunchCooperativeKernel, 0)
 LAUNCH_COOPERATIVE(cuLaunchCooperativeKernel_ptsz, 1)

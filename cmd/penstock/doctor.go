@@ -49,8 +49,8 @@ func newDoctorCommand() *cobra.Command {
 		Use:   "doctor",
 		Short: "Say what this machine can do, and why not",
 		Long: `Look at the driver, the devices and their unified memory, the driver's event
-queue, Penstock's own libraries and Python. Nothing is changed and no device
-memory is used. The exit status is 0 when the managed engine can run here, and 1
+queue, Penstock's own libraries and Python, and have the launch hook tested by
+launches of nothing. Nothing is changed and no device memory is used. The exit status is 0 when the managed engine can run here, and 1
 when it cannot.`,
 		Args:         cobra.NoArgs,
 		SilenceUsage: true,

@@ -29,6 +29,7 @@ type doctorMachine interface {
 	libraryError(path string) error // nil when it is there and a shared library
 	pythonPackage(exe, libraries string) (dir string, err error)
 	python(ctx context.Context) (pythonFacts, error)
+	selfTest(ctx context.Context, hook, engine string) (selfTestReport, error)
 }
 
 // pythonFacts is what the python3 on PATH says about itself.
@@ -51,7 +52,7 @@ func diagnose(ctx context.Context, m doctorMachine) diagnosis {
 	add(checkDevices(m, surveys)...)
 	add(checkHostMemory(m))
 	add(checkEvents(m))
-	add(checkLibraries(m)...)
+	add(checkLibraries(ctx, m, surveys)...)
 	add(checkPython(ctx, m)...)
 
 	d.ManagedEngine = true
@@ -239,7 +240,7 @@ func checkEvents(m doctorMachine) doctorCheck {
 }
 
 // checkLibraries looks for the parts of this installation, where `penstock run` does.
-func checkLibraries(m doctorMachine) []doctorCheck {
+func checkLibraries(ctx context.Context, m doctorMachine, surveys []cuda.Survey) []doctorCheck {
 	exe, err := m.executable()
 	if err != nil {
 		return []doctorCheck{{Name: "libraries", Status: checkMissing, Required: true, Found: "cannot tell where penstock itself is (" + err.Error() + ")", Do: "run it by its full path"}}
@@ -267,7 +268,7 @@ func checkLibraries(m doctorMachine) []doctorCheck {
 	if c.Found, err = m.pythonPackage(exe, named); err != nil {
 		c.Status, c.Found, c.Do = checkMissing, err.Error(), "`make build` in a checkout puts everything in place"
 	}
-	return append(checks, c)
+	return append(checks, c, checkHook(ctx, m, dir, surveys))
 }
 
 func checkPython(ctx context.Context, m doctorMachine) []doctorCheck {

@@ -37,6 +37,8 @@ type fakeMachine struct {
 	facts      pythonFacts
 	pythonErr  error
 	probeCalls int
+	tested     selfTestReport
+	testErr    error
 }
 
 func healthy() *fakeMachine {
@@ -50,6 +52,7 @@ func healthy() *fakeMachine {
 		available: 100 << 30,
 		facts:     pythonFacts{Path: "/usr/bin/python3", Version: "3.12.4", Torch: "2.11.0+cu130"},
 		libErr:    map[string]error{},
+		tested:    selfTested(`{"hook":true,"routes":[{"name":"dlsym","launches":6,"seen":6},{"name":"cuGetProcAddress_v2","launches":5,"seen":5}]}`),
 	}
 }
 
@@ -86,6 +89,20 @@ func (m *fakeMachine) libraryError(path string) error {
 }
 func (m *fakeMachine) python(context.Context) (pythonFacts, error) { return m.facts, m.pythonErr }
 
+func (m *fakeMachine) selfTest(_ context.Context, hook, engine string) (selfTestReport, error) {
+	if want := cmp.Or(m.libFolder, "/opt/penstock/lib"); filepath.Dir(hook) != want || filepath.Dir(engine) != want {
+		return selfTestReport{}, fmt.Errorf("tested %s and %s", hook, engine)
+	}
+	return m.tested, m.testErr
+}
+
+func selfTested(text string) (r selfTestReport) {
+	if err := json.Unmarshal([]byte(text), &r); err != nil {
+		panic(err)
+	}
+	return r
+}
+
 func findCheck(t *testing.T, d diagnosis, name string) doctorCheck {
 	t.Helper()
 	for _, c := range d.Checks {
@@ -112,6 +129,7 @@ func TestDiagnoseHealthy(t *testing.T) {
 		"device 0":       "NVIDIA H200, 140.0 GiB (1.0 GiB in use), compute 9.0, PCIe 5 x16",
 		"host memory":    "100.0 GiB available of 128.0 GiB",
 		"hook library":   "/opt/penstock/lib/libpenstock_hook.so",
+		"launch hook":    "saw all of 11 launches, by dlsym, cuGetProcAddress_v2",
 		"torch library":  "/opt/penstock/lib/libpenstock_torch.so",
 		"python package": "/opt/penstock/python",
 		"python":         "3.12.4, /usr/bin/python3",
@@ -159,6 +177,11 @@ func TestDiagnoseTroubles(t *testing.T) {
 		{"no hook", func(m *fakeMachine) { m.libErr["libpenstock_hook.so"] = errors.New("it does not exist") }, "hook library", checkMissing, "make build", false},
 		{"no engine library", func(m *fakeMachine) { m.libErr["libpenstock.so"] = errors.New("it does not exist") }, "engine library", checkMissing, "make build", false},
 		{"no torch library", func(m *fakeMachine) { m.libErr["libpenstock_torch.so"] = errors.New("it does not exist") }, "torch library", checkMissing, "make build", false},
+		{"a route missed", func(m *fakeMachine) {
+			m.tested = selfTested(`{"hook":true,"routes":[{"name":"dlsym","launches":6,"seen":6},{"name":"linked symbol","launches":6,"seen":5,"missed":["cuLaunchKernel"]}]}`)
+		}, "launch hook", checkWarn, "LD_PRELOAD", true},
+		{"hook not loaded", func(m *fakeMachine) { m.tested = selfTestReport{} }, "launch hook", checkWarn, "another python3", true},
+		{"no self-test", func(m *fakeMachine) { m.testErr = errors.New("exit status 1") }, "launch hook", checkWarn, "LD_PRELOAD", true},
 		{"another folder", func(m *fakeMachine) { m.libFolder = "/srv/lib" }, "hook library", checkOK, "/srv/lib/libpenstock_hook.so", true},
 		{"a wrong folder", func(m *fakeMachine) {
 			m.libFolder, m.libErr["libpenstock_hook.so"] = "/srv/lib", errors.New("it does not exist")

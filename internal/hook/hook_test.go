@@ -68,6 +68,8 @@ type shared struct {
 	granted, inspectSeq                   uint64
 	inspectAddr                           [4096]uint64
 	cpuWaits, cpuWaitNS, asked, refused   uint64
+	probes, probeWord                     uint64
+	probing, _                            uint32
 }
 
 // side is the hook's side of the shared state, in Go memory.
@@ -454,7 +456,8 @@ func TestLayout(t *testing.T) {
 		"offsetof(psk_shared,refuse)": unsafe.Offsetof(s.refuse), "offsetof(psk_shared,inspect_n)": unsafe.Offsetof(s.inspectN),
 		"offsetof(psk_shared,granted)": unsafe.Offsetof(s.granted), "offsetof(psk_shared,inspect_seq)": unsafe.Offsetof(s.inspectSeq),
 		"offsetof(psk_shared,inspect_addr)": unsafe.Offsetof(s.inspectAddr), "offsetof(psk_shared,cpu_waits)": unsafe.Offsetof(s.cpuWaits),
-		"offsetof(psk_shared,refused)": unsafe.Offsetof(s.refused),
+		"offsetof(psk_shared,refused)": unsafe.Offsetof(s.refused), "offsetof(psk_shared,probes)": unsafe.Offsetof(s.probes),
+		"offsetof(psk_shared,probe_word)": unsafe.Offsetof(s.probeWord), "offsetof(psk_shared,probing)": unsafe.Offsetof(s.probing),
 	}
 	var src strings.Builder
 	src.WriteString("#include <stddef.h>\n#include \"penstock_hook.h\"\n")

@@ -21,6 +21,7 @@ static struct {
     int (*begin_pool)(int, unsigned long long, unsigned long long);
     int (*end_pool)(int, unsigned long long, unsigned long long);
     int (*release_pool)(int, unsigned long long, unsigned long long);
+    long (*self_test)(char *, size_t);
     void (*close)(void);
 } P;
 
@@ -33,7 +34,7 @@ static void load(void) {
 #define FIND(name) CHECK((P.name = (__typeof__(P.name))dlsym(lib, "penstock_" #name)))
     FIND(abi_version), FIND(init), FIND(malloc), FIND(free), FIND(record_stream), FIND(empty_cache), FIND(reset);
     FIND(set_memory_fraction), FIND(reset_peak_stats), FIND(stats), FIND(last_error);
-    FIND(begin_pool), FIND(end_pool), FIND(release_pool), FIND(close);
+    FIND(begin_pool), FIND(end_pool), FIND(release_pool), FIND(self_test), FIND(close);
     CHECK_EQ(P.abi_version(), PENSTOCK_ABI_VERSION);
 }
 

@@ -78,6 +78,25 @@ static int pools(void) {
     return 0;
 }
 
+/* What the self-test finds, alone and when the engine starts. RUNTIME names a CUDA runtime to load first. */
+static int selftest(void) {
+    const char *runtime = getenv("RUNTIME");
+    if (runtime && !dlopen(runtime, RTLD_NOW | RTLD_LOCAL)) fprintf(stderr, "%s\n", dlerror()), exit(1);
+    static char json[65536];
+    long n = P.self_test(json, sizeof json);
+    CHECK(n > 0 && n < (long)sizeof json);
+    printf("SELFTEST %s\n", json);
+    CHECK_EQ(P.init(0), 0);
+    CHECK_EQ(stat_now("launches"), 0); /* probes are no launches */
+    tensor t;
+    CHECK(make(&t, 8 * MiB, NULL, 1));
+    for (int i = 0; i < 8; i++) add(i, NULL, &t, 1);
+    SYNC(NULL);
+    check_value(&t); /* whatever was missed, the values are right */
+    P.close();
+    return 0;
+}
+
 int main(int argc, char **argv) {
     CHECK(argc == 2);
     load();
@@ -86,6 +105,7 @@ int main(int argc, char **argv) {
     if (!strcmp(argv[1], "forkfirst")) return forkfirst();
     if (!strcmp(argv[1], "endless")) return endless();
     if (!strcmp(argv[1], "pools")) return pools();
+    if (!strcmp(argv[1], "selftest")) return selftest();
     fprintf(stderr, "unknown: %s\n", argv[1]);
     return 2;
 }

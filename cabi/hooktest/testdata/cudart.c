@@ -13,5 +13,14 @@ static getproc_v2 get(void) {
 #endif
 }
 
+/* Its own table of the driver, filled at the first call. */
+int cudaMemsetAsync(void *p, int value, size_t bytes, void *stream) {
+    static int (*fill)(uint64_t, unsigned char, size_t, void *);
+    int status;
+    if (!fill && get()("cuMemsetD8Async", (void **)&fill, 13000, 0, &status)) return 999;
+    return fill((uint64_t)(uintptr_t)p, (unsigned char)value, bytes, stream);
+}
+int cudaGetLastError(void) { return 0; }
+
 int cudaGetDriverEntryPoint(const char *symbol, void **pfn, unsigned long long flags, int *status) { return get()(symbol, pfn, 13000, flags, status); }
 int cudaGetDriverEntryPointByVersion(const char *symbol, void **pfn, unsigned version, unsigned long long flags, int *status) { return get()(symbol, pfn, (int)version, flags, status); }

@@ -198,11 +198,45 @@ static void strangers(void) {
     SYNC(NULL);
 }
 
+/* A launch of no function is a probe for the thread that the engine named. From others it is the driver's to refuse, and no record. */
+static void *stranger(void *launch) {
+    CHECK_EQ(((launch_fn)launch)(NULL, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL), CUDA_ERROR_INVALID_HANDLE);
+    none_left();
+    return NULL;
+}
+static void probes(void) {
+    launch_fn launch = (launch_fn)driver("cuLaunchKernel");
+    CHECK_EQ(launch(NULL, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL), CUDA_ERROR_INVALID_HANDLE);
+    none_left();
+    CHECK_EQ(S->probes, 0);
+    S->probing = (uint32_t)syscall(SYS_gettid);
+    S->probe_word = base;
+    uint64_t before = S->launches, copies = S->copies;
+    CUlaunchConfig c = {1, 1, 1, 1, 1, 1, 0, NULL, NULL, 0};
+    OK(launch(NULL, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL));
+    OK(CALL(cuLaunchKernel_ptsz, NULL, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL));
+    OK(CALL(cuLaunchKernelEx, &c, NULL, NULL, NULL));
+    OK(CALL(cuLaunchCooperativeKernel, NULL, 1, 1, 1, 1, 1, 1, 0, NULL, NULL));
+    OK(CALL(cuMemsetD8Async, base, 1, U64(4), NULL));
+    OK(CALL(cuMemsetD32_v2, base, 1, U64(1)));
+    CHECK_EQ(S->probes, 6);
+    CHECK_EQ(S->launches, before);
+    CHECK_EQ(S->copies, copies);
+    CHECK_EQ(word_at(base), 0); /* nothing went on to the driver */
+    none_left();
+    pthread_t t;
+    CHECK(!pthread_create(&t, NULL, stranger, (void *)launch) && !pthread_join(t, NULL));
+    CHECK_EQ(S->probes, 6);
+    S->probing = 0;
+    S->probe_word = 0;
+}
+
 int main(void) {
     start();
     attach(PSK_MODE_OBSERVE);
     base = managed(SLOTS * 2 * MiB);
     for (uint32_t i = 1; i <= SLOTS; i++) own(i, at((int)i), 2 * MiB, PSK_SLOT_RESIDENT);
+    probes();
     calls();
     extra();
     opaque();

@@ -31,7 +31,8 @@ class Shared(C.Structure):
                                   "route_dlsym", "route_getproc", "route_runtime", "unhooked")] + [
         ("slot_ticket", C.POINTER(C.c_uint32)), ("arrived", C.c_void_p), ("refuse", C.c_uint32), ("inspect_n", C.c_uint32),
         ("granted", C.c_uint64), ("inspect_seq", C.c_uint64), ("inspect_addr", C.c_uint64 * 4096)] + [
-        (n, C.c_uint64) for n in ("cpu_waits", "cpu_wait_ns", "grants_asked", "refused")]
+        (n, C.c_uint64) for n in ("cpu_waits", "cpu_wait_ns", "grants_asked", "refused", "probes", "probe_word")] + [
+        ("probing", C.c_uint32), ("_pad", C.c_uint32)]
 
 
 def attach():
