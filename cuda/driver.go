@@ -61,6 +61,7 @@ type DeviceInfo struct {
 	TotalBytes        int64
 	ComputeMajor      int
 	ComputeMinor      int
+	Multiprocessors   int    // 0 when unknown
 	DriverVersion     string // of the kernel driver, such as "580.159.03"; empty when unknown
 	CUDAVersion       int    // 13000 for 13.0
 	SimulatedHardware bool

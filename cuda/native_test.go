@@ -127,7 +127,7 @@ func TestOpenWithoutLibrary(t *testing.T) {
 func TestInfo(t *testing.T) {
 	n, _ := open(t, Options{Ordinal: 1}, "DEVICES=2")
 	i := n.Info()
-	if i.Name != "Stub 1" || i.Ordinal != 1 || i.TotalBytes != 16<<30 || i.ComputeMajor != 9 || i.CUDAVersion != 13000 ||
+	if i.Name != "Stub 1" || i.Ordinal != 1 || i.TotalBytes != 16<<30 || i.ComputeMajor != 9 || i.CUDAVersion != 13000 || i.Multiprocessors != 132 ||
 		i.UUID != "GPU-00010203-0405-0607-0809-0a0b0c0d0e0f" || i.SimulatedHardware {
 		t.Errorf("%+v", i)
 	}

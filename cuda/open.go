@@ -16,6 +16,7 @@ const defaultLibrary = "libcuda.so.1"
 
 // CU_DEVICE_ATTRIBUTE_* numbers.
 const (
+	attrMultiprocessors   = 16
 	attrComputeMajor      = 75
 	attrComputeMinor      = 76
 	attrManagedMemory     = 83
@@ -198,6 +199,7 @@ func (n *Native) selectDevice(ordinal int) error {
 	n.info.TotalBytes = int64(total)
 	n.info.ComputeMajor = n.attribute(attrComputeMajor)
 	n.info.ComputeMinor = n.attribute(attrComputeMinor)
+	n.info.Multiprocessors = n.attribute(attrMultiprocessors)
 	n.info.UUID = n.uuid()
 	return nil
 }

@@ -39,6 +39,9 @@ typedef struct kernel_def {
     size_t *sizes, *offsets, bytes;
 } kernel_def;
 
+/* The device code of cuda/kernels, by way of the function that registers. */
+void stub_register_own_kernels(kernel_def *(*add)(const char *name, stub_kernel_fn fn, void *user, unsigned nparams, const size_t *sizes));
+
 /* A CUfunction or a CUkernel. */
 typedef struct function {
     uint32_t magic;

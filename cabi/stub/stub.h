@@ -77,5 +77,6 @@ void stub_register_kernel(const char *name, stub_kernel_fn fn, void *user, unsig
  *   multi_add(struct {u32 count, inc; u32 *p[48]; u64 n[48]}) as touch_add for each; a by-value struct of pointers
  *   opaque_add(u32 *p, u64 n, u32 inc)          touch_add whose parameter layout the driver does not tell
  *   spin(u64 microseconds)
+ *   penstock_checksum, penstock_scan            Penstock's own, with the parameters of cuda/kernels
  */
 #endif

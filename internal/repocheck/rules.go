@@ -16,7 +16,7 @@ const modulePath = "github.com/penstock-gpu/penstock"
 
 // core are the packages that decide and move. They know nothing of how people
 // or other programs look at them, in themselves and in all they import.
-var core = []string{"cuda", "cuda/sim", "trace", "evict", "correlate", "prefetch"}
+var core = []string{"cuda", "cuda/sim", "cuda/kernels", "trace", "evict", "correlate", "prefetch"}
 
 // notInCore are the imports that core packages go without. A trailing slash
 // stands for everything below.
@@ -38,6 +38,8 @@ var mayImport = map[string][]string{
 	"pool/plan":  {"trace"},
 	"um":         {"cuda", "evict", "prefetch", "correlate", "pool", "trace"},
 	"um/managed": {"cuda", "evict", "prefetch", "correlate", "pool", "trace", "um"},
+
+	"cuda/kernels": {"cuda"},
 }
 
 // The workplace patterns are put together so that this file does not match itself.
