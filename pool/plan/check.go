@@ -84,3 +84,54 @@ func overlap(requests []Request, offsets []int64, i, j int, time int64) error {
 	return fmt.Errorf("requests %d (%d bytes at %d) and %d (%d bytes at %d) overlap at time %d",
 		i, requests[i].Bytes, offsets[i], j, requests[j].Bytes, offsets[j], time)
 }
+
+// Check verifies a whole plan: start-up and two periods after it, played as they
+// will come. What fits twice fits for ever.
+func (p *Plan) Check() error {
+	if p.PrologueEvents < 0 || p.PeriodEvents < 0 || p.ArenaBytes < 0 || p.ArenaBytes > maxBytes ||
+		p.PrologueEvents > maxEvents || p.PeriodEvents > maxEvents {
+		return fmt.Errorf("impossible sizes: %d and %d events, %d bytes", p.PrologueEvents, p.PeriodEvents, p.ArenaBytes)
+	}
+	end := p.PrologueEvents + 2*p.PeriodEvents
+	var requests []Request
+	var offsets []int64
+	add := func(c Call, begin, events int64, repeats bool) string {
+		switch {
+		case c.Bytes < 0 || c.Bytes > maxBytes:
+			return "has an impossible size"
+		case c.Stream < 0:
+			return "has an impossible stream"
+		case c.Lower < 0 || c.Lower >= events || c.Upper <= c.Lower:
+			return "has an impossible lifetime"
+		case c.Offset == Unplanned:
+			return ""
+		case repeats && c.Upper-c.Lower > events:
+			return "meets itself in the next period"
+		case c.Offset%AlignBytes != 0:
+			return "is not aligned"
+		}
+		upper := end
+		if c.Upper < end-begin {
+			upper = begin + c.Upper
+		}
+		requests = append(requests, Request{Span: Span{begin + c.Lower, upper}, Bytes: RoundUp(c.Bytes)})
+		offsets = append(offsets, c.Offset)
+		return ""
+	}
+	for i, c := range p.Prologue {
+		if text := add(c, 0, p.PrologueEvents, false); text != "" {
+			return fmt.Errorf("call %d of the start-up %s", i, text)
+		}
+	}
+	for n := range int64(2) {
+		for i, c := range p.Period {
+			if text := add(c, p.PrologueEvents+n*p.PeriodEvents, p.PeriodEvents, true); text != "" {
+				return fmt.Errorf("call %d of the period %s", i, text)
+			}
+		}
+	}
+	return Check(requests, offsets, p.ArenaBytes)
+}
+
+// maxEvents keeps times far from overflow.
+const maxEvents = 1 << 40

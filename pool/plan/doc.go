@@ -4,10 +4,12 @@
 //
 // Training repeats: an iteration asks for the same sizes in the same order as the
 // one before, so where everything goes can be decided once, with all lifetimes
-// known, instead of at every call with none. A recorded run has the steady iteration
-// in it and the start-up before it; their allocations are requests; [Place] gives every request an offset so that no two
-// that are alive together overlap; the result is a [Plan], which can be kept in a
-// file ([Plan.Write], [Read]) and is followed by the online service call by call
+// known, instead of at every call with none. [FromTrace] reads a recorded run, finds
+// the steady iteration in it and the start-up before it, and turns their allocations
+// into requests ([FromRecent] does so within a running process, for what is to
+// come); [Place] gives every request an offset so that no two that are alive
+// together overlap. The result is a [Plan], which can be kept in a file
+// ([Plan.WriteFile], [ReadFile]) and which the online service follows call by call
 // ([Plan.Lookup]).
 //
 // The problem is dynamic storage allocation, rectangle packing with the time axis
@@ -18,12 +20,16 @@
 // The clock of a plan is the number of allocations and frees that happened. What
 // is alive at the end of an iteration and freed in the next (a loss that is read
 // late) wraps around: its lifetime is two pieces of the period, and nothing else
-// may lie there in either.
+// may lie there in either. What lives longer than an iteration, such as an output
+// that is bound until the next one replaces it, has its next instance beside it:
+// a period then has as many iterations as it takes, and each instance its own place.
 //
 // # Invariants
 //
 //   - No placement leaves this package unchecked: [Check] is a separate sweep over
-//     the result that shares no code with the search.
+//     the result that shares no code with the search. Plans are checked as they
+//     will be played, start-up and two periods ([Plan.Check]).
+//   - A plan read from a file passed its checksum and then the same check.
 //
 // # Caveats
 //

@@ -17,7 +17,9 @@ const Forever = math.MaxInt64
 type Plan struct {
 	Job           Job
 	ArenaBytes    int64 // what the placements need, from offset 0
-	PeakLiveBytes int64 // most bytes alive at once, as requested: no plan can need less
+	PeakLiveBytes int64 // most bytes alive at once in the recording, as requested: no plan can need less
+	// UnplannedBytes is the most that calls without a place had alive at once in the recording.
+	UnplannedBytes int64
 
 	Prologue       []Call
 	PrologueEvents int64 // allocations and frees in it
@@ -68,10 +70,19 @@ func (p *Plan) Lookup(sequence int) (Call, bool) {
 // these last calls may be. The slice is the plan's own: it must not be changed.
 func (p *Plan) Find(s Signature) []int32 { return p.bySignature[s] }
 
-// index makes Find work.
-func (p *Plan) index() {
+// finish derives what is not kept in files: signatures, and where they are.
+func (p *Plan) finish() {
+	var signer Signer
+	for i := range p.Prologue {
+		p.Prologue[i].Signature = signer.Call(p.Prologue[i].Bytes)
+	}
+	for _, c := range p.Period {
+		signer.Call(c.Bytes) // what comes before the period is, most often, its end
+	}
 	p.bySignature = make(map[Signature][]int32, len(p.Period))
-	for i, c := range p.Period {
-		p.bySignature[c.Signature] = append(p.bySignature[c.Signature], int32(i))
+	for i := range p.Period {
+		s := signer.Call(p.Period[i].Bytes)
+		p.Period[i].Signature = s
+		p.bySignature[s] = append(p.bySignature[s], int32(i))
 	}
 }
