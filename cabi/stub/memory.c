@@ -344,6 +344,7 @@ CUresult cuMemHostRegister_v2(void *p, size_t bytes, unsigned flags) {
     READY();
     (void)flags;
     if (!p || !bytes) return CUDA_ERROR_INVALID_VALUE;
+    if (stub_should_fail("cuMemHostRegister")) return CUDA_ERROR_OUT_OF_MEMORY;
     CUresult rc = CUDA_ERROR_OUT_OF_MEMORY;
     pthread_mutex_lock(&mu);
     range *r = calloc(1, sizeof *r);

@@ -17,7 +17,7 @@
  * Environment, read at the first call:
  *   STUB_TOTAL_BYTES   device memory (default 8 GiB)
  *   STUB_FAIL          name[:n][,name...]: the n-th call (default: every call) of
- *                      cuMemAlloc, cuMemAllocManaged, cuMemHostAlloc, cuMemCreate,
+ *                      cuMemAlloc, cuMemAllocManaged, cuMemHostAlloc, cuMemHostRegister, cuMemCreate,
  *                      cuMemPrefetch (every form) or cuStreamWaitValue32 fails
  *   STUB_CONCURRENT_MANAGED=0   as under WSL
  *   STUB_QUEUE_DEPTH   operations a stream holds before a call blocks (default 1024)

@@ -39,7 +39,8 @@ var mayImport = map[string][]string{
 	"um":         {"cuda", "evict", "prefetch", "correlate", "pool", "trace"},
 	"um/managed": {"cuda", "evict", "prefetch", "correlate", "pool", "trace", "um"},
 
-	"cuda/kernels": {"cuda"},
+	"cuda/kernels":         {"cuda"},
+	"um/explicit/hostpool": {"cuda", "internal/hostmem"},
 }
 
 // The workplace patterns are put together so that this file does not match itself.
