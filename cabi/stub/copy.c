@@ -9,11 +9,16 @@ static CUresult submit(const work *w, CUstream h, int ptsz, bool sync) {
     stream *s = stub_stream(h, ptsz);
     if (!s) return CUDA_ERROR_INVALID_HANDLE;
     if (sync && s->capture) return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
+    if (!sync) return stub_submit(s, w);
+    stub_api_lock();
     CUresult rc = stub_submit(s, w);
-    return rc == CUDA_SUCCESS && sync ? stub_wait_idle(s) : rc;
+    if (rc == CUDA_SUCCESS) rc = stub_wait_idle(s);
+    stub_api_unlock();
+    return rc;
 }
 
 static CUresult linear(uint64_t dst, uint64_t src, size_t bytes, CUstream s, int ptsz, bool sync) {
+    if (!sync && stub_should_fail("cuMemcpyAsync")) return CUDA_ERROR_OUT_OF_MEMORY;
     work w = {.type = CU_GRAPH_NODE_TYPE_MEMCPY,
               .copy = {.srcMemoryType = CU_MEMORYTYPE_UNIFIED, .srcDevice = src, .dstMemoryType = CU_MEMORYTYPE_UNIFIED, .dstDevice = dst, .WidthInBytes = bytes, .Height = 1, .Depth = 1}};
     return submit(&w, s, ptsz, sync);

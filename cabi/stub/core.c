@@ -10,19 +10,18 @@
 atomic_uint_fast64_t stub_counters[N_COUNTS];
 static const char *const counter_names[N_COUNTS] = {"launches", "graph_launches", "faults", "h2d_bytes", "d2h_bytes", "evictions", "prefetches", "discards", "wait_values", "write_values", "copies", "illegal", "param_queries"};
 
-uint64_t stub_live_allocations(void);
 uint64_t stub_queued(void);
 
 uint64_t stub_count(const char *name) {
-    if (!strcmp(name, "live_allocations")) return stub_live_allocations();
     if (!strcmp(name, "queued")) return stub_queued();
     for (int i = 0; i < N_COUNTS; i++)
         if (!strcmp(name, counter_names[i])) return atomic_load(&stub_counters[i]);
-    return 0;
+    return stub_memory_count(name);
 }
 
 void stub_reset_counts(void) {
     for (int i = 0; i < N_COUNTS; i++) atomic_store(&stub_counters[i], 0);
+    stub_reset_peaks();
 }
 
 uint64_t stub_env_bytes(const char *name, uint64_t otherwise) {
@@ -30,28 +29,71 @@ uint64_t stub_env_bytes(const char *name, uint64_t otherwise) {
     return v && *v ? strtoull(v, NULL, 0) : otherwise;
 }
 
-/* STUB_FAIL=name[:n],... */
+/* ---- what fails: name[:n[+]],... ---- */
+
+static pthread_mutex_t fail_mu = PTHREAD_MUTEX_INITIALIZER;
+static char *fail_spec; /* replaces STUB_FAIL */
+static struct {
+    char name[40];
+    unsigned long calls;
+} fail_seen[32];
+enum { FAIL_NAMES = sizeof fail_seen / sizeof fail_seen[0] };
+
+void stub_fail(const char *spec) {
+    pthread_mutex_lock(&fail_mu);
+    free(fail_spec);
+    fail_spec = strdup(spec);
+    memset(fail_seen, 0, sizeof fail_seen);
+    pthread_mutex_unlock(&fail_mu);
+}
+
+/* Counts this call of a name that the specification has, and says whether it fails. Under fail_mu. */
+static bool fails_now(const char *name, const char *rule) {
+    size_t i = 0;
+    while (i < FAIL_NAMES - 1 && fail_seen[i].name[0] && strcmp(fail_seen[i].name, name)) i++;
+    snprintf(fail_seen[i].name, sizeof fail_seen[i].name, "%s", name);
+    unsigned long call = ++fail_seen[i].calls;
+    char *end;
+    unsigned long n = strtoul(rule, &end, 10);
+    return *end == '+' ? call >= n : call == n;
+}
+
 bool stub_should_fail(const char *name) {
-    static pthread_mutex_t mu = PTHREAD_MUTEX_INITIALIZER;
-    static struct {
-        char name[40];
-        unsigned calls;
-    } seen[16];
-    const char *spec = getenv("STUB_FAIL");
-    if (!spec) return false;
     size_t len = strlen(name);
-    for (const char *p = spec; p; p = strchr(p, ',') ? strchr(p, ',') + 1 : NULL) {
+    bool fail = false;
+    pthread_mutex_lock(&fail_mu);
+    const char *spec = fail_spec ? fail_spec : getenv("STUB_FAIL");
+    for (const char *p = spec; p && !fail; p = strchr(p, ',') ? strchr(p, ',') + 1 : NULL) {
         if (strncmp(p, name, len) || (p[len] && p[len] != ':' && p[len] != ',')) continue;
-        if (p[len] != ':') return true;
-        pthread_mutex_lock(&mu);
-        size_t i = 0;
-        while (i < 15 && seen[i].name[0] && strcmp(seen[i].name, name)) i++;
-        snprintf(seen[i].name, sizeof seen[i].name, "%s", name);
-        bool fail = ++seen[i].calls == strtoul(p + len + 1, NULL, 10);
-        pthread_mutex_unlock(&mu);
-        return fail;
+        fail = p[len] != ':' || fails_now(name, p + len + 1);
+        break;
     }
-    return false;
+    pthread_mutex_unlock(&fail_mu);
+    return fail;
+}
+
+/* ---- the driver's own lock ---- */
+
+static pthread_mutex_t api_mu;
+static bool api_locks;
+static pthread_once_t api_once = PTHREAD_ONCE_INIT;
+
+static void api_init(void) {
+    pthread_mutexattr_t attr;
+    pthread_mutexattr_init(&attr);
+    pthread_mutexattr_settype(&attr, PTHREAD_MUTEX_RECURSIVE);
+    pthread_mutex_init(&api_mu, &attr);
+    pthread_mutexattr_destroy(&attr);
+    api_locks = stub_env_bytes("STUB_API_LOCK", 0) != 0;
+}
+
+void stub_api_lock(void) {
+    pthread_once(&api_once, api_init);
+    if (api_locks) pthread_mutex_lock(&api_mu);
+}
+
+void stub_api_unlock(void) {
+    if (api_locks) pthread_mutex_unlock(&api_mu);
 }
 
 /* ---- initialisation ---- */

@@ -26,8 +26,17 @@ CUresult stub_ready(void);
 enum { N_LAUNCHES, N_GRAPH_LAUNCHES, N_FAULTS, N_H2D, N_D2H, N_EVICTIONS, N_PREFETCHES, N_DISCARDS, N_WAITS, N_WRITES, N_COPIES, N_ILLEGAL, N_PARAM_QUERIES, N_COUNTS };
 extern atomic_uint_fast64_t stub_counters[N_COUNTS];
 #define COUNT(c, n) atomic_fetch_add(&stub_counters[c], (n))
+/* Whether this call of a function that can be made to fail does; counts it. */
 bool stub_should_fail(const char *name);
+uint64_t stub_memory_count(const char *name);
+void stub_reset_peaks(void);
 uint64_t stub_env_bytes(const char *name, uint64_t otherwise);
+
+/* Held by calls that queue work or change mappings, also while they wait, where STUB_API_LOCK asks for it. */
+void stub_api_lock(void);
+void stub_api_unlock(void);
+
+#define CUDA_ERROR_ECC_UNCORRECTABLE 214
 
 /* ---- kernels ---- */
 typedef struct kernel_def {
@@ -123,6 +132,8 @@ CUresult stub_run_graph_nodes(stream *s, CUgraph g);
 
 /* ---- memory ---- */
 extern __thread bool stub_touched_illegal; /* set by stub_touch */
+/* Counts an access to memory that the device cannot reach, and ends the process where STUB_ABORT asks for it. */
+void stub_illegal(const char *who, uint64_t p, size_t n);
 CUresult stub_copy_3d(const CUDA_MEMCPY3D *c);
 CUresult stub_fill(const CUDA_MEMSET_NODE_PARAMS *f);
 #endif

@@ -4,54 +4,40 @@
  * touch, so do not measure speed here.
  */
 #define _GNU_SOURCE
-#include "internal.h"
+#include "memory.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
-enum kind { DEVICE, MANAGED, PINNED, REGISTERED, RESERVED };
-enum { ABSENT, ON_HOST, ON_DEVICE }; /* ABSENT: never populated, or discarded and dropped */
-
-typedef struct block {
-    uint8_t where;
-    bool discarded;
-    uint64_t arrived; /* on the device */
-} block;
-
-typedef struct mapping { /* in a RESERVED range */
-    uint64_t at, bytes;
-    CUmemGenericAllocationHandle handle;
-    bool accessible;
-    struct mapping *next;
-} mapping;
-
-typedef struct range {
-    uint64_t base, bytes;
-    enum kind kind;
-    void *map; /* what was mmapped */
-    size_t map_bytes;
-    block *blocks; /* MANAGED */
-    mapping *mappings;
-    int advice[7], advice_location[7];
-} range;
-
-typedef struct physical {
-    int fd;
-    uint64_t bytes;
-    int location; /* 1 device */
-    unsigned refs; /* one of the handle, one a mapping */
-    bool released;
-} physical;
-
-static pthread_mutex_t mu = PTHREAD_MUTEX_INITIALIZER;
+pthread_mutex_t stub_memory_mu = PTHREAD_MUTEX_INITIALIZER;
+#define mu stub_memory_mu
 static range **ranges; /* sorted by base */
 static size_t nranges, cap_ranges;
-static physical **handles; /* handle h is handles[h-1] */
-static size_t nhandles;
 static uint64_t plain_bytes, managed_resident, clock_ticks;
+static uint64_t device_peak, registered_bytes;
+
+void stub_add_plain(int64_t bytes) {
+    plain_bytes += (uint64_t)bytes;
+    if (plain_bytes + managed_resident > device_peak) device_peak = plain_bytes + managed_resident;
+}
+
+uint64_t stub_memory_count(const char *name) {
+    pthread_mutex_lock(&mu);
+    uint64_t n = !strcmp(name, "live_allocations") ? nranges : !strcmp(name, "device_peak_bytes") ? device_peak : !strcmp(name, "registered_bytes") ? registered_bytes : stub_vmm_count(name);
+    pthread_mutex_unlock(&mu);
+    return n;
+}
+
+void stub_reset_peaks(void) {
+    pthread_mutex_lock(&mu);
+    device_peak = plain_bytes + managed_resident;
+    stub_reset_vmm_peak();
+    pthread_mutex_unlock(&mu);
+}
 
 uint64_t stub_total_bytes(void) {
     static atomic_uint_fast64_t total;
@@ -71,14 +57,14 @@ static size_t position(uint64_t p) { /* of the first range with base > p */
     return lo;
 }
 
-static range *find(uint64_t p) {
+range *stub_find(uint64_t p) {
     size_t i = position(p);
     if (i == 0) return NULL;
     range *r = ranges[i - 1];
     return p - r->base < r->bytes ? r : NULL;
 }
 
-static bool insert(range *r) {
+bool stub_insert(range *r) {
     if (nranges == cap_ranges) {
         size_t cap = cap_ranges ? cap_ranges * 2 : 64;
         range **more = realloc(ranges, cap * sizeof *more);
@@ -92,22 +78,13 @@ static bool insert(range *r) {
     return true;
 }
 
-static void take_out(range *r) {
+void stub_take_out(range *r) {
     for (size_t i = 0; i < nranges; i++) {
         if (ranges[i] != r) continue;
         memmove(ranges + i, ranges + i + 1, (--nranges - i) * sizeof *ranges);
         return;
     }
 }
-
-uint64_t stub_live_allocations(void) {
-    pthread_mutex_lock(&mu);
-    uint64_t n = nranges;
-    pthread_mutex_unlock(&mu);
-    return n;
-}
-
-static uint64_t round_block(uint64_t n) { return (n + STUB_BLOCK - 1) & ~(uint64_t)(STUB_BLOCK - 1); }
 
 /* ---- residency; under mu ---- */
 
@@ -120,7 +97,8 @@ static void evict(range *r, block *b) {
 }
 
 /* Evicts the blocks that arrived first until bytes fit beside what cannot be evicted. */
-static bool make_room(uint64_t bytes) {
+bool stub_make_room(uint64_t bytes) {
+    if (plain_bytes + bytes > stub_total_bytes()) return false;
     while (plain_bytes + managed_resident + bytes > stub_total_bytes()) {
         range *victim = NULL;
         block *oldest = NULL;
@@ -144,11 +122,12 @@ static bool to_device(range *r, block *b) {
         b->arrived = ++clock_ticks;
         return true;
     }
-    if (!make_room(STUB_BLOCK)) return false;
+    if (!stub_make_room(STUB_BLOCK)) return false;
     if (b->where == ON_HOST && !b->discarded) COUNT(N_H2D, STUB_BLOCK);
     b->where = ON_DEVICE;
     b->arrived = ++clock_ticks;
     managed_resident += STUB_BLOCK;
+    stub_add_plain(0); /* the peak */
     return true;
 }
 
@@ -167,10 +146,17 @@ static void to_host(block *b) {
 
 __thread bool stub_touched_illegal;
 
+void stub_illegal(const char *who, uint64_t p, size_t n) {
+    COUNT(N_ILLEGAL, 1);
+    if (!stub_env_bytes("STUB_ABORT", 0)) return;
+    fprintf(stderr, "stub: %s reached [%#lx, %#lx), which the device cannot access\n", who, (unsigned long)p, (unsigned long)(p + n));
+    abort();
+}
+
 int stub_touch(uint64_t p, size_t n) {
     int ok = 0;
     pthread_mutex_lock(&mu);
-    range *r = find(p);
+    range *r = stub_find(p);
     if (!r || n > r->base + r->bytes - p) {
         ok = -1;
     } else if (r->kind == MANAGED) {
@@ -181,19 +167,12 @@ int stub_touch(uint64_t p, size_t n) {
             }
             b->discarded = false;
         }
-    } else if (r->kind == RESERVED) {
-        for (uint64_t at = p, end = p + n; at < end && !ok;) {
-            mapping *m = r->mappings;
-            while (m && !(at - m->at < m->bytes)) m = m->next;
-            if (!m || !m->accessible)
-                ok = -1;
-            else
-                at = m->at + m->bytes;
-        }
+    } else if (r->kind == RESERVED && !stub_mapped(r, p, n)) {
+        ok = -1;
     }
     pthread_mutex_unlock(&mu);
     if (ok) {
-        COUNT(N_ILLEGAL, 1);
+        stub_illegal("a kernel", p, n);
         stub_touched_illegal = true;
     }
     return ok;
@@ -202,7 +181,7 @@ int stub_touch(uint64_t p, size_t n) {
 uint64_t stub_resident_bytes(uint64_t p, size_t n) {
     uint64_t bytes = 0;
     pthread_mutex_lock(&mu);
-    range *r = find(p);
+    range *r = stub_find(p);
     if (r && n <= r->base + r->bytes - p) {
         if (r->kind == DEVICE) bytes = n;
         if (r->kind == MANAGED) {
@@ -214,12 +193,7 @@ uint64_t stub_resident_bytes(uint64_t p, size_t n) {
                 block_base += STUB_BLOCK;
             }
         }
-        if (r->kind == RESERVED) {
-            for (mapping *m = r->mappings; m; m = m->next) {
-                uint64_t from = p > m->at ? p : m->at, to = p + n < m->at + m->bytes ? p + n : m->at + m->bytes;
-                if (from < to && handles[m->handle - 1]->location == 1) bytes += to - from;
-            }
-        }
+        if (r->kind == RESERVED) bytes = stub_mapped_on_device(r, p, n);
     }
     pthread_mutex_unlock(&mu);
     return bytes;
@@ -240,7 +214,7 @@ uint64_t stub_device_bytes(void) {
 /* ---- allocation ---- */
 
 /* Host memory at a 2 MiB boundary, in the part of the address space that 47 bits reach. */
-static range *map_range(uint64_t bytes, enum kind kind, int prot) {
+range *stub_map_range(uint64_t bytes, enum kind kind, int prot) {
     range *r = calloc(1, sizeof *r);
     if (!r) return NULL;
     r->kind = kind;
@@ -255,7 +229,7 @@ static range *map_range(uint64_t bytes, enum kind kind, int prot) {
     return r;
 }
 
-static void free_range(range *r) {
+void stub_free_range(range *r) {
     if (r->map) munmap(r->map, r->map_bytes);
     free(r->blocks);
     free(r);
@@ -267,10 +241,10 @@ CUresult cuMemAlloc_v2(CUdeviceptr *out, size_t bytes) {
     if (stub_should_fail("cuMemAlloc")) return CUDA_ERROR_OUT_OF_MEMORY;
     CUresult rc = CUDA_ERROR_OUT_OF_MEMORY;
     pthread_mutex_lock(&mu);
-    if (plain_bytes + bytes <= stub_total_bytes() && make_room(bytes)) {
-        range *r = map_range(bytes, DEVICE, PROT_READ | PROT_WRITE);
-        if (r && insert(r)) {
-            plain_bytes += bytes;
+    if (stub_make_room(bytes)) {
+        range *r = stub_map_range(bytes, DEVICE, PROT_READ | PROT_WRITE);
+        if (r && stub_insert(r)) {
+            stub_add_plain((int64_t)bytes);
             *out = r->base;
             rc = CUDA_SUCCESS;
         }
@@ -285,14 +259,14 @@ CUresult cuMemAllocManaged(CUdeviceptr *out, size_t bytes, unsigned flags) {
     if (stub_should_fail("cuMemAllocManaged")) return CUDA_ERROR_OUT_OF_MEMORY;
     CUresult rc = CUDA_ERROR_OUT_OF_MEMORY;
     pthread_mutex_lock(&mu);
-    range *r = map_range(bytes, MANAGED, PROT_READ | PROT_WRITE);
+    range *r = stub_map_range(bytes, MANAGED, PROT_READ | PROT_WRITE);
     if (r) {
         r->blocks = calloc(round_block(bytes) / STUB_BLOCK, sizeof *r->blocks);
-        if (r->blocks && insert(r)) {
+        if (r->blocks && stub_insert(r)) {
             *out = r->base;
             rc = CUDA_SUCCESS;
         } else {
-            free_range(r);
+            stub_free_range(r);
         }
     }
     pthread_mutex_unlock(&mu);
@@ -307,13 +281,14 @@ static CUresult free_kind(uint64_t p, unsigned kinds) {
     sync_all(); /* cuMemFree waits for the device */
     CUresult rc = CUDA_ERROR_INVALID_VALUE;
     pthread_mutex_lock(&mu);
-    range *r = find(p);
+    range *r = stub_find(p);
     if (r && r->base == p && (kinds >> r->kind & 1)) {
-        if (r->kind == DEVICE) plain_bytes -= r->bytes;
+        if (r->kind == DEVICE) stub_add_plain(-(int64_t)r->bytes);
+        if (r->kind == REGISTERED) registered_bytes -= r->bytes;
         if (r->kind == MANAGED)
             FOR_BLOCKS(b, r, r->base, r->bytes) if (b->where == ON_DEVICE) managed_resident -= STUB_BLOCK;
-        take_out(r);
-        free_range(r);
+        stub_take_out(r);
+        stub_free_range(r);
         rc = CUDA_SUCCESS;
     }
     pthread_mutex_unlock(&mu);
@@ -329,8 +304,8 @@ CUresult cuMemHostAlloc(void **out, size_t bytes, unsigned flags) {
     if (stub_should_fail("cuMemHostAlloc")) return CUDA_ERROR_OUT_OF_MEMORY;
     CUresult rc = CUDA_ERROR_OUT_OF_MEMORY;
     pthread_mutex_lock(&mu);
-    range *r = map_range(bytes, PINNED, PROT_READ | PROT_WRITE);
-    if (r && insert(r)) {
+    range *r = stub_map_range(bytes, PINNED, PROT_READ | PROT_WRITE);
+    if (r && stub_insert(r)) {
         *out = (void *)(uintptr_t)r->base;
         rc = CUDA_SUCCESS;
     }
@@ -346,21 +321,28 @@ CUresult cuMemHostRegister_v2(void *p, size_t bytes, unsigned flags) {
     if (!p || !bytes) return CUDA_ERROR_INVALID_VALUE;
     if (stub_should_fail("cuMemHostRegister")) return CUDA_ERROR_OUT_OF_MEMORY;
     CUresult rc = CUDA_ERROR_OUT_OF_MEMORY;
+    stub_api_lock();
     pthread_mutex_lock(&mu);
     range *r = calloc(1, sizeof *r);
     if (r) {
         *r = (range){.base = (uint64_t)(uintptr_t)p, .bytes = bytes, .kind = REGISTERED};
-        if (find(r->base)) {
+        size_t next = position(r->base + bytes - 1); /* ranges that begin before its end */
+        if (next && ranges[next - 1]->base + ranges[next - 1]->bytes > r->base) {
             free(r);
             rc = 712; /* CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED */
-        } else if (insert(r)) {
+        } else if (stub_insert(r)) {
+            registered_bytes += bytes;
             rc = CUDA_SUCCESS;
         }
     }
     pthread_mutex_unlock(&mu);
+    stub_api_unlock();
     return rc;
 }
-CUresult cuMemHostUnregister(void *p) { return free_kind((uint64_t)(uintptr_t)p, 1u << REGISTERED); }
+CUresult cuMemHostUnregister(void *p) {
+    CUresult rc = free_kind((uint64_t)(uintptr_t)p, 1u << REGISTERED);
+    return p && rc == CUDA_ERROR_INVALID_VALUE ? 713 /* CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED */ : rc;
+}
 
 CUresult cuMemHostGetDevicePointer_v2(CUdeviceptr *out, void *p, unsigned flags) {
     READY();
@@ -381,7 +363,7 @@ CUresult cuMemGetInfo_v2(size_t *free_bytes, size_t *total) {
 CUresult cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *bytes, CUdeviceptr p) {
     READY();
     pthread_mutex_lock(&mu);
-    range *r = find(p);
+    range *r = stub_find(p);
     if (r && base) *base = r->base;
     if (r && bytes) *bytes = r->bytes;
     pthread_mutex_unlock(&mu);
@@ -392,12 +374,13 @@ CUresult cuPointerGetAttribute(void *data, int attribute, CUdeviceptr p) {
     READY();
     CUresult rc = CUDA_SUCCESS;
     pthread_mutex_lock(&mu);
-    range *r = find(p);
-    if (!r) {
+    range *r = stub_find(p);
+    if (!r || (r->kind == RESERVED && !stub_mapped(r, p, 1))) {
         rc = CUDA_ERROR_INVALID_VALUE;
     } else {
+        bool host = r->kind == PINNED || r->kind == REGISTERED || (r->kind == RESERVED && !stub_mapped_on_device(r, p, 1));
         switch (attribute) {
-        case 2: *(unsigned *)data = r->kind == PINNED || r->kind == REGISTERED ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE; break;
+        case 2: *(unsigned *)data = host ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE; break;
         case 3: case 4: *(uint64_t *)data = p; break;
         case 8: *(unsigned *)data = r->kind == MANAGED; break;
         case 9: *(int *)data = 0; break;
@@ -416,7 +399,7 @@ static CUresult advise(CUdeviceptr p, size_t n, int advice, int location) {
     READY();
     CUresult rc = CUDA_ERROR_INVALID_VALUE;
     pthread_mutex_lock(&mu);
-    range *r = find(p);
+    range *r = stub_find(p);
     if (r && r->kind == MANAGED && n && n <= r->base + r->bytes - p && advice >= 1 && advice <= 6) {
         r->advice[advice] = 1;
         r->advice_location[advice] = location;
@@ -436,7 +419,7 @@ static CUresult run_move(stream *s, op *o) {
     (void)s;
     CUresult rc = CUDA_SUCCESS;
     pthread_mutex_lock(&mu);
-    range *r = find(o->a);
+    range *r = stub_find(o->a);
     if (!r || r->kind != MANAGED || o->b > r->base + r->bytes - o->a) {
         rc = CUDA_ERROR_INVALID_VALUE; /* freed meanwhile: the caller's error */
     } else {
@@ -466,7 +449,7 @@ static CUresult run_move(stream *s, op *o) {
 
 static CUresult check_managed(CUdeviceptr p, size_t n) {
     pthread_mutex_lock(&mu);
-    range *r = find(p);
+    range *r = stub_find(p);
     bool ok = r && r->kind == MANAGED && n && n <= r->base + r->bytes - p;
     pthread_mutex_unlock(&mu);
     return ok ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
@@ -516,204 +499,43 @@ CUresult cuMemPrefetchBatchAsync(CUdeviceptr *p, size_t *n, size_t count, CUmemL
 CUresult cuMemDiscardBatchAsync(CUdeviceptr *p, size_t *n, size_t count, unsigned long long flags, CUstream s) { return batch(p, n, count, NULL, NULL, 0, flags, MOVE_DISCARD, s, 0); }
 CUresult cuMemDiscardAndPrefetchBatchAsync(CUdeviceptr *p, size_t *n, size_t count, CUmemLocation *locs, size_t *idx, size_t nlocs, unsigned long long flags, CUstream s) { return batch(p, n, count, locs, idx, nlocs, flags, MOVE_DISCARD | MOVE_PREFETCH, s, 0); }
 
-/* ---- virtual memory management ---- */
-
-typedef struct {
-    int type, handle_types;
-    CUmemLocation location;
-    void *win32;
-    unsigned char rest[8];
-} alloc_prop;
-
-typedef struct {
-    CUmemLocation location;
-    int flags;
-} access_desc;
-
-CUresult cuMemGetAllocationGranularity(size_t *n, const alloc_prop *prop, int option) {
-    READY();
-    (void)prop, (void)option;
-    *n = STUB_BLOCK;
-    return CUDA_SUCCESS;
-}
-
-CUresult cuMemCreate(CUmemGenericAllocationHandle *out, size_t bytes, const alloc_prop *prop, unsigned long long flags) {
-    READY();
-    if (!bytes || bytes % STUB_BLOCK || flags || prop->type != 1) return CUDA_ERROR_INVALID_VALUE;
-    if (stub_should_fail("cuMemCreate")) return CUDA_ERROR_OUT_OF_MEMORY;
-    bool device = prop->location.type == 1;
-    CUresult rc = CUDA_ERROR_OUT_OF_MEMORY;
-    pthread_mutex_lock(&mu);
-    if (!device || (plain_bytes + bytes <= stub_total_bytes() && make_room(bytes))) {
-        physical *h = calloc(1, sizeof *h);
-        physical **more = realloc(handles, (nhandles + 1) * sizeof *more);
-        if (more) handles = more;
-        int fd = memfd_create("stub", MFD_CLOEXEC);
-        if (h && more && fd >= 0 && !ftruncate(fd, (off_t)bytes)) {
-            *h = (physical){.fd = fd, .bytes = bytes, .location = prop->location.type, .refs = 1};
-            handles[nhandles++] = h;
-            *out = nhandles;
-            if (device) plain_bytes += bytes;
-            rc = CUDA_SUCCESS;
-        } else {
-            free(h);
-            if (fd >= 0) close(fd);
-        }
-    }
-    pthread_mutex_unlock(&mu);
-    return rc;
-}
-
-static void unref(physical *h) {
-    if (--h->refs) return;
-    if (h->location == 1) plain_bytes -= h->bytes;
-    close(h->fd);
-    h->fd = -1;
-}
-
-static physical *handle_of(CUmemGenericAllocationHandle h) { return h && h <= nhandles && handles[h - 1]->refs ? handles[h - 1] : NULL; }
-
-CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
-    READY();
-    pthread_mutex_lock(&mu);
-    physical *h = handle_of(handle);
-    bool ok = h && !h->released;
-    if (ok) {
-        h->released = true;
-        unref(h);
-    }
-    pthread_mutex_unlock(&mu);
-    return ok ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
-}
-
-CUresult cuMemAddressReserve(CUdeviceptr *out, size_t bytes, size_t align, CUdeviceptr hint, unsigned long long flags) {
-    READY();
-    (void)hint;
-    if (!bytes || bytes % STUB_BLOCK || flags || align > STUB_BLOCK) return CUDA_ERROR_INVALID_VALUE;
-    CUresult rc = CUDA_ERROR_OUT_OF_MEMORY;
-    pthread_mutex_lock(&mu);
-    range *r = map_range(bytes, RESERVED, PROT_NONE);
-    if (r && insert(r)) {
-        *out = r->base;
-        rc = CUDA_SUCCESS;
-    }
-    pthread_mutex_unlock(&mu);
-    return rc;
-}
-
-CUresult cuMemAddressFree(CUdeviceptr p, size_t bytes) {
-    READY();
-    CUresult rc = CUDA_ERROR_INVALID_VALUE;
-    pthread_mutex_lock(&mu);
-    range *r = find(p);
-    if (r && r->kind == RESERVED && r->base == p && r->bytes == bytes && !r->mappings) {
-        take_out(r);
-        free_range(r);
-        rc = CUDA_SUCCESS;
-    }
-    pthread_mutex_unlock(&mu);
-    return rc;
-}
-
-CUresult cuMemMap(CUdeviceptr p, size_t bytes, size_t offset, CUmemGenericAllocationHandle handle, unsigned long long flags) {
-    READY();
-    CUresult rc = CUDA_ERROR_INVALID_VALUE;
-    pthread_mutex_lock(&mu);
-    range *r = find(p);
-    physical *h = handle_of(handle);
-    if (r && r->kind == RESERVED && h && !flags && bytes && p % STUB_BLOCK == 0 && bytes % STUB_BLOCK == 0 && offset + bytes <= h->bytes && bytes <= r->base + r->bytes - p) {
-        bool overlap = false;
-        for (mapping *m = r->mappings; m; m = m->next) overlap |= p < m->at + m->bytes && m->at < p + bytes;
-        mapping *m = overlap ? NULL : calloc(1, sizeof *m);
-        if (m && mmap((void *)(uintptr_t)p, bytes, PROT_NONE, MAP_SHARED | MAP_FIXED, h->fd, (off_t)offset) != MAP_FAILED) {
-            *m = (mapping){.at = p, .bytes = bytes, .handle = handle, .next = r->mappings};
-            r->mappings = m;
-            h->refs++;
-            rc = CUDA_SUCCESS;
-        }
-    }
-    pthread_mutex_unlock(&mu);
-    return rc;
-}
-
-CUresult cuMemSetAccess(CUdeviceptr p, size_t bytes, const access_desc *desc, size_t count) {
-    READY();
-    bool writable = false;
-    for (size_t i = 0; i < count; i++) writable |= desc[i].flags == 3;
-    CUresult rc = CUDA_ERROR_INVALID_VALUE;
-    pthread_mutex_lock(&mu);
-    range *r = find(p);
-    if (r && r->kind == RESERVED) {
-        uint64_t covered = 0;
-        for (mapping *m = r->mappings; m; m = m->next)
-            if (m->at >= p && m->at + m->bytes <= p + bytes) covered += m->bytes;
-        if (covered == bytes && !mprotect((void *)(uintptr_t)p, bytes, writable ? PROT_READ | PROT_WRITE : PROT_READ)) {
-            for (mapping *m = r->mappings; m; m = m->next)
-                if (m->at >= p && m->at + m->bytes <= p + bytes) m->accessible = true;
-            rc = CUDA_SUCCESS;
-        }
-    }
-    pthread_mutex_unlock(&mu);
-    return rc;
-}
-
-CUresult cuMemUnmap(CUdeviceptr p, size_t bytes) {
-    READY();
-    CUresult rc = CUDA_ERROR_INVALID_VALUE;
-    pthread_mutex_lock(&mu);
-    range *r = find(p);
-    if (r && r->kind == RESERVED) {
-        uint64_t covered = 0;
-        for (mapping *m = r->mappings; m; m = m->next)
-            if (m->at >= p && m->at + m->bytes <= p + bytes) covered += m->bytes;
-        if (covered == bytes) {
-            for (mapping **at = &r->mappings, *m; (m = *at);) {
-                if (m->at < p || m->at + m->bytes > p + bytes) {
-                    at = &m->next;
-                    continue;
-                }
-                *at = m->next;
-                unref(handles[m->handle - 1]);
-                free(m);
-            }
-            mmap((void *)(uintptr_t)p, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
-            rc = CUDA_SUCCESS;
-        }
-    }
-    pthread_mutex_unlock(&mu);
-    return rc;
-}
-
 /* ---- copies and fills, run by the workers ---- */
 
 /* Memory that the copy engines may not reach is an error here rather than a crash of the process. */
 static bool reachable(uint64_t p, size_t n) {
     pthread_mutex_lock(&mu);
-    range *r = find(p);
-    bool ok = true;
-    if (r && r->kind == RESERVED) {
-        for (uint64_t at = p, end = p + n; at < end && ok;) {
-            mapping *m = r->mappings;
-            while (m && !(at - m->at < m->bytes)) m = m->next;
-            ok = m && m->accessible;
-            if (ok) at = m->at + m->bytes;
-        }
-    } else if (r) {
-        ok = n <= r->base + r->bytes - p;
-    }
+    range *r = stub_find(p);
+    bool ok = !r || (n <= r->base + r->bytes - p && (r->kind != RESERVED || stub_mapped(r, p, n)));
     if (ok && r && r->kind == MANAGED) /* a write ends a discard; a copy does not move the block */
         FOR_BLOCKS(b, r, p, n) {
             b->discarded = false;
             if (b->where == ABSENT) b->where = ON_HOST;
         }
     pthread_mutex_unlock(&mu);
-    if (!ok) COUNT(N_ILLEGAL, 1);
+    if (!ok) stub_illegal("a copy or fill", p, n);
     return ok;
+}
+
+/* memmove, at the speed of STUB_COPY_MBPS: a copy takes time, in the middle of which half of it is done. */
+static void move_bytes(char *d, const char *s, size_t n) {
+    static atomic_uint_fast64_t rate; /* MB/s + 1 */
+    if (!atomic_load(&rate)) atomic_store(&rate, stub_env_bytes("STUB_COPY_MBPS", 0) + 1);
+    uint64_t mbps = atomic_load(&rate) - 1;
+    if (!mbps) {
+        memmove(d, s, n);
+        return;
+    }
+    for (size_t at = 0, piece = 256 << 10; at < n; at += piece) {
+        size_t part = n - at < piece ? n - at : piece;
+        memcpy(d + at, s + at, part);
+        usleep((useconds_t)(part / mbps));
+    }
 }
 
 static char *end_of(int type, const void *host, CUdeviceptr device) { return (char *)(type == CU_MEMORYTYPE_HOST ? (uintptr_t)host : (uintptr_t)device); }
 
 CUresult stub_copy_3d(const CUDA_MEMCPY3D *c) {
+    if (stub_should_fail("copy")) return CUDA_ERROR_ECC_UNCORRECTABLE;
     if (c->srcMemoryType == CU_MEMORYTYPE_ARRAY || c->dstMemoryType == CU_MEMORYTYPE_ARRAY) return CUDA_ERROR_NOT_SUPPORTED;
     char *src = end_of(c->srcMemoryType, c->srcHost, c->srcDevice), *dst = end_of(c->dstMemoryType, c->dstHost, c->dstDevice);
     for (size_t z = 0; z < c->Depth; z++) {
@@ -721,7 +543,7 @@ CUresult stub_copy_3d(const CUDA_MEMCPY3D *c) {
             char *s = src + ((c->srcZ + z) * c->srcHeight + c->srcY + y) * c->srcPitch + c->srcXInBytes;
             char *d = dst + ((c->dstZ + z) * c->dstHeight + c->dstY + y) * c->dstPitch + c->dstXInBytes;
             if (!reachable((uintptr_t)s, c->WidthInBytes) || !reachable((uintptr_t)d, c->WidthInBytes)) return CUDA_ERROR_ILLEGAL_ADDRESS;
-            memmove(d, s, c->WidthInBytes);
+            move_bytes(d, s, c->WidthInBytes);
         }
     }
     return CUDA_SUCCESS;

@@ -35,6 +35,28 @@ static void k_multi_add(const stub_launch *l) {
     for (uint32_t i = 0; i < m->count && i < 48; i++) add(m->p[i], m->n[i], m->inc);
 }
 
+/* As touch_add, with a rest in the middle: memory that moves meanwhile shows. */
+static void k_slow_add(const stub_launch *l) {
+    uint64_t p = STUB_PARAM(l, uint64_t, 0), n = STUB_PARAM(l, uint64_t, 1), half = n / 2;
+    uint32_t inc = STUB_PARAM(l, uint32_t, 2);
+    add(p, half, inc);
+    usleep((useconds_t)STUB_PARAM(l, uint64_t, 3));
+    add(p + half * 4, n - half, inc);
+}
+
+/* Pointers in memory: what a batched GEMM reads, and what the kernel before a grouped one writes. */
+static void k_table_add(const stub_launch *l) {
+    uint64_t table = STUB_PARAM(l, uint64_t, 0), count = STUB_PARAM(l, uint64_t, 1);
+    if (stub_touch(table, count * 8)) return;
+    for (uint64_t i = 0; i < count; i++) add(((uint64_t *)(uintptr_t)table)[i], STUB_PARAM(l, uint64_t, 2), STUB_PARAM(l, uint32_t, 3));
+}
+
+static void k_make_table(const stub_launch *l) {
+    uint64_t table = STUB_PARAM(l, uint64_t, 0), count = STUB_PARAM(l, uint64_t, 1);
+    if (stub_touch(table, count * 8)) return;
+    for (uint64_t i = 0; i < count; i++) ((uint64_t *)(uintptr_t)table)[i] = STUB_PARAM(l, uint64_t, 2) + i * STUB_PARAM(l, uint64_t, 3);
+}
+
 static void k_spin(const stub_launch *l) { usleep((useconds_t)STUB_PARAM(l, uint64_t, 0)); }
 
 static pthread_mutex_t mu = PTHREAD_MUTEX_INITIALIZER;
@@ -68,6 +90,9 @@ static void builtins(void) {
     register_kernel("vec_add", k_vec_add, NULL, 4, (const size_t[]){8, 8, 8, 8});
     register_kernel("multi_add", k_multi_add, NULL, 1, (const size_t[]){sizeof(multi)});
     register_kernel("spin", k_spin, NULL, 1, (const size_t[]){8});
+    register_kernel("slow_add", k_slow_add, NULL, 4, (const size_t[]){8, 8, 4, 8});
+    register_kernel("table_add", k_table_add, NULL, 4, (const size_t[]){8, 8, 8, 4});
+    register_kernel("make_table", k_make_table, NULL, 4, (const size_t[]){8, 8, 8, 8});
     stub_register_own_kernels(register_kernel);
 }
 
@@ -118,6 +143,7 @@ static CUresult get_function(owner *o, const char *name, uint32_t magic, void *o
 
 static CUresult load(void *out) {
     READY();
+    if (stub_should_fail("cuModuleLoad")) return 218; /* CUDA_ERROR_INVALID_PTX */
     *(void **)out = calloc(1, sizeof(owner));
     return CUDA_SUCCESS;
 }
@@ -224,6 +250,7 @@ static CUresult launch(CUfunction f, const unsigned grid[3], const unsigned bloc
     READY();
     stream *s = stub_stream(h, ptsz);
     if (!s) return CUDA_ERROR_INVALID_HANDLE;
+    if (stub_should_fail("cuLaunchKernel")) return CUDA_ERROR_OUT_OF_MEMORY;
     work w;
     CUresult rc = stub_launch_work(&w, f, grid, block, shared, cooperative, params, extra);
     if (rc != CUDA_SUCCESS) return rc;

@@ -96,6 +96,7 @@ op *stub_op(CUresult (*run)(stream *, op *)) {
 
 static CUresult enqueue(stream *s, op *o) {
     unsigned limit = (unsigned)stub_env_bytes("STUB_QUEUE_DEPTH", 1024);
+    stub_api_lock();
     pthread_mutex_lock(&s->mu);
     if (!s->started) {
         pthread_attr_t attr;
@@ -114,6 +115,7 @@ static CUresult enqueue(stream *s, op *o) {
         pthread_cond_broadcast(&s->changed);
     }
     pthread_mutex_unlock(&s->mu);
+    stub_api_unlock();
     if (rc != CUDA_SUCCESS) free_op(o);
     return rc;
 }
@@ -287,7 +289,7 @@ static CUresult memop(CUresult (*run)(stream *, op *), CUstream h, CUdeviceptr p
     stream *s = stub_stream(h, ptsz);
     if (!s) return CUDA_ERROR_INVALID_HANDLE;
     if (!p || p % (wide ? 8 : 4)) return CUDA_ERROR_INVALID_VALUE;
-    if (run == run_wait && stub_should_fail("cuStreamWaitValue32")) return CUDA_ERROR_NOT_SUPPORTED;
+    if (stub_should_fail(run == run_wait ? "cuStreamWaitValue32" : "cuStreamWriteValue32")) return CUDA_ERROR_NOT_SUPPORTED;
     COUNT(run == run_wait ? N_WAITS : N_WRITES, 1);
     op *o = stub_op(run);
     o->a = p, o->b = value, o->c = flags, o->d = wide;

@@ -16,9 +16,20 @@
  *
  * Environment, read at the first call:
  *   STUB_TOTAL_BYTES   device memory (default 8 GiB)
- *   STUB_FAIL          name[:n][,name...]: the n-th call (default: every call) of
- *                      cuMemAlloc, cuMemAllocManaged, cuMemHostAlloc, cuMemHostRegister, cuMemCreate,
- *                      cuMemPrefetch (every form) or cuStreamWaitValue32 fails
+ *   STUB_FAIL          name[:n[+]][,name...]: the n-th call (with a +, and all after
+ *                      it; without a number, every call) fails of cuMemAlloc,
+ *                      cuMemAllocManaged, cuMemHostAlloc, cuMemHostRegister,
+ *                      cuMemAddressReserve, cuMemCreate, cuMemMap, cuMemSetAccess,
+ *                      cuMemUnmap, cuMemPrefetch (every form), cuMemcpyAsync (linear
+ *                      forms), cuStreamWaitValue32, cuStreamWriteValue32 (either
+ *                      width), cuModuleLoad (every form) or cuLaunchKernel (every
+ *                      form). "copy" is a copy that fails when it runs, and its
+ *                      stream with it.
+ *   STUB_ABORT=1       an access to unmapped memory ends the process and names it
+ *   STUB_SCRIBBLE=1    new physical memory (cuMemCreate) is full of 0xa5
+ *   STUB_COPY_MBPS     copies take their time: that many MB/s
+ *   STUB_API_LOCK=1    one lock around all calls that queue work or change mappings, held
+ *                      while a synchronous copy or a full queue waits, as libcuda has it
  *   STUB_CONCURRENT_MANAGED=0   as under WSL
  *   STUB_QUEUE_DEPTH   operations a stream holds before a call blocks (default 1024)
  *
@@ -43,9 +54,15 @@ uint64_t stub_device_bytes(void);
 /* A counter by name, 0 when unknown. launches, graph_launches, faults (blocks),
  * h2d_bytes, d2h_bytes (moved by faults, prefetch, eviction), evictions (blocks),
  * prefetches (calls), discards (calls), wait_values, write_values, copies,
- * illegal (touches of unmapped memory), param_queries, live_allocations, queued. */
+ * illegal (touches of unmapped memory), param_queries, live_allocations, queued,
+ * device_peak_bytes (the most device memory in use at any time), physical_bytes and
+ * physical_peak_bytes (device memory of cuMemCreate), host_physical_bytes (its host
+ * memory), registered_bytes (cuMemHostRegister). Resetting makes the present the peak. */
 uint64_t stub_count(const char *name);
 void stub_reset_counts(void);
+
+/* Replaces STUB_FAIL, and counts calls from here on. */
+void stub_fail(const char *spec);
 
 /* A kernel launch as its C function sees it. */
 typedef struct stub_launch {
@@ -76,6 +93,9 @@ void stub_register_kernel(const char *name, stub_kernel_fn fn, void *user, unsig
  *   vec_add(u32 *dst, u32 *a, u32 *b, u64 n)    dst[i] = a[i] + b[i]
  *   multi_add(struct {u32 count, inc; u32 *p[48]; u64 n[48]}) as touch_add for each; a by-value struct of pointers
  *   opaque_add(u32 *p, u64 n, u32 inc)          touch_add whose parameter layout the driver does not tell
+ *   slow_add(u32 *p, u64 n, u32 inc, u64 us)    touch_add that rests in the middle
+ *   table_add(u32 **table, u64 count, u64 n, u32 inc)  touch_add of n words at each address of a table
+ *   make_table(u32 **table, u64 count, u64 first, u64 stride)  writes such a table
  *   spin(u64 microseconds)
  *   penstock_checksum, penstock_scan            Penstock's own, with the parameters of cuda/kernels
  */

@@ -1,0 +1,270 @@
+/*
+ * Virtual memory management: reserved addresses, and physical memory that is a
+ * file, mapped where the device may reach it. Elsewhere in a reservation an
+ * access is a real fault of this process: a kernel or copy under way dies of an
+ * unmap that came too early.
+ */
+#define _GNU_SOURCE
+#include "memory.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#define mu stub_memory_mu
+
+typedef struct physical {
+    int fd;
+    uint64_t bytes;
+    int location; /* 1 device, 3 a NUMA node of the host */
+    unsigned refs; /* one of the handle, one a mapping */
+    bool released;
+} physical;
+
+static physical **handles; /* handle h is handles[h-1] */
+static size_t nhandles;
+static uint64_t device_bytes, device_peak, host_bytes;
+
+/* Adds a handle's memory to the accounts, or takes it off. Under mu, like all that follows. */
+static void account(const physical *h, int sign) {
+    int64_t bytes = sign * (int64_t)h->bytes;
+    if (h->location != 1) {
+        host_bytes += (uint64_t)bytes;
+        return;
+    }
+    device_bytes += (uint64_t)bytes;
+    if (device_bytes > device_peak) device_peak = device_bytes;
+    stub_add_plain(bytes);
+}
+
+uint64_t stub_vmm_count(const char *name) {
+    return !strcmp(name, "physical_bytes") ? device_bytes : !strcmp(name, "physical_peak_bytes") ? device_peak : !strcmp(name, "host_physical_bytes") ? host_bytes : 0;
+}
+
+void stub_reset_vmm_peak(void) { device_peak = device_bytes; }
+
+bool stub_mapped(const range *r, uint64_t p, size_t n) {
+    for (uint64_t at = p, end = p + n; at < end;) {
+        const mapping *m = r->mappings;
+        while (m && !(at - m->at < m->bytes)) m = m->next;
+        if (!m || !m->accessible) return false;
+        at = m->at + m->bytes;
+    }
+    return true;
+}
+
+uint64_t stub_mapped_on_device(const range *r, uint64_t p, size_t n) {
+    uint64_t bytes = 0;
+    for (const mapping *m = r->mappings; m; m = m->next) {
+        uint64_t from = p > m->at ? p : m->at, to = p + n < m->at + m->bytes ? p + n : m->at + m->bytes;
+        if (from < to && handles[m->handle - 1]->location == 1) bytes += to - from;
+    }
+    return bytes;
+}
+
+/* What a new chunk holds is nobody's business: not zeros, which could pass for what should have been copied in. */
+static void scribble(const physical *h) {
+    void *p = mmap(NULL, h->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, h->fd, 0);
+    if (p == MAP_FAILED) return;
+    memset(p, 0xa5, h->bytes);
+    munmap(p, h->bytes);
+}
+
+typedef struct {
+    int type, handle_types;
+    CUmemLocation location;
+    void *win32;
+    unsigned char rest[8];
+} alloc_prop;
+
+typedef struct {
+    CUmemLocation location;
+    int flags;
+} access_desc;
+
+CUresult cuMemGetAllocationGranularity(size_t *n, const alloc_prop *prop, int option) {
+    READY();
+    (void)prop, (void)option;
+    *n = STUB_BLOCK;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuMemCreate(CUmemGenericAllocationHandle *out, size_t bytes, const alloc_prop *prop, unsigned long long flags) {
+    READY();
+    bool device = prop->location.type == 1;
+    if (!bytes || bytes % STUB_BLOCK || flags || prop->type != 1 || (!device && prop->location.type != 3) || prop->location.id) return CUDA_ERROR_INVALID_VALUE;
+    if (stub_should_fail("cuMemCreate")) return CUDA_ERROR_OUT_OF_MEMORY;
+    stub_api_lock();
+    CUresult rc = CUDA_ERROR_OUT_OF_MEMORY;
+    pthread_mutex_lock(&mu);
+    if (!device || (stub_make_room(bytes))) {
+        physical *h = calloc(1, sizeof *h);
+        physical **more = realloc(handles, (nhandles + 1) * sizeof *more);
+        if (more) handles = more;
+        int fd = memfd_create("stub", MFD_CLOEXEC);
+        if (h && more && fd >= 0 && !ftruncate(fd, (off_t)bytes)) {
+            *h = (physical){.fd = fd, .bytes = bytes, .location = prop->location.type, .refs = 1};
+            handles[nhandles++] = h;
+            *out = nhandles;
+            account(h, 1);
+            if (stub_env_bytes("STUB_SCRIBBLE", 0)) scribble(h);
+            rc = CUDA_SUCCESS;
+        } else {
+            free(h);
+            if (fd >= 0) close(fd);
+        }
+    }
+    pthread_mutex_unlock(&mu);
+    stub_api_unlock();
+    return rc;
+}
+
+static void unref(physical *h) {
+    if (--h->refs) return;
+    account(h, -1);
+    close(h->fd);
+    h->fd = -1;
+}
+
+static physical *handle_of(CUmemGenericAllocationHandle h) { return h && h <= nhandles && handles[h - 1]->refs ? handles[h - 1] : NULL; }
+
+CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
+    READY();
+    pthread_mutex_lock(&mu);
+    physical *h = handle_of(handle);
+    bool ok = h && !h->released;
+    if (ok) {
+        h->released = true;
+        unref(h);
+    }
+    pthread_mutex_unlock(&mu);
+    return ok ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+/* Exactly there, when nothing else is. */
+static range *reserve_at(uint64_t hint, uint64_t bytes) {
+    if (!hint) return NULL;
+    void *map = mmap((void *)(uintptr_t)hint, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1, 0);
+    if (map == MAP_FAILED) return NULL;
+    range *r = (uintptr_t)map == hint ? calloc(1, sizeof *r) : NULL; /* a kernel that does not know the flag takes the address for a hint */
+    if (!r) {
+        munmap(map, bytes);
+        return NULL;
+    }
+    *r = (range){.base = hint, .bytes = bytes, .kind = RESERVED, .map = map, .map_bytes = bytes};
+    return r;
+}
+
+CUresult cuMemAddressReserve(CUdeviceptr *out, size_t bytes, size_t align, CUdeviceptr hint, unsigned long long flags) {
+    READY();
+    if (!bytes || bytes % STUB_BLOCK || flags || align & (align - 1)) return CUDA_ERROR_INVALID_VALUE;
+    if (align < STUB_BLOCK) align = STUB_BLOCK;
+    if (stub_should_fail("cuMemAddressReserve")) return CUDA_ERROR_OUT_OF_MEMORY;
+    CUresult rc = CUDA_ERROR_OUT_OF_MEMORY;
+    pthread_mutex_lock(&mu);
+    range *r = hint % align ? NULL : reserve_at(hint, bytes);
+    if (!r && (r = stub_map_range(bytes + align - STUB_BLOCK, RESERVED, PROT_NONE))) {
+        r->base = (r->base + align - 1) & ~(uint64_t)(align - 1);
+        r->bytes = bytes;
+    }
+    if (r && stub_insert(r)) {
+        *out = r->base;
+        rc = CUDA_SUCCESS;
+    }
+    pthread_mutex_unlock(&mu);
+    return rc;
+}
+
+CUresult cuMemAddressFree(CUdeviceptr p, size_t bytes) {
+    READY();
+    CUresult rc = CUDA_ERROR_INVALID_VALUE;
+    pthread_mutex_lock(&mu);
+    range *r = stub_find(p);
+    if (r && r->kind == RESERVED && r->base == p && r->bytes == bytes && !r->mappings) {
+        stub_take_out(r);
+        stub_free_range(r);
+        rc = CUDA_SUCCESS;
+    }
+    pthread_mutex_unlock(&mu);
+    return rc;
+}
+
+CUresult cuMemMap(CUdeviceptr p, size_t bytes, size_t offset, CUmemGenericAllocationHandle handle, unsigned long long flags) {
+    READY();
+    if (stub_should_fail("cuMemMap")) return CUDA_ERROR_OUT_OF_MEMORY;
+    CUresult rc = CUDA_ERROR_INVALID_VALUE;
+    stub_api_lock();
+    pthread_mutex_lock(&mu);
+    range *r = stub_find(p);
+    physical *h = handle_of(handle);
+    if (r && r->kind == RESERVED && h && !h->released && !flags && !offset && p % STUB_BLOCK == 0 && bytes == h->bytes && bytes <= r->base + r->bytes - p) {
+        bool overlap = false;
+        for (mapping *m = r->mappings; m; m = m->next) overlap |= p < m->at + m->bytes && m->at < p + bytes;
+        mapping *m = overlap ? NULL : calloc(1, sizeof *m);
+        if (m && mmap((void *)(uintptr_t)p, bytes, PROT_NONE, MAP_SHARED | MAP_FIXED, h->fd, (off_t)offset) != MAP_FAILED) {
+            *m = (mapping){.at = p, .bytes = bytes, .handle = handle, .next = r->mappings};
+            r->mappings = m;
+            h->refs++;
+            rc = CUDA_SUCCESS;
+        }
+    }
+    pthread_mutex_unlock(&mu);
+    stub_api_unlock();
+    return rc;
+}
+
+CUresult cuMemSetAccess(CUdeviceptr p, size_t bytes, const access_desc *desc, size_t count) {
+    READY();
+    if (stub_should_fail("cuMemSetAccess")) return CUDA_ERROR_OUT_OF_MEMORY;
+    bool writable = false;
+    for (size_t i = 0; i < count; i++) writable |= desc[i].flags == 3;
+    CUresult rc = CUDA_ERROR_INVALID_VALUE;
+    stub_api_lock();
+    pthread_mutex_lock(&mu);
+    range *r = stub_find(p);
+    if (r && r->kind == RESERVED) {
+        uint64_t covered = 0;
+        for (mapping *m = r->mappings; m; m = m->next)
+            if (m->at >= p && m->at + m->bytes <= p + bytes) covered += m->bytes;
+        if (covered == bytes && !mprotect((void *)(uintptr_t)p, bytes, writable ? PROT_READ | PROT_WRITE : PROT_READ)) {
+            for (mapping *m = r->mappings; m; m = m->next)
+                if (m->at >= p && m->at + m->bytes <= p + bytes) m->accessible = true;
+            rc = CUDA_SUCCESS;
+        }
+    }
+    pthread_mutex_unlock(&mu);
+    stub_api_unlock();
+    return rc;
+}
+
+CUresult cuMemUnmap(CUdeviceptr p, size_t bytes) {
+    READY();
+    if (stub_should_fail("cuMemUnmap")) return CUDA_ERROR_INVALID_VALUE;
+    CUresult rc = CUDA_ERROR_INVALID_VALUE;
+    stub_api_lock();
+    pthread_mutex_lock(&mu);
+    range *r = stub_find(p);
+    if (r && r->kind == RESERVED) {
+        uint64_t covered = 0;
+        for (mapping *m = r->mappings; m; m = m->next)
+            if (m->at >= p && m->at + m->bytes <= p + bytes) covered += m->bytes;
+        if (covered == bytes) {
+            for (mapping **at = &r->mappings, *m; (m = *at);) {
+                if (m->at < p || m->at + m->bytes > p + bytes) {
+                    at = &m->next;
+                    continue;
+                }
+                *at = m->next;
+                unref(handles[m->handle - 1]);
+                free(m);
+            }
+            mmap((void *)(uintptr_t)p, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+            rc = CUDA_SUCCESS;
+        }
+    }
+    pthread_mutex_unlock(&mu);
+    stub_api_unlock();
+    return rc;
+}
+
