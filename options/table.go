@@ -86,6 +86,10 @@ var Table = []Option{
 		Doc: "write the page with plots to this file"},
 	{Flag: "json", Commands: []string{"doctor"}, Type: TypeBool, Default: "false",
 		Doc: "print the diagnosis as JSON"},
+	{Flag: "json", Commands: []string{"measure"}, Type: TypeBool, Default: "false",
+		Doc: "print what was measured as JSON"},
+	{Flag: "host-budget", Commands: []string{"measure"}, Type: TypeBytes, Default: "8GiB",
+		Doc: "pinned host memory to measure with"},
 
 	// Not for setting by hand, but known.
 	{Env: "PENSTOCK_LIB", Type: TypeFolder,

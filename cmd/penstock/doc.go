@@ -3,10 +3,10 @@
 //
 // # The story
 //
-// Each subcommand is a file of its own with a test beside it: run and doctor
-// deal with real machines; simulate, bench and demo replay a recorded trace on a
-// simulated GPU through package replay; version says what this is. main.go puts
-// them together.
+// Each subcommand is a file of its own with a test beside it: run, doctor and
+// measure deal with real machines; simulate, bench and demo replay a recorded
+// trace on a simulated GPU through package replay; version says what this is.
+// main.go puts them together.
 //
 // # Invariants
 //

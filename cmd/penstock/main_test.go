@@ -118,7 +118,7 @@ func TestCommandLine(t *testing.T) {
 	if status != 0 || stderr != "" {
 		t.Errorf("no arguments: status %d, stderr %q", status, stderr)
 	}
-	for _, c := range []string{"bench", "demo", "doctor", "run", "simulate", "version"} {
+	for _, c := range []string{"bench", "demo", "doctor", "measure", "run", "simulate", "version"} {
 		if !strings.Contains(stdout, "\n  "+c) {
 			t.Errorf("help does not mention %s", c)
 		}
