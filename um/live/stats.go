@@ -1,12 +1,9 @@
 package live
 
 import (
-	"bufio"
-	"os"
-	"strconv"
-	"strings"
 	"time"
 
+	"github.com/penstock-gpu/penstock/internal/hostmem"
 	"github.com/penstock-gpu/penstock/um"
 )
 
@@ -140,22 +137,12 @@ func (l *Live) liveBytes() int64 { return l.plainLive.Load() + l.tensorLive.Load
 // reservedBytes are the bytes that live allocations and caches occupy.
 func (l *Live) reservedBytes() int64 { return l.plainBytes.Load() + l.tensorReserved.Load() }
 
-// availableHostBytes is what the system says can be allocated without swapping;
-// 0 when it does not say.
+// availableHostBytes is what this process may still take without swapping or
+// passing its control group's limit; 0 when the system does not say.
 func availableHostBytes() int64 {
-	f, err := os.Open("/proc/meminfo")
+	m, err := hostmem.Available()
 	if err != nil {
 		return 0
 	}
-	defer f.Close()
-	for s := bufio.NewScanner(f); s.Scan(); {
-		if rest, ok := strings.CutPrefix(s.Text(), "MemAvailable:"); ok {
-			kib, err := strconv.ParseInt(strings.TrimSuffix(strings.TrimSpace(rest), " kB"), 10, 64)
-			if err != nil {
-				return 0
-			}
-			return kib << 10
-		}
-	}
-	return 0
+	return m.AvailableBytes
 }
