@@ -1,0 +1,71 @@
+package explicit
+
+import "fmt"
+
+// Check recounts the ledger and returns what does not add up.
+func (r *Runtime) Check() error {
+	var mapped, arrivingBytes, leavingBytes, live, liveSize, graves int64
+	count := func(t *tensor) error {
+		var absent int64
+		flying := 0
+		for i := range t.chunks {
+			c := &t.chunks[i]
+			switch c.where {
+			case onDevice:
+				mapped += c.bytes
+				if c.handle == 0 {
+					return fmt.Errorf("tensor at %#x: chunk %d is on the device without physical memory", uint64(t.base), i)
+				}
+			case arriving:
+				mapped += c.bytes
+				arrivingBytes += c.bytes
+				flying++
+			case leaving:
+				mapped += c.bytes
+				leavingBytes += c.bytes
+				flying++
+			case onHost:
+				absent += c.bytes
+				if c.host == nil {
+					return fmt.Errorf("tensor at %#x: chunk %d is on the host without host memory", uint64(t.base), i)
+				}
+			case blank:
+				absent += c.bytes
+			}
+		}
+		if !t.freed && absent != t.absent {
+			return fmt.Errorf("tensor at %#x: %d bytes absent, the tensor says %d", uint64(t.base), absent, t.absent)
+		}
+		if flying != t.flying {
+			return fmt.Errorf("tensor at %#x: %d chunks in flight, the tensor says %d", uint64(t.base), flying, t.flying)
+		}
+		return nil
+	}
+	for _, t := range r.byPtr {
+		live += t.bytes
+		liveSize += t.size
+		if err := count(t); err != nil {
+			return err
+		}
+	}
+	for _, t := range r.graves.order {
+		graves += t.deviceBytes()
+		if err := count(t); err != nil {
+			return err
+		}
+	}
+	inFlight := r.flying[In]+r.flying[Out] > 0 || r.making != nil // of dead tensors, which are nowhere listed
+	switch {
+	case live != r.liveBytes || liveSize != r.liveSize:
+		return fmt.Errorf("%d live bytes in %d, the ledger says %d in %d", live, liveSize, r.liveBytes, r.liveSize)
+	case graves != r.graves.bytes:
+		return fmt.Errorf("%d bytes of dead memory, the ledger says %d", graves, r.graves.bytes)
+	case !inFlight && mapped != r.physical.mapped:
+		return fmt.Errorf("%d bytes mapped, the ledger says %d", mapped, r.physical.mapped)
+	case !inFlight && (arrivingBytes != r.incoming || leavingBytes != r.outgoing || r.physical.limbo != 0):
+		return fmt.Errorf("nothing moves, yet %d bytes arriving, %d leaving, %d in limbo", r.incoming, r.outgoing, r.physical.limbo)
+	case r.RoomBytes() < 0 && r.plainBytes < r.config.BudgetBytes/2:
+		return fmt.Errorf("%d bytes of device memory over the budget", -r.RoomBytes())
+	}
+	return nil
+}

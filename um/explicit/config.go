@@ -1,0 +1,74 @@
+package explicit
+
+import (
+	"time"
+
+	"github.com/penstock-gpu/penstock/cuda"
+	"github.com/penstock-gpu/penstock/evict"
+)
+
+// PageBytes is the granularity of physical memory.
+const PageBytes = 2 << 20
+
+// SmallBytes is the size below which an allocation lives in plain device memory.
+const SmallBytes = 1 << 20
+
+// Config says how a Runtime behaves.
+type Config struct {
+	BudgetBytes     int64      // device memory for tensors and plain memory together
+	HostBudgetBytes int64      // pinned host memory for what does not fit
+	Addresses       cuda.Range // reserved address space for tensors
+	Victims         evict.Policy
+	Ahead           bool  // fetch what predicted operations name, not only queued ones
+	ChunkBytes      int64 // largest unit of moving; 0 = 32 MiB
+	Depth           int   // moves submitted at a time in each direction; 0 = 4
+	// LookaheadBytes is the most that is fetched ahead of need at a time; 0 = as much as fits.
+	LookaheadBytes int64
+}
+
+const (
+	defaultChunkBytes = 32 << 20
+	defaultDepth      = 4
+)
+
+func (c Config) withDefaults() Config {
+	if c.ChunkBytes == 0 {
+		c.ChunkBytes = defaultChunkBytes
+	}
+	if c.Depth == 0 {
+		c.Depth = defaultDepth
+	}
+	if c.Victims == nil {
+		c.Victims = evict.NextUse
+	}
+	return c
+}
+
+// State is where a tensor is, as the launch hook sees it.
+type State int
+
+// States of a tensor.
+const (
+	Absent   State = iota // a launch must wait for it
+	Arriving              // mapped, and the copy in is submitted: the stream waits for the ticket
+	Resident              // all of it can be used
+)
+
+// Process is what a Runtime needs from the process around it: the launch hook of
+// a real one, or the replayer of a simulated one.
+type Process interface {
+	// Publish says which slot owns a range of addresses.
+	Publish(slot uint32, r cuda.Range)
+	// Withdraw ends a slot's ownership.
+	Withdraw(slot uint32, r cuda.Range)
+	// SetState publishes where a slot's tensor is. The ticket counts for Arriving.
+	SetState(slot uint32, s State, ticket uint32)
+	// LastSeq is the newest operation that named a slot, reported or not.
+	LastSeq(slot uint32) uint64
+	// TakeHost takes pinned host memory for a chunk; ok is false when there is none.
+	TakeHost(bytes int64) (extents []cuda.Range, ok bool)
+	// GiveHost gives it back.
+	GiveHost(extents []cuda.Range)
+	// Now is the time, for accounting.
+	Now() time.Duration
+}

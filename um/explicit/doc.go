@@ -1,0 +1,44 @@
+// Package explicit is the engine that swaps tensors between device memory and
+// pinned host memory itself, by copy engines, with no page fault anywhere.
+//
+// # Story
+//
+// An allocation of 1 MiB and more is a tensor: a range of addresses of its own,
+// fixed for its life, in one large reservation. What is behind the addresses
+// comes and goes in chunks of up to 32 MiB: a chunk is mapped to physical device
+// memory while it is on the device, and its contents lie in pinned host memory
+// while it is not. Every operation is reported by [Runtime.Op] before it is
+// launched, with the tensors that it names; the launching thread then waits in the
+// launch hook, outside the driver, until each of them is on the device or on its
+// way with the copy submitted, in which case the stream waits for the copy. So
+// nothing is ever queued on the GPU that depends on a decision still to be made.
+//
+// What to move is decided from the learned iteration (package correlate) by the
+// look-ahead of package prefetch: what comes in is what is needed next and fits at
+// every position until then; what leaves is what is needed farthest in the future,
+// as soon as a coming peak is known. [Runtime.Next] hands out the moves,
+// [Runtime.Submitted] and [Runtime.Done] hear how they went.
+//
+// Freed tensors are dead: nothing of them is ever copied. Their ranges stay mapped
+// for allocations of the same size, which then cost nothing, until the memory is
+// needed for something else.
+//
+// # Invariants
+//
+//   - Physical device memory (mapped, in flight and spare) and plain memory
+//     together never exceed the budget.
+//   - A chunk starts to leave only when every operation that names its tensor and
+//     may have been launched is known and has finished. The launch hook stores the
+//     number of the operation before it looks at the tensor's state, and the
+//     runtime publishes "absent" before it looks at that number, so one of them
+//     sees the other.
+//   - A tensor that no operation has ever named stays: something that does not
+//     name it may be using it.
+//   - A chunk's contents are in exactly one place that counts: the device unless
+//     it is on the host or leaving.
+//
+// # Locking
+//
+// A Runtime is not safe for concurrent use. Package live wraps it with a lock and
+// the threads of a process; package replay drives it in virtual time.
+package explicit

@@ -1,0 +1,134 @@
+package explicit
+
+import (
+	"slices"
+
+	"github.com/penstock-gpu/penstock/cuda"
+)
+
+// addresses hands out ranges of the reservation. A range given back is given out
+// again for the same size first, the newest first, so that an iteration sees the
+// addresses of the one before.
+type addresses struct {
+	cuda.Range
+	next cuda.Ptr
+	free map[int64][]cuda.Ptr
+}
+
+func newAddresses(r cuda.Range) *addresses {
+	return &addresses{Range: r, next: r.Base, free: map[int64][]cuda.Ptr{}}
+}
+
+func (a *addresses) take(size int64) (cuda.Ptr, bool) {
+	if l := a.free[size]; len(l) > 0 {
+		a.free[size] = l[:len(l)-1]
+		return l[len(l)-1], true
+	}
+	if int64(a.End()-a.next) >= size {
+		p := a.next
+		a.next += cuda.Ptr(size)
+		return p, true
+	}
+	return a.carve(size)
+}
+
+// carve cuts a range from a larger free one: the reservation is used up.
+func (a *addresses) carve(size int64) (cuda.Ptr, bool) {
+	best := int64(0)
+	for s, l := range a.free {
+		if s > size && len(l) > 0 && (best == 0 || s < best) {
+			best = s
+		}
+	}
+	if best == 0 {
+		return 0, false
+	}
+	l := a.free[best]
+	p := l[len(l)-1]
+	a.free[best] = l[:len(l)-1]
+	a.give(p+cuda.Ptr(size), best-size)
+	return p, true
+}
+
+func (a *addresses) give(p cuda.Ptr, size int64) { a.free[size] = append(a.free[size], p) }
+
+func (a *addresses) contains(p cuda.Ptr) bool { return p >= a.Base && p < a.End() }
+
+// physical is the ledger of physical device memory.
+type physical struct {
+	mapped int64 // bytes that chunks hold, dead ones and those on the way included
+	spare  map[int64][]cuda.Handle
+	spares int64 // bytes of spare handles
+	limbo  int64 // bytes of handles that a worker is unmapping or releasing
+}
+
+func (p *physical) total() int64 { return p.mapped + p.spares + p.limbo }
+
+// takeSpare takes a spare handle of just this size.
+func (p *physical) takeSpare(bytes int64) (cuda.Handle, bool) {
+	l := p.spare[bytes]
+	if len(l) == 0 {
+		return 0, false
+	}
+	p.spare[bytes] = l[:len(l)-1]
+	p.spares -= bytes
+	return l[len(l)-1], true
+}
+
+func (p *physical) giveSpare(h cuda.Handle, bytes int64) {
+	p.spare[bytes] = append(p.spare[bytes], h)
+	p.spares += bytes
+}
+
+// drop takes spare handles of any size, the largest first, until bytes are gone.
+func (p *physical) drop(bytes int64) (handles []cuda.Handle, dropped int64) {
+	if bytes <= 0 || p.spares == 0 {
+		return nil, 0
+	}
+	sizes := make([]int64, 0, len(p.spare))
+	for s, l := range p.spare {
+		if len(l) > 0 {
+			sizes = append(sizes, s)
+		}
+	}
+	slices.Sort(sizes)
+	for i := len(sizes) - 1; i >= 0 && bytes > 0; i-- {
+		for bytes > 0 {
+			h, ok := p.takeSpare(sizes[i])
+			if !ok {
+				break
+			}
+			handles = append(handles, h)
+			bytes -= sizes[i]
+			dropped += sizes[i]
+		}
+	}
+	return handles, dropped
+}
+
+// graveyard keeps dead tensors, which are addresses with memory behind them, in
+// the order of their deaths, and those that are wholly mapped by size.
+type graveyard struct {
+	order  []*tensor
+	bySize map[int64][]*tensor
+	bytes  int64 // of device memory behind them
+}
+
+func (g *graveyard) add(t *tensor) {
+	g.order = append(g.order, t)
+	n := t.deviceBytes()
+	g.bytes += n
+	if n == t.size {
+		g.bySize[t.size] = append(g.bySize[t.size], t)
+	}
+}
+
+func (g *graveyard) remove(t *tensor) {
+	g.order = slices.Delete(g.order, slices.Index(g.order, t), slices.Index(g.order, t)+1)
+	g.bytes -= t.deviceBytes()
+	if l := g.bySize[t.size]; len(l) > 0 {
+		if i := slices.Index(l, t); i >= 0 {
+			g.bySize[t.size] = slices.Delete(l, i, i+1)
+		}
+	}
+}

@@ -1,0 +1,409 @@
+package explicit
+
+import "github.com/penstock-gpu/penstock/cuda"
+
+// Direction is a side that moves go to.
+type Direction int
+
+// Directions.
+const (
+	In Direction = iota
+	Out
+)
+
+// Kind is what a move does.
+type Kind int
+
+// Kinds of moves.
+const (
+	MoveFetch Kind = iota // map, and copy in from Host
+	MoveMap               // map memory without contents
+	MoveEvict             // copy out to Host, then unmap
+	MoveTrim              // only what Unmap and Release say
+)
+
+func (k Kind) String() string { return [...]string{"fetch", "map", "evict", "trim"}[k] }
+
+// Mapping is physical memory at an address.
+type Mapping struct {
+	cuda.Range
+	Handle cuda.Handle
+}
+
+// Move is one chunk's way in or out. Before a chunk comes in, dead memory may
+// have to go: first everything in Unmap is unmapped, then what is in Release is
+// released. When Handle is 0, physical memory is then created and Handle set.
+type Move struct {
+	Kind    Kind
+	Chunk   cuda.Range
+	Handle  cuda.Handle
+	Host    []cuda.Range // where the contents come from or go to, in order
+	Unmap   []Mapping
+	Release []cuda.Handle
+
+	tensor  *tensor
+	index   int
+	begun   bool
+	graves  []*tensor // whose memory is unmapped
+	keep    []Mapping // of the unmapped ones, handles that become spare
+	limbo   int64     // bytes in limbo
+	created bool
+}
+
+// Direction is the side that the chunk goes to.
+func (m *Move) Direction() Direction {
+	if m.Kind == MoveEvict {
+		return Out
+	}
+	return In
+}
+
+// Next answers a worker that is free: what to move now, if anything.
+func (r *Runtime) Next(d Direction) (*Move, bool) {
+	if r.flying[d] >= r.config.Depth {
+		return nil, false
+	}
+	var m *Move
+	if d == In {
+		m = r.nextIn()
+	} else {
+		m = r.nextOut()
+	}
+	if m == nil {
+		return nil, false
+	}
+	r.flying[d]++
+	r.moves++
+	r.notePeak()
+	return m, true
+}
+
+// nextIn is the next move of a worker that brings in.
+func (r *Runtime) nextIn() *Move {
+	// What a thread is waiting for comes first, and until it has come whatever
+	// room appears is for it.
+	if x := r.head(); x != nil {
+		for _, t := range x.tensors {
+			if t.absent > 0 {
+				m := r.bring(t)
+				if m == nil && x == r.stalled {
+					r.cause = ForSpace
+				}
+				return m
+			}
+		}
+	}
+	p := r.planned()
+	for len(p.fetch) > 0 {
+		t := p.fetch[0]
+		if t.freed || t.absent == 0 {
+			p.fetch = p.fetch[1:]
+			continue
+		}
+		return r.bring(t) // nil: no room yet, and what follows is needed later
+	}
+	return r.makeReady(p)
+}
+
+// bring is the move that brings in the next chunk of a tensor, or nil when there
+// is no room.
+func (r *Runtime) bring(t *tensor) *Move {
+	for i := range t.chunks {
+		c := &t.chunks[i]
+		if c.where != blank && c.where != onHost {
+			continue
+		}
+		m := &Move{Kind: MoveMap, Chunk: cuda.Range{Base: t.base + cuda.Ptr(c.offset), Bytes: c.bytes}, tensor: t, index: i}
+		if !r.provide(m) {
+			return nil
+		}
+		if c.where == onHost {
+			m.Kind, m.Host = MoveFetch, c.host
+			if len(r.pending) > 0 && r.pending[0] == r.stalled {
+				r.cause = ForFetch
+			}
+		}
+		c.where, c.submitted = arriving, false
+		t.absent -= c.bytes
+		t.flying++
+		r.incoming += c.bytes
+		r.physical.mapped += c.bytes
+		return m
+	}
+	return nil
+}
+
+// provide finds physical memory for a move: a spare handle of just its size, or
+// budget for a new one, for which other spare handles and dead ranges go.
+func (r *Runtime) provide(m *Move) bool {
+	if h, ok := r.physical.takeSpare(m.Chunk.Bytes); ok {
+		m.Handle = h
+		return true
+	}
+	short := m.Chunk.Bytes - r.RoomBytes()
+	if short > r.physical.spares+r.reclaimable() {
+		return false
+	}
+	handles, dropped := r.physical.drop(short)
+	m.Release = append(m.Release, handles...)
+	m.limbo += dropped
+	short -= dropped
+	for short > 0 {
+		g := r.nextGrave(m.Chunk.Bytes)
+		if g == nil { // cannot be: it was counted
+			break
+		}
+		short = r.unearth(m, g, short)
+	}
+	r.physical.limbo += m.limbo
+	m.created = m.Handle == 0
+	return true
+}
+
+// unearth takes a dead tensor's memory for a move that lacks short bytes, and
+// answers what it still lacks.
+func (r *Runtime) unearth(m *Move, g *tensor, short int64) int64 {
+	r.graves.remove(g)
+	r.stats.Reclaims++
+	m.graves = append(m.graves, g)
+	for i := range g.chunks {
+		c := &g.chunks[i]
+		if c.where != onDevice {
+			continue
+		}
+		x := Mapping{cuda.Range{Base: g.base + cuda.Ptr(c.offset), Bytes: c.bytes}, c.handle}
+		m.Unmap = append(m.Unmap, x)
+		r.physical.mapped -= c.bytes
+		switch {
+		case m.Handle == 0 && c.bytes == m.Chunk.Bytes && short > 0:
+			m.Handle = c.handle
+			short = 0
+		case short > 0:
+			m.Release = append(m.Release, c.handle)
+			m.limbo += c.bytes
+			short -= c.bytes
+		default:
+			m.keep = append(m.keep, x)
+			m.limbo += c.bytes
+		}
+		c.where, c.handle = blank, 0
+	}
+	return short
+}
+
+// reclaimable are the bytes of dead memory that nothing can touch any more.
+func (r *Runtime) reclaimable() (n int64) {
+	for _, g := range r.graves.order {
+		if r.idle(g) {
+			n += g.deviceBytes()
+		}
+	}
+	return n
+}
+
+// nextGrave is the dead tensor whose memory goes next: of a size that more are
+// kept of than are to be born, and, among these, in chunks that fit; else the one
+// dead for longest.
+func (r *Runtime) nextGrave(bytes int64) *tensor {
+	var oldest, surplus *tensor
+	for _, g := range r.graves.order {
+		if !r.idle(g) {
+			continue
+		}
+		if oldest == nil {
+			oldest = g
+		}
+		if len(r.graves.bySize[g.size]) <= r.plan.wanted[g.size] {
+			continue
+		}
+		if g.chunks[0].bytes == bytes && g.chunks[0].where == onDevice {
+			return g
+		}
+		if surplus == nil {
+			surplus = g
+		}
+	}
+	if surplus != nil {
+		return surplus
+	}
+	return oldest
+}
+
+// makeReady maps memory for coming allocations, when there is room that nothing
+// else wants, so that they need not wait for it.
+func (r *Runtime) makeReady(p *plan) *Move {
+	if r.making == nil {
+		have := map[int64]int{}
+		for _, size := range p.births {
+			if have[size]++; have[size] <= len(r.graves.bySize[size]) {
+				continue
+			}
+			if r.RoomBytes()+r.physical.spares < size {
+				return nil
+			}
+			base, ok := r.addresses.take(size)
+			if !ok {
+				return nil
+			}
+			r.making = &tensor{base: base, size: size, freed: true, chunks: cut(size, r.config.ChunkBytes), absent: size}
+			break
+		}
+		if r.making == nil {
+			return nil
+		}
+	}
+	t := r.making
+	if r.RoomBytes()+r.physical.spares < t.absent {
+		r.making = nil // the room is gone; what has been mapped is as good as any dead range
+		if t.flying == 0 {
+			r.bury(t)
+		}
+		return nil
+	}
+	m := r.bring(t)
+	if t.absent == 0 {
+		r.making = nil
+	}
+	return m
+}
+
+// nextOut is the next move of a worker that takes out.
+func (r *Runtime) nextOut() *Move {
+	p := r.planned()
+	for len(p.evict) > 0 {
+		t := p.evict[0]
+		if t.serial != p.serial || t.leaves <= 0 || !r.evictable(t) {
+			p.evict = p.evict[1:]
+			continue
+		}
+		m, again := r.take(t)
+		if m == nil && again {
+			return nil
+		}
+		if m != nil {
+			return m
+		}
+		p.evict = p.evict[1:]
+	}
+	return nil
+}
+
+// take is the move that takes out the last chunk of a tensor. again says that it
+// cannot be made now and can be later.
+func (r *Runtime) take(t *tensor) (m *Move, again bool) {
+	for i := len(t.chunks) - 1; i >= 0; i-- {
+		c := &t.chunks[i]
+		if c.where != onDevice && c.where != inPlace {
+			continue
+		}
+		if !r.withdraw(t) {
+			return nil, false
+		}
+		if c.host == nil {
+			host, ok := r.process.TakeHost(c.bytes)
+			if !ok {
+				r.setState(t)
+				return nil, true
+			}
+			c.host = host
+			r.stats.HostBytes += c.bytes
+			r.stats.HostPeakBytes = max(r.stats.HostPeakBytes, r.stats.HostBytes)
+		}
+		c.where = leaving
+		t.leaves -= c.bytes
+		t.flying++
+		r.outgoing += c.bytes
+		return &Move{
+			Kind: MoveEvict, Chunk: cuda.Range{Base: t.base + cuda.Ptr(c.offset), Bytes: c.bytes}, Handle: c.handle, Host: c.host,
+			tensor: t, index: i,
+		}, false
+	}
+	return nil, false
+}
+
+// withdraw publishes that a tensor is not to be used, unless an operation that has
+// not been reported yet came before.
+func (r *Runtime) withdraw(t *tensor) bool {
+	if t.state == Absent {
+		return true
+	}
+	t.state = Absent
+	r.process.SetState(t.slot, Absent, 0)
+	if r.process.LastSeq(t.slot) > r.drained {
+		r.stats.TakenBack++
+		r.setState(t)
+		return false
+	}
+	return true
+}
+
+// Submitted reports that a move has been started: what had to go before it is
+// gone, and a chunk that comes in is mapped, with its copy queued, which is done
+// when the word of arrivals has reached the ticket.
+func (r *Runtime) Submitted(m *Move, ticket uint32) {
+	m.begun = true
+	for _, g := range m.graves {
+		r.addresses.give(g.base, g.size)
+	}
+	r.physical.limbo -= m.limbo
+	for _, x := range m.keep {
+		r.physical.giveSpare(x.Handle, x.Bytes)
+	}
+	r.stats.Released += int64(len(m.Release))
+	if m.created {
+		r.stats.Created++
+	}
+	if m.Kind == MoveFetch {
+		c := &m.tensor.chunks[m.index]
+		c.submitted, c.ticket = true, ticket
+		c.handle = m.Handle
+		r.setState(m.tensor)
+	}
+	r.epoch++
+	r.accountStall()
+}
+
+// Done reports that a move has been carried out.
+func (r *Runtime) Done(m *Move) {
+	if !m.begun {
+		r.Submitted(m, 0)
+	}
+	d := m.Direction()
+	r.flying[d]--
+	t := m.tensor
+	if t == nil {
+		r.epoch++
+		return
+	}
+	c := &t.chunks[m.index]
+	t.flying--
+	switch m.Kind {
+	case MoveFetch, MoveMap:
+		r.incoming -= c.bytes
+		c.where, c.submitted, c.handle = onDevice, false, m.Handle
+		r.giveHost(c)
+		t.arrived = r.moves
+		if m.Kind == MoveFetch {
+			r.stats.Fetches++
+			r.stats.FetchedBytes += c.bytes
+		} else {
+			r.stats.Maps++
+		}
+	case MoveEvict:
+		r.outgoing -= c.bytes
+		r.physical.mapped -= c.bytes
+		r.physical.giveSpare(c.handle, c.bytes)
+		c.where, c.handle = onHost, 0
+		t.absent += c.bytes
+		r.stats.Evictions++
+		r.stats.EvictedBytes += c.bytes
+	}
+	switch {
+	case !t.freed:
+		r.setState(t)
+	case t.flying == 0 && t != r.making:
+		r.bury(t)
+	}
+	r.epoch++
+	r.accountStall()
+}

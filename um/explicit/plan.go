@@ -1,0 +1,218 @@
+package explicit
+
+import (
+	"cmp"
+	"container/heap"
+	"slices"
+
+	"github.com/penstock-gpu/penstock/correlate"
+	"github.com/penstock-gpu/penstock/evict"
+	"github.com/penstock-gpu/penstock/prefetch"
+)
+
+const (
+	// planEvents is how many events a plan outlives: the order of need changes
+	// little from one operation to the next.
+	planEvents = 48
+	// leastEvents is how many events a plan outlives that has nothing left to do.
+	leastEvents = 4
+	// birthOps is how many operations ahead memory is mapped for coming allocations.
+	birthOps = 512
+)
+
+// plan is what to move, in order.
+type plan struct {
+	valid   bool
+	serial  uint64
+	epoch   uint64
+	version uint64
+	fetch   []*tensor
+	evict   []*tensor     // each has serial == serial, and leaves
+	births  []int64       // sizes of the coming allocations, in order
+	wanted  map[int64]int // how many of each size
+}
+
+// outlook collects what a plan is made from.
+type outlook struct {
+	now     int64
+	needs   []prefetch.Need
+	absent  []*tensor // by Need.ID
+	victims victimHeap
+	steps   []prefetch.Step
+}
+
+// planned returns the current plan, made anew when it is out of date.
+func (r *Runtime) planned() *plan {
+	p := &r.plan
+	age := r.epoch - p.epoch
+	if p.valid && p.version == r.history.Version() && age < planEvents && (age < leastEvents || len(p.fetch) > 0 && len(p.evict) > 0) {
+		return p
+	}
+	*p = plan{
+		valid: true, serial: p.serial + 1, epoch: r.epoch, version: r.history.Version(),
+		fetch: p.fetch[:0], evict: p.evict[:0], births: p.births[:0], wanted: p.wanted,
+	}
+	if p.wanted == nil {
+		p.wanted = map[int64]int{}
+	}
+	clear(p.wanted)
+	r.look(p)
+	r.stats.Plans++
+	return p
+}
+
+// look fills a plan by the look-ahead of package prefetch.
+func (r *Runtime) look(p *plan) {
+	o := &r.outlook
+	*o = outlook{
+		now: r.history.Now(), needs: o.needs[:0], absent: o.absent[:0], steps: o.steps[:0],
+		victims: victimHeap{policy: r.config.Victims, candidates: o.victims.candidates[:0]},
+	}
+	start := o.now
+	if len(r.pending) > 0 {
+		start = r.pending[0].position
+	}
+	r.lookAtTensors(o)
+	slices.SortStableFunc(o.needs, func(a, b prefetch.Need) int { return cmp.Compare(a.Position, b.Position) })
+	heap.Init(&o.victims)
+	free := r.config.BudgetBytes - r.plainBytes - r.physical.mapped - r.physical.limbo + r.outgoing + r.graves.bytes
+	if r.config.Ahead {
+		r.lookAtFuture(p, o)
+	} else {
+		w := evict.DefaultWatermarks(r.config.BudgetBytes)
+		if short := w.Shortfall(free, r.outgoing > 0); short > 0 {
+			o.steps = append(o.steps, prefetch.Step{Position: o.now + 1, FreshBytes: w.HighBytes})
+		}
+	}
+	slices.SortStableFunc(o.steps, func(a, b prefetch.Step) int { return cmp.Compare(a.Position, b.Position) })
+	outcome := prefetch.Look(start, free, o.needs, o.steps, prefetch.Limits{Bytes: r.config.LookaheadBytes}, func(position int64) (int64, bool) {
+		for o.victims.Len() > 0 {
+			v := &o.victims.candidates[0]
+			if !r.mayLeave(v.tensor, position) {
+				if r.config.Ahead && v.NextUse != correlate.Never {
+					return 0, false // every other one is needed sooner still
+				}
+				heap.Pop(&o.victims)
+				continue
+			}
+			t := v.tensor
+			if t.serial != p.serial {
+				t.serial, t.leaves = p.serial, 0
+				p.evict = append(p.evict, t)
+			}
+			piece := min(v.Bytes, r.config.ChunkBytes)
+			t.leaves += piece
+			if v.Bytes -= piece; v.Bytes == 0 {
+				heap.Pop(&o.victims)
+			}
+			return piece, true
+		}
+		return 0, false
+	})
+	for _, n := range o.needs[:outcome.Fetch] {
+		p.fetch = append(p.fetch, o.absent[n.ID])
+	}
+}
+
+// lookAtTensors enters what live tensors need, and which of them could leave.
+func (r *Runtime) lookAtTensors(o *outlook) {
+	for _, t := range r.slots {
+		if t == nil {
+			continue
+		}
+		if t.absent > 0 {
+			next := r.nextUse(t)
+			switch {
+			case r.wanted(t, next):
+				o.needs = append(o.needs, prefetch.Need{Position: next, ID: uint32(len(o.absent)), Bytes: t.absent})
+				o.absent = append(o.absent, t)
+			case next == correlate.Never: // its end will free nothing on the device
+				if death := r.history.Death(t.instance); death < correlate.Unknown {
+					o.steps = append(o.steps, prefetch.Step{Position: death, FreshBytes: t.absent})
+				}
+			}
+		}
+		if r.evictable(t) {
+			if here := t.deviceBytes(); here > 0 {
+				o.victims.candidates = append(o.victims.candidates, victim{t, evict.Candidate{
+					NextUse: r.nextUse(t), LastUse: t.lastUse, Migrated: t.arrived, Bytes: here,
+				}})
+			}
+		}
+	}
+}
+
+// lookAtFuture enters the predicted allocations and frees.
+func (r *Runtime) lookAtFuture(p *plan, o *outlook) {
+	r.history.Future(func(position, fresh, freed int64) bool {
+		if fresh != 0 || freed != 0 {
+			o.steps = append(o.steps, prefetch.Step{Position: position, FreshBytes: fresh, FreedBytes: freed})
+		}
+		return true
+	})
+	r.history.Births(o.now+birthOps, func(bytes int64) {
+		p.births = append(p.births, bytes)
+		p.wanted[bytes]++
+	})
+}
+
+// nextUse is the position of the next operation that names the tensor, queued or predicted.
+func (r *Runtime) nextUse(t *tensor) int64 {
+	if len(t.queued) > 0 {
+		return t.queued[0]
+	}
+	now := r.history.Now()
+	if !t.named {
+		return now // fresh memory is used soon
+	}
+	next := r.history.NextUse(t.instance)
+	return max(next, now) // an overdue use is still to come
+}
+
+// wanted says whether an absent tensor is to be brought in at all.
+func (r *Runtime) wanted(t *tensor, next int64) bool {
+	return len(t.queued) > 0 || !t.named || r.config.Ahead && next < correlate.Unknown
+}
+
+// evictable says whether a tensor may leave at all: nothing that was reported
+// still uses it, and something has used it.
+func (r *Runtime) evictable(t *tensor) bool {
+	return t.named && !t.freed && len(t.queued) == 0
+}
+
+// mayLeave says whether a tensor may leave to make room at a position.
+func (r *Runtime) mayLeave(t *tensor, position int64) bool {
+	if !r.config.Ahead {
+		return true
+	}
+	if next := r.nextUse(t); next != correlate.Never {
+		return next > position
+	}
+	return r.history.Death(t.instance) > position
+}
+
+// victim is a tensor with its description.
+type victim struct {
+	tensor *tensor
+	evict.Candidate
+}
+
+type victimHeap struct {
+	policy     evict.Policy
+	candidates []victim
+}
+
+func (h *victimHeap) Len() int { return len(h.candidates) }
+func (h *victimHeap) Less(i, j int) bool {
+	return h.policy.Before(&h.candidates[i].Candidate, &h.candidates[j].Candidate)
+}
+func (h *victimHeap) Swap(i, j int) {
+	h.candidates[i], h.candidates[j] = h.candidates[j], h.candidates[i]
+}
+func (h *victimHeap) Push(x any) { h.candidates = append(h.candidates, x.(victim)) }
+func (h *victimHeap) Pop() any {
+	n := len(h.candidates) - 1
+	v := h.candidates[n]
+	h.candidates = h.candidates[:n]
+	return v
+}

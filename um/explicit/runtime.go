@@ -1,0 +1,452 @@
+package explicit
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/penstock-gpu/penstock/correlate"
+	"github.com/penstock-gpu/penstock/cuda"
+)
+
+// Op is an operation that a thread is about to launch: a kernel, a copy, a fill.
+type Op struct {
+	Seq       uint64 // ascending over all streams
+	Stream    int    // stream index
+	Signature uint64 // the same whenever the same work is done: kernel and shape, no addresses
+	Slots     []uint32
+	Name      string // for messages; may be empty
+}
+
+// op is an operation that has been reported and not finished.
+type op struct {
+	position int64
+	seq      uint64
+	stream   int
+	done     bool
+	waiting  bool // something that it names was not usable when it was last looked at
+	name     string
+	tensors  []*tensor
+}
+
+// Errors.
+var (
+	ErrOutOfMemory = errors.New("out of memory")
+	ErrNotOurs     = errors.New("not an address that Penstock handed out")
+)
+
+// Runtime is the engine. See the package comment.
+type Runtime struct {
+	config    Config
+	process   Process
+	addresses *addresses
+	physical  physical
+	graves    graveyard
+	history   *correlate.History
+
+	byPtr     map[cuda.Ptr]*tensor
+	slots     []*tensor // by slot; slot 0 is unused
+	freeSlots []uint32
+
+	pending  []*op
+	progress []uint64 // by stream: finished up to this seq
+	lastOn   []uint64 // by stream: the last operation that was reported
+	drained  uint64   // the last operation that was reported, of all streams
+
+	plainBytes int64
+	liveBytes  int64 // as asked for
+	liveSize   int64 // in whole pages
+	incoming   int64 // bytes of chunks on the way in
+	outgoing   int64 // bytes of chunks on the way out
+	flying     [2]int
+	moves      int64 // that have begun
+
+	plan    plan
+	making  *tensor // a range that is being mapped for a coming allocation
+	outlook outlook
+	epoch   uint64
+
+	stalled   *op
+	stalledAt time.Duration
+	cause     StallCause
+	stats     Stats
+}
+
+// StallCause is why a launch waits with nothing before it left to run.
+type StallCause int
+
+// Causes of a stall.
+const (
+	ForFetch StallCause = iota // its data is on the way
+	ForSpace                   // nothing can come before something has left
+	ForMap                     // fresh memory is being mapped
+	stallCauses
+)
+
+// Stats counts what a Runtime did.
+type Stats struct {
+	FetchedBytes, EvictedBytes           int64
+	Fetches, Evictions, Maps, Reclaims   int64
+	Created, Released                    int64 // physical handles
+	CleanBytes                           int64 // that left without a copy
+	InPlaceBytes                         int64 // that launches used in host memory
+	LiveBytes, LivePeakBytes             int64
+	DeviceBytes, DevicePeakBytes         int64 // physical device memory, plain memory included
+	PlainBytes, HostBytes, HostPeakBytes int64
+	Ops, WaitedOps                       int64
+	ReusedRanges, FreshRanges            int64 // allocations that found mapped memory, and those that did not
+	Plans                                int64
+	OversizeOps                          int64
+	OversizeName                         string
+	OversizeBytes                        int64
+	TakenBack                            int64 // evictions that a launch came before
+	Stall                                [stallCauses]time.Duration
+	History                              correlate.HistoryStats
+}
+
+// New returns a Runtime over reserved addresses.
+func New(c Config, p Process) *Runtime {
+	c = c.withDefaults()
+	return &Runtime{
+		config: c, process: p,
+		addresses: newAddresses(c.Addresses),
+		physical:  physical{spare: map[int64][]cuda.Handle{}},
+		graves:    graveyard{bySize: map[int64][]*tensor{}},
+		history:   correlate.NewHistory(correlate.HistoryConfig{}),
+		byPtr:     map[cuda.Ptr]*tensor{},
+		slots:     make([]*tensor, 1),
+	}
+}
+
+// Malloc allocates for work on a stream.
+func (r *Runtime) Malloc(bytes int64, stream int) (cuda.Ptr, error) {
+	if bytes <= 0 || bytes > r.addresses.Bytes {
+		return 0, r.outOfMemory(bytes)
+	}
+	size := pages(bytes)
+	if r.liveSize+size+r.plainBytes > r.config.BudgetBytes+r.config.HostBudgetBytes {
+		return 0, r.outOfMemory(bytes)
+	}
+	t := &tensor{size: size, bytes: bytes, stream: stream}
+	if g := r.exhume(size, stream); g != nil {
+		t.base, t.chunks = g.base, g.chunks
+		r.stats.ReusedRanges++
+	} else {
+		base, ok := r.addresses.take(size)
+		if !ok {
+			return 0, r.outOfMemory(bytes)
+		}
+		t.base, t.chunks, t.absent = base, cut(size, r.config.ChunkBytes), size
+		r.stats.FreshRanges++
+	}
+	t.instance = r.history.Alloc(size)
+	if k := len(r.freeSlots); k > 0 {
+		t.slot = r.freeSlots[k-1]
+		r.freeSlots = r.freeSlots[:k-1]
+		r.slots[t.slot] = t
+	} else {
+		t.slot = uint32(len(r.slots))
+		r.slots = append(r.slots, t)
+	}
+	r.byPtr[t.base] = t
+	r.liveBytes += bytes
+	r.liveSize += size
+	r.stats.LivePeakBytes = max(r.stats.LivePeakBytes, r.liveBytes)
+	var ticket uint32
+	t.state, ticket = t.usable()
+	r.process.SetState(t.slot, t.state, ticket)
+	r.process.Publish(t.slot, cuda.Range{Base: t.base, Bytes: size})
+	r.epoch++
+	return t.base, nil
+}
+
+// exhume finds a dead range of the size whose memory is mapped and may be used by
+// the stream: the stream's own, as its work is in order, or one that is idle.
+func (r *Runtime) exhume(size int64, stream int) *tensor {
+	l := r.graves.bySize[size]
+	for i := len(l) - 1; i >= 0; i-- {
+		if g := l[i]; g.stream == stream && len(g.others) == 0 || r.idle(g) {
+			r.graves.remove(g)
+			return g
+		}
+	}
+	return nil
+}
+
+// idle says whether nothing that was queued before a tensor died is unfinished.
+func (r *Runtime) idle(t *tensor) bool {
+	if t.busy() {
+		return false
+	}
+	for _, m := range t.freedAt {
+		if m.stream < len(r.progress) && r.progress[m.stream] < m.seq || m.stream >= len(r.progress) && m.seq > 0 {
+			return false
+		}
+	}
+	return true
+}
+
+func (r *Runtime) outOfMemory(bytes int64) error {
+	return fmt.Errorf("%w: %s asked for with %s live; the device budget is %s (%s of it plain memory) and the host budget %s: raise --budget or --host-budget",
+		ErrOutOfMemory, gib(bytes), gib(r.liveBytes), gib(r.config.BudgetBytes), gib(r.plainBytes), gib(r.config.HostBudgetBytes))
+}
+
+// gib is a size for people.
+func gib(bytes int64) string {
+	if bytes < 64<<20 {
+		return fmt.Sprintf("%d bytes", bytes)
+	}
+	return fmt.Sprintf("%.2f GiB", float64(bytes)/(1<<30))
+}
+
+// Free takes an allocation back. Operations reported before may still use it.
+func (r *Runtime) Free(p cuda.Ptr) error {
+	t := r.byPtr[p]
+	if t == nil {
+		return fmt.Errorf("%w: %#x", ErrNotOurs, uint64(p))
+	}
+	delete(r.byPtr, p)
+	r.slots[t.slot] = nil
+	r.freeSlots = append(r.freeSlots, t.slot)
+	r.process.Withdraw(t.slot, cuda.Range{Base: t.base, Bytes: t.size})
+	r.liveBytes -= t.bytes
+	r.liveSize -= t.size
+	r.history.Free(t.instance)
+	t.freed = true
+	for _, s := range append([]int{t.stream}, t.others...) {
+		if s < len(r.lastOn) {
+			t.freedAt = append(t.freedAt, streamSeq{s, r.lastOn[s]})
+		}
+	}
+	if t.flying == 0 {
+		r.bury(t)
+	}
+	r.epoch++
+	return nil
+}
+
+// bury puts a dead tensor of which nothing is in flight into the graveyard, or
+// gives its addresses back when nothing is mapped there.
+func (r *Runtime) bury(t *tensor) {
+	for i := range t.chunks {
+		c := &t.chunks[i]
+		r.giveHost(c)
+		if c.where == onHost {
+			c.where = blank
+		}
+	}
+	if t.deviceBytes() == 0 {
+		r.addresses.give(t.base, t.size)
+		return
+	}
+	r.graves.add(t)
+}
+
+func (r *Runtime) giveHost(c *chunk) {
+	if c.host != nil {
+		r.process.GiveHost(c.host)
+		r.stats.HostBytes -= c.bytes
+		c.host = nil
+	}
+}
+
+// RecordStream says that work on another stream uses the allocation.
+func (r *Runtime) RecordStream(p cuda.Ptr, stream int) error {
+	t := r.byPtr[p]
+	if t == nil {
+		return ErrNotOurs
+	}
+	if stream != t.stream && !slices.Contains(t.others, stream) {
+		t.others = append(t.others, stream)
+	}
+	return nil
+}
+
+// Owns says whether an address is in the reservation.
+func (r *Runtime) Owns(p cuda.Ptr) bool { return r.addresses.contains(p) }
+
+// SlotAddress is the address of a slot's tensor.
+func (r *Runtime) SlotAddress(slot uint32) (cuda.Ptr, bool) {
+	if int(slot) >= len(r.slots) || r.slots[slot] == nil {
+		return 0, false
+	}
+	return r.slots[slot].base, true
+}
+
+// Op reports an operation, in the order of Seq, before it is launched.
+func (r *Runtime) Op(o Op) {
+	x := &op{position: r.history.Now(), seq: o.Seq, stream: o.Stream, name: o.Name}
+	touched := make([]correlate.InstanceID, 0, len(o.Slots))
+	for _, s := range o.Slots {
+		if int(s) >= len(r.slots) || r.slots[s] == nil {
+			continue // freed by another thread meanwhile: the job's own race
+		}
+		t := r.slots[s]
+		x.tensors = append(x.tensors, t)
+		touched = append(touched, t.instance)
+		t.named = true
+		t.queued = append(t.queued, x.position)
+		t.lastUse = x.position
+		if o.Stream != t.stream && !slices.Contains(t.others, o.Stream) {
+			t.others = append(t.others, o.Stream) // it is used there, whether or not record_stream said so
+		}
+	}
+	r.history.Observe(o.Signature, touched)
+	r.drained = o.Seq
+	for len(r.lastOn) <= o.Stream {
+		r.lastOn = append(r.lastOn, 0)
+	}
+	r.lastOn[o.Stream] = o.Seq
+	r.pending = append(r.pending, x)
+	r.stats.Ops++
+	if x.waiting = !r.ready(x); x.waiting {
+		r.stats.WaitedOps++
+	}
+	r.epoch++
+	r.accountStall()
+}
+
+// ready says whether an operation may be launched.
+func (r *Runtime) ready(x *op) bool {
+	for _, t := range x.tensors {
+		if t.state == Absent {
+			return false
+		}
+	}
+	return true
+}
+
+// Ready says whether an operation that was reported may be launched.
+func (r *Runtime) Ready(seq uint64) bool {
+	for i := len(r.pending) - 1; i >= 0; i-- {
+		if x := r.pending[i]; x.seq == seq {
+			return r.ready(x)
+		}
+	}
+	return true
+}
+
+// head is the oldest operation that cannot be launched yet, or nil.
+func (r *Runtime) head() *op {
+	for _, x := range r.pending {
+		if x.waiting && !x.done {
+			if x.waiting = !r.ready(x); x.waiting {
+				return x
+			}
+		}
+	}
+	return nil
+}
+
+// Held says whether any operation waits.
+func (r *Runtime) Held() bool { return r.head() != nil }
+
+// Progress reports that a stream has finished every operation up to seq.
+func (r *Runtime) Progress(stream int, seq uint64) {
+	for len(r.progress) <= stream {
+		r.progress = append(r.progress, 0)
+	}
+	if seq <= r.progress[stream] {
+		return
+	}
+	r.progress[stream] = seq
+	finished := false
+	for _, x := range r.pending {
+		if x.seq > seq {
+			break
+		}
+		if x.stream != stream || x.done {
+			continue
+		}
+		x.done, finished = true, true
+		for _, t := range x.tensors {
+			t.used(x.position)
+		}
+	}
+	if !finished {
+		return
+	}
+	k := 0
+	for k < len(r.pending) && r.pending[k].done {
+		k++
+	}
+	if k > 0 {
+		r.pending = append(r.pending[:0], r.pending[k:]...)
+	}
+	r.epoch++
+	r.accountStall()
+}
+
+// Epoch changes with every event that may change what to do.
+func (r *Runtime) Epoch() uint64 { return r.epoch }
+
+// Queued is how many operations have been reported and not finished.
+func (r *Runtime) Queued() int { return len(r.pending) }
+
+// SetPlainBytes says how much device memory is taken outside the reservation.
+func (r *Runtime) SetPlainBytes(bytes int64) {
+	if r.plainBytes != bytes {
+		r.plainBytes = bytes
+		r.notePeak()
+		r.epoch++
+	}
+}
+
+// SetBudget changes the device budget.
+func (r *Runtime) SetBudget(bytes int64) {
+	r.config.BudgetBytes = bytes
+	r.epoch++
+}
+
+// RoomBytes is how much more device memory may be taken at this moment.
+func (r *Runtime) RoomBytes() int64 {
+	return r.config.BudgetBytes - r.plainBytes - r.physical.total()
+}
+
+// Stats reports counters.
+func (r *Runtime) Stats() Stats {
+	s := r.stats
+	s.LiveBytes, s.PlainBytes = r.liveBytes, r.plainBytes
+	s.DeviceBytes = r.physical.total() + r.plainBytes
+	s.History = r.history.Stats()
+	return s
+}
+
+func (r *Runtime) notePeak() {
+	r.stats.DevicePeakBytes = max(r.stats.DevicePeakBytes, r.physical.total()+r.plainBytes)
+}
+
+// LiveBytes are the bytes of live tensors, as asked for.
+func (r *Runtime) LiveBytes() int64 { return r.liveBytes }
+
+// ReservedBytes are the bytes of live tensors in whole pages, and of dead ranges
+// that are kept mapped.
+func (r *Runtime) ReservedBytes() int64 { return r.liveSize + r.graves.bytes }
+
+// setState publishes where a tensor is now.
+func (r *Runtime) setState(t *tensor) {
+	s, ticket := t.usable()
+	if t.freed || s == t.state && s != Arriving {
+		return
+	}
+	t.state = s
+	r.process.SetState(t.slot, s, ticket)
+}
+
+// accountStall measures how long the oldest operation has waited with nothing
+// before it left to run.
+func (r *Runtime) accountStall() {
+	var x *op
+	if len(r.pending) > 0 && r.pending[0].waiting && !r.ready(r.pending[0]) {
+		x = r.pending[0]
+	}
+	if x == r.stalled {
+		return
+	}
+	now := r.process.Now()
+	if r.stalled != nil {
+		r.stats.Stall[r.cause] += now - r.stalledAt
+	}
+	r.stalled, r.stalledAt, r.cause = x, now, ForMap
+}

@@ -1,0 +1,112 @@
+package explicit
+
+import (
+	"slices"
+
+	"github.com/penstock-gpu/penstock/correlate"
+	"github.com/penstock-gpu/penstock/cuda"
+)
+
+// where a chunk's contents are.
+type where uint8
+
+const (
+	blank    where = iota // nowhere: nothing was written yet, nothing is mapped
+	onDevice              // in mapped device memory
+	onHost                // in pinned host memory, nothing is mapped
+	arriving              // on the way in: in a worker's hands
+	leaving               // on the way out
+	inPlace               // in host memory that is mapped at the tensor's own addresses
+)
+
+// chunk is a part of a tensor that moves on its own.
+type chunk struct {
+	offset, bytes int64
+	where         where
+	submitted     bool // of an arriving one: the copy is queued; ticket tells which
+	ticket        uint32
+	handle        cuda.Handle  // physical memory that is mapped, 0 for none
+	host          []cuda.Range // pinned memory that holds its contents
+}
+
+// tensor is one allocation of 1 MiB and more.
+type tensor struct {
+	slot     uint32
+	base     cuda.Ptr
+	size     int64 // in whole pages
+	bytes    int64 // as asked for
+	stream   int   // that it was allocated for
+	others   []int // other streams that use it (record_stream)
+	instance correlate.InstanceID
+	chunks   []chunk
+
+	absent  int64 // bytes that a launch would have to wait for and that nobody is bringing in
+	flying  int   // chunks in a worker's hands
+	state   State // as published
+	leaves  int64 // bytes that are to leave by the current plan
+	serial  uint64
+	named   bool
+	queued  []int64 // positions of unfinished operations that name it, in order
+	lastUse int64
+	arrived int64 // when it last came, in moves
+
+	freed   bool
+	freedAt []streamSeq // what must have passed before its memory is idle
+}
+
+// streamSeq is an operation on a stream.
+type streamSeq struct {
+	stream int
+	seq    uint64
+}
+
+// deviceBytes are the bytes that hold device memory and could leave.
+func (t *tensor) deviceBytes() (n int64) {
+	for i := range t.chunks {
+		if w := t.chunks[i].where; w == onDevice || w == inPlace {
+			n += t.chunks[i].bytes
+		}
+	}
+	return n
+}
+
+// busy says whether unfinished operations use it.
+func (t *tensor) busy() bool { return len(t.queued) > 0 }
+
+// used removes a finished operation from the queue.
+func (t *tensor) used(position int64) {
+	if i := slices.Index(t.queued, position); i >= 0 {
+		t.queued = slices.Delete(t.queued, i, i+1)
+	}
+}
+
+// usable is the state that a launch may rely on, and the newest ticket it has to
+// wait for.
+func (t *tensor) usable() (s State, ticket uint32) {
+	s = Resident
+	for i := range t.chunks {
+		c := &t.chunks[i]
+		switch {
+		case c.where == onDevice || c.where == inPlace:
+		case c.where == arriving && c.submitted:
+			if s == Resident || int32(c.ticket-ticket) > 0 {
+				ticket = c.ticket
+			}
+			s = Arriving
+		default:
+			return Absent, 0
+		}
+	}
+	return s, ticket
+}
+
+// cut divides a size into chunks.
+func cut(size, chunkBytes int64) []chunk {
+	chunks := make([]chunk, 0, (size+chunkBytes-1)/chunkBytes)
+	for at := int64(0); at < size; at += chunkBytes {
+		chunks = append(chunks, chunk{offset: at, bytes: min(chunkBytes, size-at)})
+	}
+	return chunks
+}
+
+func pages(bytes int64) int64 { return (bytes + PageBytes - 1) / PageBytes * PageBytes }
