@@ -16,6 +16,8 @@ const (
 	queuedLaunches = 1019
 	// launchCost is the CPU time of one launch (3.8 us measured there).
 	launchCost = 3800 * time.Nanosecond
+	// strictQueue is how many the launch hook lets be unfinished in the explicit engine.
+	strictQueue = 512
 )
 
 // memory is what a policy does with the application's calls.
@@ -42,6 +44,8 @@ type application struct {
 	next     int
 	queued   int
 	clock    time.Duration // the CPU thread's own
+	queue    int           // launches that may be unfinished
+	blocked  bool          // the last launch waits for memory, and the thread with it
 	waiting  bool          // for queued to fall, or for a copy to the host
 	waitsFor int           // operations that must be finished before it goes on; 0 = any room
 	err      error
@@ -75,7 +79,7 @@ const samplesPerIteration = 400
 
 func newApplication(t *trace.Trace, o Options, g *sim.GPU, m memory) *application {
 	iterations := t.Iterations()
-	a := &application{trace: t, options: o, gpu: g, memory: m, last: iterations[len(iterations)-1], sizes: map[uint64]int64{}}
+	a := &application{trace: t, options: o, gpu: g, memory: m, queue: queuedLaunches, last: iterations[len(iterations)-1], sizes: map[uint64]int64{}}
 	for _, e := range t.Events[a.last.First:a.last.End] {
 		if d := e.Duration; d > 0 && (e.Kind == trace.KindLaunch || e.Kind == trace.KindCopy) {
 			a.compute += d
@@ -106,8 +110,24 @@ func (a *application) run(ctx context.Context) error {
 	return a.memory.settle()
 }
 
+// unblock lets the thread go on whose launch waited for memory.
+func (a *application) unblock() {
+	if !a.blocked {
+		return
+	}
+	a.blocked = false
+	if e := &a.trace.Events[a.next-1]; e.Kind == trace.KindCopy && e.Copy == trace.CopyDeviceToHost {
+		a.waiting, a.waitsFor = true, 1
+		return
+	}
+	a.gpu.At(a.gpu.Now(), a.step)
+}
+
 // step plays events until the thread has to wait.
 func (a *application) step() {
+	if a.blocked {
+		return
+	}
 	a.waiting = false
 	a.clock = max(a.clock, a.gpu.Now())
 	for a.next < len(a.trace.Events) && a.err == nil {
@@ -118,7 +138,7 @@ func (a *application) step() {
 		e := &a.trace.Events[a.next]
 		switch e.Kind {
 		case trace.KindLaunch, trace.KindCopy:
-			if a.queued >= queuedLaunches {
+			if a.queued >= a.queue {
 				a.waiting = true
 				return
 			}
@@ -138,6 +158,9 @@ func (a *application) step() {
 			a.queued++
 			a.clock += launchCost
 			a.memory.launch(e, a.finished)
+			if a.blocked {
+				return
+			}
 			if e.Kind == trace.KindCopy && e.Copy == trace.CopyDeviceToHost {
 				a.waiting, a.waitsFor = true, 1 // everything queued
 				return

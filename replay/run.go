@@ -25,6 +25,12 @@ func Policies() []string {
 	return []string{PolicyNaive, PolicyLRU, PolicyDeepUM, PolicyPenstock, PolicyOracle}
 }
 
+// Simulates says whether an engine has a policy: demand paging and DeepUM's block
+// tables are of the managed one.
+func Simulates(engine, policy string) bool {
+	return engine != EngineExplicit || policy == PolicyPenstock || policy == PolicyLRU || policy == PolicyOracle
+}
+
 // Run replays a trace and reports its last full iteration.
 func Run(ctx context.Context, t *trace.Trace, o Options) (Result, error) {
 	peak := t.PeakLiveBytes()
@@ -42,8 +48,8 @@ func Run(ctx context.Context, t *trace.Trace, o Options) (Result, error) {
 	case EngineManaged, "":
 		o.Engine = EngineManaged
 	case EngineExplicit:
-		if o.Policy != PolicyOracle {
-			return Result{}, badInput("the explicit engine is simulated for --policy oracle only: use --engine managed with %s", o.Policy)
+		if !Simulates(o.Engine, o.Policy) {
+			return Result{}, badInput("the explicit engine has no policy %s: choose penstock, lru or oracle, or --engine managed", o.Policy)
 		}
 	default:
 		return Result{}, badInput("unknown engine %q: choose managed or explicit", o.Engine)
@@ -59,6 +65,10 @@ func Run(ctx context.Context, t *trace.Trace, o Options) (Result, error) {
 		}
 		r, err = newNaive(t, o, budget).run(ctx)
 	case PolicyLRU, PolicyDeepUM, PolicyPenstock:
+		if o.Engine == EngineExplicit {
+			r, err = newSwapper(t, o, budget).run(ctx)
+			break
+		}
 		p, perr := um.PolicyByName(o.Policy)
 		if perr != nil {
 			return Result{}, perr

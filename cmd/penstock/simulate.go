@@ -67,8 +67,8 @@ func (f *simulateFlags) job(cmd *cobra.Command) (job, error) {
 	if o.Engine, err = parseEngine(f.engine); err != nil {
 		return j, err
 	}
-	if o.Engine == replay.EngineExplicit && o.Policy != replay.PolicyOracle {
-		return j, fmt.Errorf("the explicit engine is simulated for the oracle only: use --policy oracle, or --engine managed with %s", o.Policy)
+	if !replay.Simulates(o.Engine, o.Policy) {
+		return j, fmt.Errorf("the explicit engine has no policy %s: use --policy penstock, lru or oracle, or --engine managed", o.Policy)
 	}
 	if o.Profile, err = parseProfile(f.gpu); err != nil {
 		return j, err

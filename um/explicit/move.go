@@ -80,6 +80,9 @@ func (r *Runtime) Next(d Direction) (*Move, bool) {
 
 // nextIn is the next move of a worker that brings in.
 func (r *Runtime) nextIn() *Move {
+	if r.plainNeed > r.RoomBytes() {
+		return r.trim(r.plainNeed - r.RoomBytes())
+	}
 	// What a thread is waiting for comes first, and until it has come whatever
 	// room appears is for it.
 	if x := r.head(); x != nil {
@@ -160,6 +163,24 @@ func (r *Runtime) provide(m *Move) bool {
 	return true
 }
 
+// trim gives spare and dead memory back, at least bytes of it if there is that much.
+func (r *Runtime) trim(bytes int64) *Move {
+	m := &Move{Kind: MoveTrim}
+	m.Release, m.limbo = r.physical.drop(bytes)
+	for short := bytes - m.limbo; short > 0; {
+		g := r.nextGrave(0)
+		if g == nil {
+			break
+		}
+		short = r.unearth(m, g, short)
+	}
+	if m.limbo == 0 {
+		return nil
+	}
+	r.physical.limbo += m.limbo
+	return m
+}
+
 // unearth takes a dead tensor's memory for a move that lacks short bytes, and
 // answers what it still lacks.
 func (r *Runtime) unearth(m *Move, g *tensor, short int64) int64 {
@@ -175,7 +196,7 @@ func (r *Runtime) unearth(m *Move, g *tensor, short int64) int64 {
 		m.Unmap = append(m.Unmap, x)
 		r.physical.mapped -= c.bytes
 		switch {
-		case m.Handle == 0 && c.bytes == m.Chunk.Bytes && short > 0:
+		case m.Kind != MoveTrim && m.Handle == 0 && c.bytes == m.Chunk.Bytes && short > 0:
 			m.Handle = c.handle
 			short = 0
 		case short > 0:
@@ -371,7 +392,7 @@ func (r *Runtime) Done(m *Move) {
 	d := m.Direction()
 	r.flying[d]--
 	t := m.tensor
-	if t == nil {
+	if t == nil { // it only made room
 		r.epoch++
 		return
 	}

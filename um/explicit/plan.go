@@ -75,7 +75,10 @@ func (r *Runtime) look(p *plan) {
 	r.lookAtTensors(o)
 	slices.SortStableFunc(o.needs, func(a, b prefetch.Need) int { return cmp.Compare(a.Position, b.Position) })
 	heap.Init(&o.victims)
-	free := r.config.BudgetBytes - r.plainBytes - r.physical.mapped - r.physical.limbo + r.outgoing + r.graves.bytes
+	free := r.config.BudgetBytes - r.plainBytes - r.plainNeed - r.physical.mapped - r.physical.limbo + r.outgoing + r.graves.bytes
+	if free < 0 {
+		o.steps = append(o.steps, prefetch.Step{Position: start}) // room is short already
+	}
 	if r.config.Ahead {
 		r.lookAtFuture(p, o)
 	} else {

@@ -55,6 +55,7 @@ type Runtime struct {
 	drained  uint64   // the last operation that was reported, of all streams
 
 	plainBytes int64
+	plainNeed  int64 // of plain memory, wanted and not taken yet
 	liveBytes  int64 // as asked for
 	liveSize   int64 // in whole pages
 	incoming   int64 // bytes of chunks on the way in
@@ -391,6 +392,22 @@ func (r *Runtime) SetPlainBytes(bytes int64) {
 		r.notePeak()
 		r.epoch++
 	}
+}
+
+// ReservePlain enters plain memory that is about to be taken. When there is no
+// room it asks for it to be made, and answers false: try again after a move.
+func (r *Runtime) ReservePlain(bytes int64) bool {
+	if r.RoomBytes() < bytes {
+		if r.plainNeed != bytes {
+			r.plainNeed = bytes
+			r.plan.valid = false
+			r.epoch++
+		}
+		return false
+	}
+	r.plainNeed = 0
+	r.SetPlainBytes(r.plainBytes + bytes)
+	return true
 }
 
 // SetBudget changes the device budget.

@@ -1,0 +1,342 @@
+package replay
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/penstock-gpu/penstock/cuda"
+	"github.com/penstock-gpu/penstock/cuda/sim"
+	"github.com/penstock-gpu/penstock/evict"
+	"github.com/penstock-gpu/penstock/pool"
+	"github.com/penstock-gpu/penstock/trace"
+	"github.com/penstock-gpu/penstock/um/explicit"
+)
+
+// swapper is the explicit engine on the simulated GPU.
+type swapper struct {
+	app     *application
+	gpu     *sim.GPU
+	driver  *sim.Thread
+	runtime *explicit.Runtime
+	streams *streamNumbers
+	arrived *sim.Gate
+	small   *pool.Caching
+	plain   int64
+	host    hostMemory
+
+	tensors map[uint64]cuda.Ptr // by the trace's allocation id
+	ranges  map[uint64]cuda.Range
+	smalls  map[uint64]cuda.Ptr
+	slotOf  map[cuda.Ptr]uint32
+	states  []explicit.State // by slot, as the launch hook would see it
+	tickets []uint32
+	lastSeq []uint64
+	seq     uint64
+	held    func() // the launch that waits, or nil
+	heldSeq uint64
+	workers [2]*porter
+	slots   []uint32
+}
+
+// porter is one of the engine's threads, in virtual time.
+type porter struct {
+	direction explicit.Direction
+	thread    *sim.Thread
+	mover     *explicit.Mover
+	busy      bool
+	asked     bool
+}
+
+// hostMemory hands out pinned memory in the simulation, where it has no contents.
+type hostMemory struct {
+	next, end cuda.Ptr
+	free      map[int64][]cuda.Range
+}
+
+func (h *hostMemory) take(bytes int64) ([]cuda.Range, bool) {
+	if l := h.free[bytes]; len(l) > 0 {
+		h.free[bytes] = l[:len(l)-1]
+		return l[len(l)-1:], true
+	}
+	if int64(h.end-h.next) < bytes {
+		return nil, false
+	}
+	r := cuda.Range{Base: h.next, Bytes: bytes}
+	h.next += cuda.Ptr(bytes)
+	return []cuda.Range{r}, true
+}
+
+func (h *hostMemory) give(r []cuda.Range) { h.free[r[0].Bytes] = append(h.free[r[0].Bytes], r[0]) }
+
+func newSwapper(t *trace.Trace, o Options, budget int64) *swapper {
+	g := sim.New(o.Profile, sim.Options{CapacityBytes: budget})
+	x := &swapper{
+		gpu: g, driver: g.Thread("application"), arrived: g.NewGate(),
+		tensors: map[uint64]cuda.Ptr{}, ranges: map[uint64]cuda.Range{}, smalls: map[uint64]cuda.Ptr{}, slotOf: map[cuda.Ptr]uint32{},
+		states: make([]explicit.State, 1), tickets: make([]uint32, 1), lastSeq: make([]uint64, 1),
+	}
+	x.streams = newStreamNumbers(x.driver)
+	x.small = pool.NewCaching(swapperSource{x}, nil)
+	x.app = newApplication(t, o, g, x)
+	x.app.queue = strictQueue
+	if x.app.err = x.open(t, o, budget); x.app.err != nil {
+		return x
+	}
+	return x
+}
+
+func (x *swapper) open(t *trace.Trace, o Options, budget int64) error {
+	space := (t.PeakLiveBytes()*addressSpace*4/explicit.PageBytes + 64) * explicit.PageBytes
+	base, err := x.driver.AddressReserve(space, explicit.PageBytes, 0)
+	if err != nil {
+		return err
+	}
+	hostBytes := pagesOf(2 * t.PeakLiveBytes())
+	pinned, err := x.driver.HostAlloc(hostBytes)
+	if err != nil {
+		return err
+	}
+	x.host = hostMemory{next: pinned, end: pinned + cuda.Ptr(hostBytes), free: map[int64][]cuda.Range{}}
+	c := explicit.Config{
+		BudgetBytes: budget, HostBudgetBytes: hostBytes, Addresses: cuda.Range{Base: base, Bytes: space},
+		Victims: evict.NextUse, Ahead: true,
+	}
+	if o.Policy == PolicyLRU {
+		c.Victims, c.Ahead = evict.LRU, false
+	}
+	x.runtime = explicit.New(c, x)
+	for _, d := range []explicit.Direction{explicit.In, explicit.Out} {
+		w := &porter{direction: d, thread: x.gpu.Thread([]string{"in", "out"}[d])}
+		word, err := w.thread.HostAlloc(4096)
+		if err != nil {
+			return err
+		}
+		if w.mover, err = explicit.NewMover(w.thread, word); err != nil {
+			return err
+		}
+		x.workers[d] = w
+	}
+	return nil
+}
+
+func pagesOf(bytes int64) int64 {
+	return (bytes + explicit.PageBytes - 1) / explicit.PageBytes * explicit.PageBytes
+}
+
+// swapperSource makes segments of plain device memory, for which room must be made.
+type swapperSource struct{ x *swapper }
+
+func (s swapperSource) Acquire(bytes int64) (cuda.Ptr, error) {
+	x := s.x
+	x.kick()
+	for !x.runtime.ReservePlain(bytes) {
+		if !x.gpu.Step() {
+			return 0, fmt.Errorf("replay: no room can be made for %d bytes of plain memory", bytes)
+		}
+	}
+	p, err := x.driver.MemAlloc(bytes)
+	if err == nil {
+		x.plain += bytes
+	}
+	return p, err
+}
+
+func (s swapperSource) Release(p cuda.Ptr, bytes int64) error {
+	s.x.plain -= bytes
+	s.x.runtime.SetPlainBytes(s.x.plain)
+	return s.x.driver.MemFree(p)
+}
+
+func (x *swapper) run(ctx context.Context) (Result, error) {
+	if x.app.err != nil {
+		return Result{}, x.app.err
+	}
+	if err := x.app.run(ctx); err != nil {
+		return Result{}, err
+	}
+	return x.app.result(), nil
+}
+
+func (x *swapper) alloc(e *trace.Event) error {
+	if e.Bytes < explicit.SmallBytes {
+		p, err := x.small.Malloc(max(1, e.Bytes), 0)
+		x.smalls[e.Alloc] = p
+		return err
+	}
+	p, err := x.runtime.Malloc(e.Bytes, 0)
+	if err != nil {
+		return err
+	}
+	x.tensors[e.Alloc] = p
+	x.ranges[e.Alloc] = cuda.Range{Base: p, Bytes: e.Bytes}
+	x.kick()
+	return nil
+}
+
+func (x *swapper) free(e *trace.Event) error {
+	if p, ok := x.smalls[e.Alloc]; ok {
+		delete(x.smalls, e.Alloc)
+		return x.small.Free(p)
+	}
+	p, ok := x.tensors[e.Alloc]
+	if !ok {
+		return nil
+	}
+	delete(x.tensors, e.Alloc)
+	delete(x.ranges, e.Alloc)
+	x.kick()
+	return x.runtime.Free(p)
+}
+
+// launch reports an operation and launches it, at once or when what it names can be used.
+func (x *swapper) launch(e *trace.Event, finished func(time.Duration)) {
+	s, number, err := x.streams.of(e.Stream)
+	if err != nil {
+		x.app.err = err
+		return
+	}
+	x.seq++
+	seq := x.seq
+	k := sim.Kernel{Duration: duration(e), Done: func(at time.Duration) {
+		x.runtime.Progress(number, seq)
+		finished(at)
+		x.kick()
+	}}
+	x.slots = x.slots[:0]
+	for _, a := range e.Accesses {
+		r, ok := x.ranges[a.Alloc]
+		if !ok || contains(x.slots, x.slotOf[r.Base]) {
+			continue
+		}
+		slot := x.slotOf[r.Base]
+		x.slots = append(x.slots, slot)
+		x.lastSeq[slot] = seq
+		k.Accesses = append(k.Accesses, sim.Access{Range: r, Read: a.Mode != trace.AccessWrite, Write: a.Mode != trace.AccessRead})
+	}
+	x.runtime.Op(explicit.Op{Seq: seq, Stream: number, Signature: signature(e, len(x.slots)), Slots: x.slots})
+	slots := append([]uint32(nil), x.slots...)
+	x.held, x.heldSeq = func() {
+		var ticket uint32
+		for _, slot := range slots {
+			if x.states[slot] == explicit.Arriving && x.tickets[slot] > ticket {
+				ticket = x.tickets[slot]
+			}
+		}
+		if ticket > 0 {
+			x.gpu.WaitGate(s, x.arrived, uint64(ticket))
+		}
+		x.gpu.Launch(s, k)
+	}, seq
+	if !x.release() {
+		x.app.blocked = true
+	}
+	x.kick()
+}
+
+// release launches the operation that waits, if it may go.
+func (x *swapper) release() bool {
+	if x.held == nil || !x.runtime.Ready(x.heldSeq) {
+		return false
+	}
+	launch := x.held
+	x.held = nil
+	launch()
+	return true
+}
+
+// kick wakes the workers that wait for something to do.
+func (x *swapper) kick() {
+	if x.release() {
+		x.app.unblock()
+	}
+	for _, w := range x.workers {
+		if w == nil || w.busy || w.asked {
+			continue
+		}
+		w.asked = true
+		x.gpu.At(x.gpu.Now(), func() {
+			w.asked = false
+			x.work(w)
+		})
+	}
+}
+
+// work lets a worker begin a move; it goes on to the next when it has queued the copy.
+func (x *swapper) work(w *porter) {
+	if w.busy {
+		return
+	}
+	m, ok := x.runtime.Next(w.direction)
+	if !ok {
+		return
+	}
+	w.busy = true
+	ticket, err := w.mover.Begin(m)
+	if err != nil {
+		x.app.err = fmt.Errorf("replay: %w", err)
+		return
+	}
+	x.gpu.At(w.thread.Now(), func() {
+		w.busy = false
+		if ticket == 0 {
+			x.runtime.Done(m)
+		} else {
+			x.runtime.Submitted(m, ticket)
+			x.gpu.Callback(w.mover.Stream(), func(at time.Duration) { x.finish(w, m, ticket) })
+		}
+		x.kick()
+	})
+}
+
+// finish ends a move whose copy is done.
+func (x *swapper) finish(w *porter, m *explicit.Move, ticket uint32) {
+	if w.direction == explicit.In {
+		x.arrived.Open(uint64(ticket))
+	}
+	if err := w.mover.Finish(m); err != nil {
+		x.app.err = fmt.Errorf("replay: %w", err)
+		return
+	}
+	x.gpu.At(w.thread.Now(), func() {
+		x.runtime.Done(m)
+		x.kick()
+	})
+}
+
+func (x *swapper) sample(s *Sample) {
+	s.ResidentBytes = x.runtime.Stats().DeviceBytes
+}
+
+func (x *swapper) predictions() (ops, predicted int64) {
+	h := x.runtime.Stats().History
+	return h.Ops, h.Predicted
+}
+
+func (x *swapper) settle() error {
+	if err := x.runtime.Check(); err != nil {
+		return fmt.Errorf("replay: the engine's ledger does not add up: %w", err)
+	}
+	return x.small.Check()
+}
+
+// The engine's view of the process: the launch hook's part.
+
+func (x *swapper) Publish(slot uint32, r cuda.Range) { x.slotOf[r.Base] = slot }
+
+func (x *swapper) Withdraw(_ uint32, r cuda.Range) { delete(x.slotOf, r.Base) }
+
+func (x *swapper) SetState(slot uint32, s explicit.State, ticket uint32) {
+	for len(x.states) <= int(slot) {
+		x.states, x.tickets, x.lastSeq = append(x.states, 0), append(x.tickets, 0), append(x.lastSeq, 0)
+	}
+	x.states[slot], x.tickets[slot] = s, ticket
+}
+
+func (x *swapper) LastSeq(slot uint32) uint64 { return x.lastSeq[slot] }
+
+func (x *swapper) TakeHost(bytes int64) ([]cuda.Range, bool) { return x.host.take(bytes) }
+
+func (x *swapper) GiveHost(r []cuda.Range) { x.host.give(r) }
+
+func (x *swapper) Now() time.Duration { return x.gpu.Now() }

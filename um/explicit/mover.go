@@ -1,0 +1,95 @@
+package explicit
+
+import (
+	"fmt"
+
+	"github.com/penstock-gpu/penstock/cuda"
+)
+
+// Mover carries moves of one direction out: it maps, copies and unmaps. It needs
+// no lock of the Runtime, and waits for nothing but the driver's own lock.
+type Mover struct {
+	driver cuda.Driver
+	stream cuda.Stream
+	word   cuda.Ptr // in pinned memory: the ticket of the last copy that is done
+	ticket uint32
+}
+
+// NewMover makes a mover with a stream of its own. The word is 4 bytes of pinned
+// memory at zero.
+func NewMover(d cuda.Driver, word cuda.Ptr) (*Mover, error) {
+	s, err := d.StreamCreate()
+	if err != nil {
+		return nil, err
+	}
+	return &Mover{driver: d, stream: s, word: word}, nil
+}
+
+// Stream is the stream of the copies.
+func (v *Mover) Stream() cuda.Stream { return v.stream }
+
+// Close gives the stream back. Nothing may be in flight.
+func (v *Mover) Close() error { return v.driver.StreamDestroy(v.stream) }
+
+// Begin undoes what has to go, maps what comes, and queues the copy. The copy is
+// done when the word has reached the ticket; ticket 0 means that there is none.
+func (v *Mover) Begin(m *Move) (ticket uint32, err error) {
+	d := v.driver
+	for _, x := range m.Unmap {
+		if err := d.Unmap(x.Base, x.Bytes); err != nil {
+			return 0, fmt.Errorf("unmapping dead memory at %#x: %w", uint64(x.Base), err)
+		}
+	}
+	for _, h := range m.Release {
+		if err := d.MemRelease(h); err != nil {
+			return 0, fmt.Errorf("releasing dead memory: %w", err)
+		}
+	}
+	if m.Kind == MoveFetch || m.Kind == MoveMap {
+		if m.Handle == 0 {
+			if m.Handle, err = d.MemCreate(m.Chunk.Bytes, cuda.Device); err != nil {
+				return 0, fmt.Errorf("%d bytes of device memory: %w", m.Chunk.Bytes, err)
+			}
+		}
+		if err := d.Map(m.Chunk.Base, m.Chunk.Bytes, m.Handle); err != nil {
+			return 0, fmt.Errorf("mapping %d bytes at %#x: %w", m.Chunk.Bytes, uint64(m.Chunk.Base), err)
+		}
+		if err := d.SetAccess(m.Chunk.Base, m.Chunk.Bytes); err != nil {
+			return 0, fmt.Errorf("setting access to %d bytes at %#x: %w", m.Chunk.Bytes, uint64(m.Chunk.Base), err)
+		}
+	}
+	if m.Kind != MoveFetch && m.Kind != MoveEvict {
+		return 0, nil
+	}
+	at := m.Chunk.Base
+	for _, h := range m.Host {
+		n := min(h.Bytes, int64(m.Chunk.End()-at))
+		dst, src := at, h.Base
+		if m.Kind == MoveEvict {
+			dst, src = src, dst
+		}
+		if err := d.CopyAsync(dst, src, n, v.stream); err != nil {
+			return 0, fmt.Errorf("copying %d bytes: %w", n, err)
+		}
+		at += cuda.Ptr(n)
+	}
+	v.ticket++
+	if v.ticket == 0 {
+		v.ticket = 1 // 0 means none
+	}
+	if err := d.StreamWriteValue32(v.stream, v.word, v.ticket); err != nil {
+		return 0, fmt.Errorf("marking a copy: %w", err)
+	}
+	return v.ticket, nil
+}
+
+// Finish ends a move whose copy is done: what was copied out is unmapped.
+func (v *Mover) Finish(m *Move) error {
+	if m.Kind != MoveEvict {
+		return nil
+	}
+	if err := v.driver.Unmap(m.Chunk.Base, m.Chunk.Bytes); err != nil {
+		return fmt.Errorf("unmapping %d bytes at %#x: %w", m.Chunk.Bytes, uint64(m.Chunk.Base), err)
+	}
+	return nil
+}
