@@ -148,15 +148,11 @@ func start(device int) (*live.Live, error) {
 	} else {
 		log.Warn("the launch hook is not loaded: nothing can be foreseen; start the job with `penstock run`")
 	}
-	switch o.Engine {
-	case options.EngineManaged, "auto", "none":
-	default:
-		return nil, fmt.Errorf("the %s engine is not built yet: use --engine managed", o.Engine)
-	}
-	if o.Verify {
-		return nil, fmt.Errorf("PENSTOCK_VERIFY checks the moves of the explicit engine, which is not built yet: leave it out")
+	if o.Verify && o.Engine != options.EngineExplicit {
+		return nil, fmt.Errorf("PENSTOCK_VERIFY checks the moves of the explicit engine: use it with --engine explicit")
 	}
 	c := live.Config{
+		Engine: live.EngineFor(o.Engine),
 		Policy: policy, BudgetBytes: o.Budget, HostBudgetBytes: o.HostBudget,
 		ManagedLimitBytes: o.ManagedLimit, PlainOnly: o.Engine == "none", LookaheadBytes: o.LookaheadBytes,
 		MissedRoutes: missed,

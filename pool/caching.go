@@ -183,6 +183,16 @@ func (c *Caching) Bytes(p cuda.Ptr) int64 {
 	return 0
 }
 
+// Containing is the block behind a live allocation that an address lies in.
+func (c *Caching) Containing(p cuda.Ptr) (cuda.Range, bool) {
+	for _, b := range c.live {
+		if r := (cuda.Range{Base: b.base, Bytes: b.bytes}); p >= r.Base && p < r.End() {
+			return r, true
+		}
+	}
+	return cuda.Range{}, false
+}
+
 // RecordStream says that work on another stream uses a live allocation.
 func (c *Caching) RecordStream(p cuda.Ptr, stream uint64) {
 	b := c.live[p]

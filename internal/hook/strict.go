@@ -34,6 +34,19 @@ func (h *Shared) Arrived(word cuda.Ptr) {
 	*(*uintptr)(unsafe.Pointer(&h.s.arrived)) = uintptr(word)
 }
 
+// Word is a word of pinned memory that the device writes to.
+type Word struct{ p *uint32 }
+
+// NewWord views 4 bytes of pinned memory.
+func NewWord(p cuda.Ptr) Word {
+	var w Word
+	*(*uintptr)(unsafe.Pointer(&w.p)) = uintptr(p)
+	return w
+}
+
+// Reached says whether a ticket has been written, cyclically.
+func (w Word) Reached(ticket uint32) bool { return int32(atomic.LoadUint32(w.p)-ticket) >= 0 }
+
 // SetArriving says that a slot is mapped and its copy in submitted: operations
 // that name it wait on their stream for the ticket.
 func (h *Shared) SetArriving(slot, ticket uint32) {

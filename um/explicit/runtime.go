@@ -1,13 +1,13 @@
 package explicit
 
 import (
-	"errors"
 	"fmt"
 	"slices"
 	"time"
 
 	"github.com/penstock-gpu/penstock/correlate"
 	"github.com/penstock-gpu/penstock/cuda"
+	"github.com/penstock-gpu/penstock/um"
 )
 
 // Op is an operation that a thread is about to launch: a kernel, a copy, a fill.
@@ -32,8 +32,8 @@ type op struct {
 
 // Errors.
 var (
-	ErrOutOfMemory = errors.New("out of memory")
-	ErrNotOurs     = errors.New("not an address that Penstock handed out")
+	ErrOutOfMemory = um.ErrOutOfMemory
+	ErrNotOurs     = um.ErrNotOurs
 )
 
 // Runtime is the engine. See the package comment.
@@ -267,6 +267,9 @@ func (r *Runtime) RecordStream(p cuda.Ptr, stream int) error {
 // Owns says whether an address is in the reservation.
 func (r *Runtime) Owns(p cuda.Ptr) bool { return r.addresses.contains(p) }
 
+// Moving says whether a move is under way.
+func (r *Runtime) Moving() bool { return r.flying[In]+r.flying[Out] > 0 }
+
 // SlotAddress is the address of a slot's tensor.
 func (r *Runtime) SlotAddress(slot uint32) (cuda.Ptr, bool) {
 	if int(slot) >= len(r.slots) || r.slots[slot] == nil {
@@ -320,12 +323,108 @@ func (r *Runtime) ready(x *op) bool {
 
 // Ready says whether an operation that was reported may be launched.
 func (r *Runtime) Ready(seq uint64) bool {
-	for i := len(r.pending) - 1; i >= 0; i-- {
-		if x := r.pending[i]; x.seq == seq {
-			return r.ready(x)
+	x := r.find(seq)
+	return x == nil || r.ready(x)
+}
+
+// Settled says whether everything that an operation names is on the device, with
+// no copy left to wait for.
+func (r *Runtime) Settled(seq uint64) bool {
+	x := r.find(seq)
+	if x == nil {
+		return true
+	}
+	for _, t := range x.tensors {
+		if t.state != Resident {
+			return false
 		}
 	}
 	return true
+}
+
+func (r *Runtime) find(seq uint64) *op {
+	for i := len(r.pending) - 1; i >= 0; i-- {
+		if x := r.pending[i]; x.seq == seq {
+			return x
+		}
+	}
+	return nil
+}
+
+// Extend adds to an operation that has not been launched the tensors that
+// addresses lie in, and answers how many those are.
+func (r *Runtime) Extend(seq uint64, addresses []cuda.Ptr) (n int) {
+	x := r.find(seq)
+	if x == nil {
+		return 0
+	}
+	for _, p := range addresses {
+		t := r.at(p)
+		if t == nil || slices.Contains(x.tensors, t) {
+			continue
+		}
+		r.join(x, t)
+		n++
+	}
+	return n
+}
+
+// ExtendAll adds every live tensor to an operation that has not been launched,
+// because nobody knows what it touches; it fails when they do not fit together.
+func (r *Runtime) ExtendAll(seq uint64) error {
+	x := r.find(seq)
+	if x == nil {
+		return nil
+	}
+	if r.liveSize+r.plainBytes > r.config.BudgetBytes {
+		return fmt.Errorf("the parameters of %s cannot be read, so that everything has to be on the device for it: %s are live, the budget is %s; raise --budget to that, or use --engine managed",
+			nameOf(x.name), gib(r.liveSize+r.plainBytes), gib(r.config.BudgetBytes))
+	}
+	for _, t := range r.slots {
+		if t != nil && !slices.Contains(x.tensors, t) {
+			r.join(x, t)
+		}
+	}
+	return nil
+}
+
+func nameOf(name string) string {
+	if name == "" {
+		return "a launch"
+	}
+	return name
+}
+
+// join adds a tensor to an operation.
+func (r *Runtime) join(x *op, t *tensor) {
+	x.tensors = append(x.tensors, t)
+	t.named = true
+	t.queued = append(t.queued, x.position)
+	slices.Sort(t.queued)
+	x.waiting = x.waiting || t.state == Absent
+	r.plan.valid = false
+	r.epoch++
+}
+
+// Range is the live tensor that an address lies in, as asked for.
+func (r *Runtime) Range(p cuda.Ptr) (cuda.Range, bool) {
+	if t := r.at(p); t != nil {
+		return cuda.Range{Base: t.base, Bytes: t.bytes}, true
+	}
+	return cuda.Range{}, false
+}
+
+// at is the live tensor that an address lies in, or nil. Only for rare questions.
+func (r *Runtime) at(p cuda.Ptr) *tensor {
+	if !r.addresses.contains(p) {
+		return nil
+	}
+	for _, t := range r.slots {
+		if t != nil && p >= t.base && p < t.base+cuda.Ptr(t.size) {
+			return t
+		}
+	}
+	return nil
 }
 
 // head is the oldest operation that cannot be launched yet, or nil.
@@ -408,6 +507,27 @@ func (r *Runtime) ReservePlain(bytes int64) bool {
 	r.plainNeed = 0
 	r.SetPlainBytes(r.plainBytes + bytes)
 	return true
+}
+
+// CancelPlain gives up what ReservePlain asked for.
+func (r *Runtime) CancelPlain() { r.plainNeed = 0 }
+
+// Span is the reservation: every tensor's addresses lie in [lo, hi).
+func (r *Runtime) Span() (lo, hi cuda.Ptr) { return r.addresses.Base, r.addresses.End() }
+
+// Explain says what the oldest operation that waits is waiting for.
+func (r *Runtime) Explain() string {
+	x := r.head()
+	if x == nil {
+		return "no operation waits"
+	}
+	var needs, absent int64
+	for _, t := range x.tensors {
+		needs += t.size
+		absent += t.absent
+	}
+	return fmt.Sprintf("%s touches %s, %s of it absent; the budget is %s, %s of it plain memory, %s are mapped and %s unfinished operations hold theirs",
+		nameOf(x.name), gib(needs), gib(absent), gib(r.config.BudgetBytes), gib(r.plainBytes), gib(r.physical.mapped), fmt.Sprint(len(r.pending)))
 }
 
 // SetBudget changes the device budget.

@@ -9,6 +9,7 @@ import (
 
 	"github.com/penstock-gpu/penstock/cuda"
 	"github.com/penstock-gpu/penstock/um"
+	"github.com/penstock-gpu/penstock/um/explicit"
 )
 
 // Malloc allocates for work on a stream, given by its handle.
@@ -44,6 +45,9 @@ func raise(peak *atomic.Int64, n int64) {
 }
 
 func (l *Live) malloc(bytes int64, stream uint64) (cuda.Ptr, error) {
+	if bytes >= explicit.SmallBytes && l.swap != nil && l.active.Load() == nil {
+		return l.swap.malloc(bytes, stream)
+	}
 	if bytes >= um.SmallBytes && l.managed.Load() && l.active.Load() == nil {
 		p, err := l.mallocTensor(bytes, stream)
 		if err == nil || !l.onlyFragmented(bytes) {
@@ -59,7 +63,7 @@ func (l *Live) malloc(bytes int64, stream uint64) (cuda.Ptr, error) {
 	}
 	p, err := l.plain.Malloc(bytes, stream)
 	switch {
-	case err == nil || l.config.PlainOnly:
+	case err == nil || l.config.PlainOnly || l.swap != nil:
 		return p, err
 	case l.managed.Load() && bytes >= um.SmallBytes: // another thread opened the arena while this one waited
 		return l.mallocTensor(bytes, stream)
@@ -188,6 +192,9 @@ func (l *Live) Free(p cuda.Ptr) error {
 		l.sink.Free(p)
 		l.mu.Unlock()
 	}
+	if l.swap != nil && l.swap.runtime.Owns(p) {
+		return l.swap.free(p)
+	}
 	if l.managed.Load() && l.runtime.Owns(p) {
 		l.lock()
 		defer l.mu.Unlock()
@@ -240,6 +247,11 @@ func (l *Live) hookHead() uint64 {
 
 // RecordStream says that work on another stream uses an allocation.
 func (l *Live) RecordStream(p cuda.Ptr, stream uint64) error {
+	if l.swap != nil && l.swap.runtime.Owns(p) {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		return l.swap.runtime.RecordStream(p, l.streamID(stream))
+	}
 	if l.managed.Load() && l.runtime.Owns(p) {
 		l.mu.Lock()
 		defer l.mu.Unlock()
@@ -277,7 +289,10 @@ func (l *Live) SetFraction(f float64) error {
 	} else {
 		l.budget = l.config.BudgetBytes
 	}
-	if l.runtime != nil {
+	switch {
+	case l.swap != nil:
+		l.swap.runtime.SetBudget(l.budget)
+	case l.runtime != nil:
 		l.runtime.SetBudget(l.budget)
 	}
 	return nil
@@ -303,6 +318,9 @@ type plainSource struct{ l *Live }
 
 func (s plainSource) Acquire(bytes int64) (cuda.Ptr, error) {
 	l := s.l
+	if l.swap != nil {
+		return l.swap.acquirePlain(bytes)
+	}
 	if used := l.plainBytes.Load(); used+bytes > l.budget {
 		return 0, fmt.Errorf("%w: %d bytes of plain device memory asked for with %d of the budget of %d in use", ErrOutOfMemory, bytes, used, l.budget)
 	}
@@ -319,6 +337,9 @@ func (s plainSource) Acquire(bytes int64) (cuda.Ptr, error) {
 
 func (s plainSource) Release(p cuda.Ptr, bytes int64) error {
 	l := s.l
+	if l.swap != nil {
+		return l.swap.releasePlain(p, bytes)
+	}
 	if err := l.driver.BindThread(); err != nil {
 		return err
 	}
@@ -332,6 +353,12 @@ func (s plainSource) Release(p cuda.Ptr, bytes int64) error {
 // addPlain accounts for plain device memory.
 func (l *Live) addPlain(bytes int64) {
 	n := l.plainBytes.Add(bytes)
+	if l.swap != nil {
+		l.mu.Lock()
+		l.swap.runtime.SetPlainBytes(n)
+		l.mu.Unlock()
+		return
+	}
 	if l.managed.Load() {
 		l.mu.Lock()
 		l.runtime.SetPlainBytes(n)

@@ -7,8 +7,26 @@ import (
 	"github.com/penstock-gpu/penstock/um"
 )
 
+// Engine is a way of moving memory.
+type Engine int
+
+// Engines.
+const (
+	Managed  Engine = iota // unified memory, by prefetches
+	Explicit               // physical chunks, by copy engines
+)
+
+// EngineFor is the engine of a name in the options.
+func EngineFor(name string) Engine {
+	if name == "explicit" {
+		return Explicit
+	}
+	return Managed
+}
+
 // Config says how the engine runs in a process.
 type Config struct {
+	Engine            Engine
 	Policy            um.Policy
 	BudgetBytes       int64 // device memory; 0 = what the card has free, less a reserve
 	HostBudgetBytes   int64 // host memory; 0 = most of what is available

@@ -53,6 +53,7 @@ type Live struct {
 	mu         sync.Mutex
 	work       [2]*sync.Cond // by direction: its workers may have something to do
 	runtime    *um.Runtime
+	swap       *swap      // the explicit engine, set at the start and for good; nil in the managed one
 	space      *uvm.Space // nil: the driver cannot be asked directly
 	budget     int64
 	arenaBytes int64 // of address space for tensors; 0 without an arena
@@ -111,7 +112,7 @@ func New(c Config, d cuda.Driver, hookOrNil Hook, log *zap.Logger) (*Live, error
 		return nil, err
 	}
 	caps := d.Capabilities()
-	if !c.PlainOnly {
+	if !c.PlainOnly && c.Engine != Explicit {
 		switch {
 		case !caps.ManagedMemory:
 			return nil, errors.New("this device has no managed memory: the managed engine cannot run")
@@ -132,6 +133,9 @@ func New(c Config, d cuda.Driver, hookOrNil Hook, log *zap.Logger) (*Live, error
 		l.work[d] = sync.NewCond(&l.mu)
 	}
 	l.plain = pool.NewCaching(plainSource{l}, eventFences{d})
+	if c.Engine == Explicit {
+		return l, l.openSwap()
+	}
 	if c.BudgetBytes > 0 && !c.PlainOnly {
 		if err := l.openArena(); err != nil {
 			return nil, err
@@ -275,6 +279,10 @@ func (l *Live) fail(err error) {
 	if l.failed != nil {
 		return
 	}
+	if l.swap != nil {
+		l.swap.fail(err)
+		return
+	}
 	l.failed = err
 	l.log.Error("the engine has failed; the job goes on under the driver's own demand paging", zap.Error(err))
 	l.drain()
@@ -323,6 +331,9 @@ func (l *Live) Close() error {
 		l.runtime.OpenAll()
 	}
 	l.wakeAll()
+	if l.swap != nil {
+		l.swap.wakeAll()
+	}
 	l.mu.Unlock()
 	l.threads.Wait()
 	l.closeFaults()
@@ -333,6 +344,9 @@ func (l *Live) Close() error {
 	}
 	if l.runtime != nil {
 		return l.runtime.Check()
+	}
+	if l.swap != nil {
+		return l.swap.runtime.Check()
 	}
 	return nil
 }

@@ -37,34 +37,35 @@ type Stats struct {
 	Engine             string  `json:"engine"`
 	Policy             string  `json:"policy"`
 
-	FetchedBytes      int64    `json:"fetched_bytes"`
-	EvictedBytes      int64    `json:"evicted_bytes"`
-	DiscardedBytes    int64    `json:"discarded_bytes"`
-	PopulatedBytes    int64    `json:"populated_bytes"`
-	Fetches           int64    `json:"fetches"`
-	Evictions         int64    `json:"evictions"`
-	Discards          int64    `json:"discards"`
-	Populates         int64    `json:"populates"`
-	InSeconds         float64  `json:"in_seconds"`  // the worker that brings in was busy
-	OutSeconds        float64  `json:"out_seconds"` // the worker that takes out was busy
-	SpaceStallSeconds float64  `json:"space_stall_seconds"`
-	PlainTensors      int64    `json:"plain_tensors"`     // served from plain memory because the arena had no range in one piece
-	LockWaitSeconds   float64  `json:"lock_wait_seconds"` // the job's threads waited for the engine's lock
-	GatedLaunches     int64    `json:"gated_launches"`
-	LateLaunches      int64    `json:"late_launches"`
-	OpaqueLaunches    int64    `json:"opaque_launches"`
-	DroppedRecords    int64    `json:"dropped_records"`
-	UnhookedSymbols   int64    `json:"unhooked_symbols"`
-	MissedRoutes      []string `json:"missed_routes,omitempty"` // ways to the driver that the hook does not stand on, from the self-test at start
-	OversizeLaunches  int64    `json:"oversize_launches"`
-	OversizeName      string   `json:"oversize_name,omitempty"`
-	OversizeBytes     int64    `json:"oversize_bytes,omitempty"`
-	FaultBatches      int64    `json:"fault_batches"`
-	FaultedBytes      int64    `json:"faulted_bytes"`
-	IterationLaunches int64    `json:"iteration_launches"` // operations in the learned iteration; 0 when none is known
-	Moving            bool     `json:"moving"`             // a move is under way: the residency is about to change
-	Hooked            bool     `json:"hooked"`
-	Failure           string   `json:"failure,omitempty"`
+	FetchedBytes      int64          `json:"fetched_bytes"`
+	EvictedBytes      int64          `json:"evicted_bytes"`
+	DiscardedBytes    int64          `json:"discarded_bytes"`
+	PopulatedBytes    int64          `json:"populated_bytes"`
+	Fetches           int64          `json:"fetches"`
+	Evictions         int64          `json:"evictions"`
+	Discards          int64          `json:"discards"`
+	Populates         int64          `json:"populates"`
+	InSeconds         float64        `json:"in_seconds"`  // the worker that brings in was busy
+	OutSeconds        float64        `json:"out_seconds"` // the worker that takes out was busy
+	SpaceStallSeconds float64        `json:"space_stall_seconds"`
+	PlainTensors      int64          `json:"plain_tensors"`     // served from plain memory because the arena had no range in one piece
+	LockWaitSeconds   float64        `json:"lock_wait_seconds"` // the job's threads waited for the engine's lock
+	GatedLaunches     int64          `json:"gated_launches"`
+	LateLaunches      int64          `json:"late_launches"`
+	OpaqueLaunches    int64          `json:"opaque_launches"`
+	DroppedRecords    int64          `json:"dropped_records"`
+	UnhookedSymbols   int64          `json:"unhooked_symbols"`
+	MissedRoutes      []string       `json:"missed_routes,omitempty"` // ways to the driver that the hook does not stand on, from the self-test at start
+	OversizeLaunches  int64          `json:"oversize_launches"`
+	OversizeName      string         `json:"oversize_name,omitempty"`
+	OversizeBytes     int64          `json:"oversize_bytes,omitempty"`
+	Explicit          *ExplicitStats `json:"explicit,omitempty"`
+	FaultBatches      int64          `json:"fault_batches"`
+	FaultedBytes      int64          `json:"faulted_bytes"`
+	IterationLaunches int64          `json:"iteration_launches"` // operations in the learned iteration; 0 when none is known
+	Moving            bool           `json:"moving"`             // a move is under way: the residency is about to change
+	Hooked            bool           `json:"hooked"`
+	Failure           string         `json:"failure,omitempty"`
 }
 
 // Stats reports the engine's state.
@@ -94,6 +95,10 @@ func (l *Live) Stats() Stats {
 		c := l.hook.Counters()
 		s.Launches = int64(c.Launches)
 		s.OpaqueLaunches, s.DroppedRecords, s.UnhookedSymbols = int64(c.Opaque), int64(c.Dropped), int64(c.Unhooked)
+	}
+	if l.swap != nil {
+		l.swap.report(&s)
+		return s
 	}
 	if l.runtime == nil {
 		return s

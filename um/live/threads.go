@@ -15,12 +15,16 @@ import (
 
 // drain hands the hook's records to the runtime. The caller holds the lock.
 func (l *Live) drain() (n int) {
-	if l.hook == nil || l.runtime == nil && l.sink == nil {
+	if l.hook == nil || l.runtime == nil && l.swap == nil && l.sink == nil {
 		return 0
 	}
 	return l.hook.Drain(func(rec *hook.Record) {
 		if l.sink != nil {
 			l.sink.Record(rec, l.handle(rec.Stream), l.hook.FunctionName(rec.ID), l.slotAddress)
+		}
+		if l.swap != nil {
+			l.swap.op(rec)
+			return
 		}
 		if l.runtime == nil {
 			return
@@ -67,6 +71,9 @@ func (l *Live) handle(index int) uint64 {
 }
 
 func (l *Live) slotAddress(slot uint32) (cuda.Ptr, bool) {
+	if l.swap != nil {
+		return l.swap.runtime.SlotAddress(slot)
+	}
 	if l.runtime == nil {
 		return 0, false
 	}
@@ -99,7 +106,11 @@ func (l *Live) progress() {
 			}
 			seq -= 1 << 32
 		}
-		l.runtime.Progress(x.id, seq)
+		if l.swap != nil {
+			l.swap.runtime.Progress(x.id, seq)
+		} else {
+			l.runtime.Progress(x.id, seq)
+		}
 	}
 }
 

@@ -178,6 +178,36 @@ func (p *Pool) Take(bytes int64) ([]Extent, error) {
 	return taken, nil
 }
 
+// TryTake is Take for a caller that cannot wait: ready is false while growing is
+// behind, and the pool then grows for it.
+func (p *Pool) TryTake(bytes int64) (extents []Extent, ready bool, err error) {
+	need := roundUp(max(bytes, 1))
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	switch {
+	case p.closed:
+		return nil, false, ErrClosed
+	case p.inUse+p.promised+need > p.config.BudgetBytes:
+		return nil, false, &HostBudgetError{need, p.inUse + p.promised, p.config.BudgetBytes}
+	case p.free.bytes < need+p.promised && !p.inline:
+		if p.failure != nil {
+			return nil, false, &GrowthError{need, p.grown, p.config.BudgetBytes, p.failure}
+		}
+		p.expected = max(p.expected, min(p.inUse+need, p.config.BudgetBytes))
+		p.changed.Broadcast()
+		return nil, false, nil
+	case p.free.bytes < need:
+		if err := p.await(need); err != nil {
+			return nil, false, err
+		}
+	}
+	extents = p.free.take(need)
+	p.inUse += need
+	p.peak = max(p.peak, p.inUse)
+	p.changed.Broadcast()
+	return extents, true, nil
+}
+
 // await waits until that much is free. Under mu.
 func (p *Pool) await(need int64) error {
 	if p.closed {

@@ -1,0 +1,128 @@
+package live
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/penstock-gpu/penstock/cuda"
+	"github.com/penstock-gpu/penstock/um/explicit"
+)
+
+// malloc allocates a tensor that can leave the device.
+func (e *swap) malloc(bytes int64, stream uint64) (cuda.Ptr, error) {
+	l := e.l
+	l.lock()
+	defer l.mu.Unlock()
+	l.drain()
+	p, err := e.runtime.Malloc(bytes, l.streamID(stream))
+	if err != nil {
+		return 0, err
+	}
+	e.note()
+	return p, nil
+}
+
+func (e *swap) free(p cuda.Ptr) error {
+	l := e.l
+	l.lock()
+	defer l.mu.Unlock()
+	l.drain()
+	err := e.runtime.Free(p)
+	e.note()
+	l.freed(err)
+	return err
+}
+
+// note keeps the tensors' totals where they can be read without the lock.
+func (e *swap) note() {
+	e.l.tensorLive.Store(e.runtime.LiveBytes())
+	e.l.tensorReserved.Store(e.runtime.ReservedBytes())
+}
+
+// acquirePlain makes a segment of plain device memory within the budget, for which
+// tensors leave when they must. It is made of physical memory of its own: nothing
+// of the driver's that could wait for the job's streams is called.
+func (e *swap) acquirePlain(bytes int64) (cuda.Ptr, error) {
+	l := e.l
+	if err := l.driver.BindThread(); err != nil {
+		return 0, err
+	}
+	size := (bytes + explicit.PageBytes - 1) / explicit.PageBytes * explicit.PageBytes
+	if err := e.reservePlain(size); err != nil {
+		return 0, err
+	}
+	p, err := e.mapPlain(size)
+	if err != nil {
+		l.addPlain(-size)
+		return 0, fmt.Errorf("%w: %w", ErrOutOfMemory, err)
+	}
+	e.hook.PublishPlain(cuda.Range{Base: p, Bytes: size})
+	return p, nil
+}
+
+// reservePlain takes room of the budget, when it has been made.
+func (e *swap) reservePlain(size int64) error {
+	l := e.l
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for began := time.Now(); !e.runtime.ReservePlain(size); {
+		if l.failed != nil || time.Since(began) > plainPatience {
+			e.runtime.CancelPlain()
+			return fmt.Errorf("%w: %d bytes of plain device memory asked for, and no room can be made in the budget of %d: raise --budget", ErrOutOfMemory, size, l.budget)
+		}
+		e.wakeAll()
+		l.mu.Unlock()
+		time.Sleep(busyWait)
+		l.mu.Lock()
+		l.drain()
+		l.progress()
+	}
+	l.plainBytes.Add(size)
+	return nil
+}
+
+func (e *swap) mapPlain(size int64) (p cuda.Ptr, err error) {
+	d := e.l.driver
+	h, err := d.MemCreate(size, cuda.Device)
+	if err != nil {
+		return 0, err
+	}
+	if p, err = d.AddressReserve(size, explicit.PageBytes, 0); err != nil {
+		_ = d.MemRelease(h) // the first error counts
+		return 0, err
+	}
+	if err = d.Map(p, size, h); err == nil {
+		if err = d.SetAccess(p, size); err == nil {
+			e.plainHandles[p] = h
+			return p, nil
+		}
+		_ = d.Unmap(p, size)
+	}
+	_ = d.MemRelease(h)
+	_ = d.AddressFree(p, size)
+	return 0, err
+}
+
+// releasePlain gives a segment back once the device has finished with it: unlike
+// cuMemFree, unmapping does not wait for work that is queued.
+func (e *swap) releasePlain(p cuda.Ptr, bytes int64) error {
+	d := e.l.driver
+	if err := d.BindThread(); err != nil {
+		return err
+	}
+	size := (bytes + explicit.PageBytes - 1) / explicit.PageBytes * explicit.PageBytes
+	for _, handle := range e.hook.Streams() {
+		// A stream that is gone answers with an error, and has finished.
+		_ = d.StreamSynchronize(cuda.Stream(handle))
+	}
+	e.hook.WithdrawPlain(cuda.Range{Base: p, Bytes: size})
+	if err := d.Unmap(p, size); err != nil {
+		return err
+	}
+	if err := d.MemRelease(e.plainHandles[p]); err != nil {
+		return err
+	}
+	delete(e.plainHandles, p)
+	e.l.addPlain(-size)
+	return d.AddressFree(p, size)
+}

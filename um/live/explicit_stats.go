@@ -1,0 +1,68 @@
+package live
+
+import (
+	"time"
+
+	"github.com/penstock-gpu/penstock/um/explicit"
+)
+
+// ExplicitStats are what only the explicit engine has.
+type ExplicitStats struct {
+	InGBPerSecond      float64 `json:"in_gb_per_second"`  // while anything was copied that way
+	OutGBPerSecond     float64 `json:"out_gb_per_second"` // likewise
+	FetchStallSeconds  float64 `json:"fetch_stall_seconds"`
+	SpaceStallSeconds  float64 `json:"space_stall_seconds"`
+	MapStallSeconds    float64 `json:"map_stall_seconds"`
+	WaitedLaunches     int64   `json:"waited_launches"`
+	HostBytes          int64   `json:"host_bytes"` // pinned memory in use
+	HostPeakBytes      int64   `json:"host_peak_bytes"`
+	HostPinnedBytes    int64   `json:"host_pinned_bytes"`
+	HostWaitSeconds    float64 `json:"host_wait_seconds"` // for memory to be pinned
+	Maps               int64   `json:"maps"`
+	Reclaims           int64   `json:"reclaims"`
+	HandlesCreated     int64   `json:"handles_created"`
+	HandlesReleased    int64   `json:"handles_released"`
+	ReusedRanges       int64   `json:"reused_ranges"`
+	FreshRanges        int64   `json:"fresh_ranges"`
+	EvictionsTakenBack int64   `json:"evictions_taken_back"`
+	Inspected          int64   `json:"inspected_launches"`
+	Chasers            int64   `json:"pointer_chasing_launches"`
+	Unresolved         int64   `json:"unresolved_launches"`
+	CPUWaitSeconds     float64 `json:"cpu_wait_seconds"`
+	Plans              int64   `json:"plans"`
+}
+
+// report fills in the engine's part of a snapshot. The caller holds the lock.
+func (e *swap) report(s *Stats) {
+	r := e.runtime.Stats()
+	s.Engine = "explicit"
+	s.ResidentBytes = r.DeviceBytes
+	s.ResidentPeakBytes = r.DevicePeakBytes
+	s.HostBudgetBytes = e.host.Stats().BudgetBytes
+	s.FetchedBytes, s.EvictedBytes = r.FetchedBytes, r.EvictedBytes
+	s.H2DBytes, s.D2HBytes = r.FetchedBytes, r.EvictedBytes
+	s.Fetches, s.Evictions = r.Fetches, r.Evictions
+	s.LockWaitSeconds = time.Duration(e.l.counts.lockWait.Load()).Seconds()
+	s.InSeconds, s.OutSeconds = e.moveTime[explicit.In].Seconds(), e.moveTime[explicit.Out].Seconds()
+	stall := r.Stall
+	for _, d := range stall {
+		s.StallSeconds += d.Seconds()
+	}
+	s.SpaceStallSeconds = stall[explicit.ForSpace].Seconds()
+	s.OversizeLaunches, s.OversizeName, s.OversizeBytes = r.OversizeOps, r.OversizeName, r.OversizeBytes
+	s.IterationLaunches, s.Moving = r.History.Period, e.runtime.Moving()
+	if r.History.Ops > 0 {
+		s.PredictionHitRate = float64(r.History.Predicted) / float64(r.History.Ops)
+	}
+	c, h := e.hook.Counters(), e.host.Stats()
+	s.GatedLaunches = int64(c.CPUWaits)
+	s.Explicit = &ExplicitStats{
+		InGBPerSecond: rate(r.FetchedBytes, s.InSeconds), OutGBPerSecond: rate(r.EvictedBytes, s.OutSeconds),
+		FetchStallSeconds: stall[explicit.ForFetch].Seconds(), SpaceStallSeconds: stall[explicit.ForSpace].Seconds(), MapStallSeconds: stall[explicit.ForMap].Seconds(),
+		WaitedLaunches: r.WaitedOps, HostBytes: h.InUseBytes, HostPeakBytes: h.PeakBytes, HostPinnedBytes: h.GrownBytes, HostWaitSeconds: h.Waited.Seconds(),
+		Maps: r.Maps, Reclaims: r.Reclaims, HandlesCreated: r.Created, HandlesReleased: r.Released,
+		ReusedRanges: r.ReusedRanges, FreshRanges: r.FreshRanges, EvictionsTakenBack: r.TakenBack,
+		Inspected: e.inspected, Chasers: e.chasers, Unresolved: e.unresolved,
+		CPUWaitSeconds: time.Duration(c.CPUWaitNS).Seconds(), Plans: r.Plans,
+	}
+}
