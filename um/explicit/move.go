@@ -89,8 +89,13 @@ func (r *Runtime) nextIn() *Move {
 		for _, t := range x.tensors {
 			if t.absent > 0 {
 				m := r.bring(t)
-				if m == nil && x == r.stalled {
-					r.cause = ForSpace
+				if m == nil {
+					if x == r.stalled {
+						r.cause = ForSpace
+					}
+					if !r.Moving() {
+						r.plan.valid = false // made before it was known to be stuck
+					}
 				}
 				return m
 			}

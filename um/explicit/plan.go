@@ -129,6 +129,8 @@ func (r *Runtime) lookAtTensors(o *outlook) {
 			case r.wanted(t, next):
 				o.needs = append(o.needs, prefetch.Need{Position: next, ID: uint32(len(o.absent)), Bytes: t.absent})
 				o.absent = append(o.absent, t)
+			case !t.named: // it will be, soon
+				o.steps = append(o.steps, prefetch.Step{Position: next + 1, FreshBytes: t.absent})
 			case next == correlate.Never: // its end will free nothing on the device
 				if death := r.history.Death(t.instance); death < correlate.Unknown {
 					o.steps = append(o.steps, prefetch.Step{Position: death, FreshBytes: t.absent})
@@ -172,9 +174,10 @@ func (r *Runtime) nextUse(t *tensor) int64 {
 	return max(next, now) // an overdue use is still to come
 }
 
-// wanted says whether an absent tensor is to be brought in at all.
+// wanted says whether an absent tensor is to be brought in at all. One that nothing
+// has named yet could not leave again, so it is not mapped before it is named.
 func (r *Runtime) wanted(t *tensor, next int64) bool {
-	return len(t.queued) > 0 || !t.named || r.config.Ahead && next < correlate.Unknown
+	return len(t.queued) > 0 || t.named && r.config.Ahead && next < correlate.Unknown
 }
 
 // evictable says whether a tensor may leave at all: nothing that was reported

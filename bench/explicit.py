@@ -1,0 +1,145 @@
+"""The explicit engine: jobs inside budgets far below what they need, at full size.
+
+    python3 bench/explicit.py gpt2l:43GiB,36GiB,27GiB,15GiB llama1b:1.5,2,3 [--iters 20]
+
+Each JOB is a workload of bench/workloads.py and its budgets, in GiB or as a ratio
+of the peak that the in-memory run reports. The in-memory run comes first; losses
+and parameter checksums must be its own, bit for bit. Device memory is taken by
+plain allocations (cuMemCreate) up to the budget; no managed memory is used.
+Exit status 1 when a run failed or losses differ, 2 when nothing could be run.
+"""
+
+import argparse
+import time
+
+import _common as c
+
+GPU_PAGE = 2 << 20
+
+
+def parse():
+    p = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    p.add_argument("jobs", nargs="+", metavar="MODEL:BUDGET,BUDGET")
+    p.add_argument("--iters", type=int, default=20)
+    p.add_argument("--timeout", type=float, default=200, help="seconds a run may take")
+    p.add_argument("--deadline", type=float, default=570, help="no run is started after so many seconds")
+    p.add_argument("--host-budget", default="90GiB")
+    p.add_argument("--engine", default="explicit")
+    p.add_argument("--policy", default=None)
+    p.add_argument("--verify", action="store_true", help="PENSTOCK_VERIFY=1: every move is checked")
+    p.add_argument("--no-stock", action="store_true", help="no in-memory run: budgets must be in GiB, losses are not compared")
+    p.add_argument("--repeat-stock", action="store_true", help="a second in-memory run, to show that the model repeats itself")
+    p.add_argument("--name", default="explicit", help="results go to bench/results/NAME.json")
+    return p.parse_args()
+
+
+def budget_bytes(text, peak):
+    for unit, factor in (("GiB", c.GIB), ("MiB", 1 << 20)):
+        if text.endswith(unit):
+            return int(float(text[: -len(unit)]) * factor)
+    if not peak:
+        raise c.Refused(f"{text!r} is a ratio, and there is no in-memory run to take the peak from")
+    return int(peak / float(text)) // GPU_PAGE * GPU_PAGE
+
+
+def compare(result, stock):
+    expected, got = stock["loss"], result["loss"]
+    n = min(len(expected), len(got))
+    equal = [repr(x) for x in got[:n]] == [repr(x) for x in expected[:n]]
+    first = None if equal else next(i for i in range(n) if repr(got[i]) != repr(expected[i]))
+    sums = None
+    if len(expected) == len(got) and "parameter_checksums" in result:
+        sums = result["parameter_checksums"] == stock.get("parameter_checksums")
+    return {"losses_compared": n, "losses_equal": equal, "first_difference": first, "parameters_equal": sums}
+
+
+def deltas(result, key):
+    snapshots = [result.get("stats_before") or {}, *(result.get("stats") or [])]
+    values = [s.get(key) or 0 for s in snapshots]
+    return [b - a for a, b in zip(values, values[1:])]
+
+
+def summarise(record, stock):
+    s = {"name": record["name"], "model": record["model"], "budget": record["budget"], "error": record["error"], "rc": record["rc"], "wall_s": record["wall_s"]}
+    result = record.get("result")
+    if not result or not result.get("iter_s"):
+        return s
+    s["iterations"] = len(result["iter_s"])
+    s["seconds_per_iteration"] = c.median(c.steady(result["iter_s"]))
+    s["iter_s"] = [round(x, 4) for x in result["iter_s"]]
+    s["peak_allocated_bytes"] = result.get("peak_allocated_bytes")
+    if stock and record["penstock"]:
+        s.update(compare(result, stock))
+    report = c.report_of(record)
+    if record["penstock"]:
+        for key in ("h2d_bytes", "d2h_bytes", "stall_seconds", "space_stall_seconds", "lock_wait_seconds"):
+            s[key + "_steady"] = c.median(c.steady(deltas(result, key)))
+        s["explicit"] = report.get("explicit")
+        s["resident_peak_bytes"] = report.get("resident_peak_bytes")
+        s["prediction_hit_rate"] = report.get("prediction_hit_rate")
+        s["failure"] = report.get("failure")
+    if record["nvml"]:
+        s["nvml_peak_over_idle_bytes"] = max(x[1] for x in record["nvml"]) - record["idle_used_bytes"]
+    s["stderr_tail"] = record["stderr_tail"][-1500:] if record["error"] else ""
+    return s
+
+
+def row(s):
+    if "seconds_per_iteration" not in s:
+        return [s["name"], "FAILED: " + (s["error"] or "").splitlines()[0][:100], *[""] * 9]
+    e = s.get("explicit") or {}
+    gb = lambda v: c.fmt(None if v is None else v / 1e9, ".2f")  # noqa: E731
+    return [
+        s["name"], c.fmt(s["seconds_per_iteration"]), s["iterations"],
+        {True: "equal", False: f"DIFFER at {s.get('first_difference')}", None: ""}[s.get("losses_equal")],
+        gb(s.get("h2d_bytes_steady")), gb(s.get("d2h_bytes_steady")),
+        c.fmt(e.get("in_gb_per_second"), ".1f"), c.fmt(e.get("out_gb_per_second"), ".1f"),
+        c.fmt(s.get("stall_seconds_steady")), c.fmt(s.get("lock_wait_seconds_steady")),
+        c.fmt((s.get("nvml_peak_over_idle_bytes") or 0) / c.GIB, ".2f"),
+    ]  # fmt: skip
+
+
+HEAD = ["run", "s/it", "its", "losses", "in GB", "out GB", "in GB/s", "out GB/s", "stall s", "lock s", "NVML GiB"]
+
+
+def body():
+    a = parse()
+    c.require_build()
+    card = c.Card()
+    began = time.monotonic()
+    document = {**c.header(card), "rows": []}
+    failed = False
+    for job in a.jobs:
+        model, _, budgets = job.partition(":")
+        stock = None
+        runs = [] if a.no_stock else [("stock", None)] * (1 + a.repeat_stock)
+        runs += [(a.engine, b) for b in budgets.split(",") if b]
+        for kind, budget in runs:
+            if time.monotonic() - began > a.deadline:
+                print(f"{model} {budget}: not started, the deadline has passed", flush=True)
+                continue
+            if kind == "stock":
+                record = c.train(card, model, a.iters, a.timeout, deterministic=True, sample=True)
+                record["name"] = f"{model} in memory"
+            else:
+                n = budget_bytes(budget, stock and stock.get("peak_allocated_bytes"))
+                record = c.train(
+                    card, model, a.iters, a.timeout, penstock=True, budget=f"{n // (1 << 20)}MiB", policy=a.policy, deterministic=True, sample=True,
+                    engine=kind, host_budget=a.host_budget, extra={"PENSTOCK_VERIFY": "1"} if a.verify else None,
+                )  # fmt: skip
+                record["name"] = f"{model} {kind} {n / c.GIB:.2f} GiB" + (f" ({budget}x)" if not budget.endswith("B") else "")
+            s = summarise(record, stock)
+            if kind == "stock" and stock is None and not record["error"]:
+                stock = record["result"]
+            failed = failed or bool(s["error"]) or s.get("losses_equal") is False
+            document["rows"].append(s)
+            c.save(a.name, document)
+            print(c.table(HEAD, [row(s)]), flush=True)
+            if s["error"]:
+                print(s["error"], s.get("stderr_tail"), sep="\n", flush=True)
+    print(c.table(HEAD, [row(s) for s in document["rows"]]), flush=True)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    c.main(body)

@@ -1,0 +1,454 @@
+package explicit
+
+import (
+	"fmt"
+	"math/rand"
+	"testing"
+	"time"
+
+	"github.com/penstock-gpu/penstock/cuda"
+)
+
+// world is a process and a device in which every byte range has contents, so that
+// a chunk that is lost, mixed up or touched while it is away shows.
+type world struct {
+	t       *testing.T
+	rng     *rand.Rand
+	r       *Runtime
+	slots   map[cuda.Ptr]uint32
+	ranges  map[uint32]cuda.Range
+	states  map[uint32]State
+	tickets map[uint32]uint32
+	last    map[uint32]uint64
+	seq     uint64
+
+	handles  map[cuda.Handle]int64 // live physical memory
+	device   map[cuda.Handle]int   // its contents
+	mapped   map[cuda.Ptr]Mapping  // by base
+	host     map[cuda.Ptr]int      // contents of pinned memory, by base
+	hostUsed map[cuda.Ptr]int64    // extents in use
+	hostLeft int64                 // budget
+	nextHost cuda.Ptr
+	nextH    cuda.Handle
+	budget   int64
+	plain    int64
+
+	live     map[cuda.Ptr]*expected
+	waiting  []*task
+	running  [2][]*task // by stream, in order
+	moves    []*Move    // begun, not done
+	ticket   uint32
+	arrived  uint32
+	launched int
+	moved    int
+}
+
+// expected is what an allocation must contain, by chunk; 0 is unspecified.
+type expected struct {
+	bytes    int64
+	contents []int
+	stream   int
+}
+
+type task struct {
+	seq    uint64
+	stream int
+	slots  []uint32
+	ptrs   []cuda.Ptr
+	writes bool
+}
+
+func (w *world) Publish(slot uint32, r cuda.Range) { w.slots[r.Base] = slot; w.ranges[slot] = r }
+func (w *world) Withdraw(slot uint32, r cuda.Range) {
+	delete(w.slots, r.Base)
+	delete(w.ranges, slot)
+}
+func (w *world) SetState(slot uint32, s State, ticket uint32) {
+	w.states[slot], w.tickets[slot] = s, ticket
+}
+func (w *world) LastSeq(slot uint32) uint64 { return w.last[slot] }
+func (w *world) Now() time.Duration         { return 0 }
+
+func (w *world) TakeHost(bytes int64) ([]cuda.Range, bool) {
+	if w.hostLeft < bytes || w.rng.Intn(20) == 0 {
+		return nil, false
+	}
+	w.hostLeft -= bytes
+	var out []cuda.Range
+	for bytes > 0 {
+		n := bytes
+		if n > PageBytes && w.rng.Intn(3) == 0 {
+			n = PageBytes
+		}
+		out = append(out, cuda.Range{Base: w.nextHost, Bytes: n})
+		w.hostUsed[w.nextHost] = n
+		w.nextHost += cuda.Ptr(n)
+		bytes -= n
+	}
+	return out, true
+}
+
+func (w *world) GiveHost(extents []cuda.Range) {
+	for _, e := range extents {
+		if w.hostUsed[e.Base] != e.Bytes {
+			w.t.Fatalf("host memory at %#x given back twice", uint64(e.Base))
+		}
+		delete(w.hostUsed, e.Base)
+		delete(w.host, e.Base)
+		w.hostLeft += e.Bytes
+	}
+}
+
+func newWorld(t *testing.T, seed int64, budget, host int64, ahead bool) *world {
+	w := &world{
+		t: t, rng: rand.New(rand.NewSource(seed)), slots: map[cuda.Ptr]uint32{}, ranges: map[uint32]cuda.Range{}, states: map[uint32]State{},
+		tickets: map[uint32]uint32{}, last: map[uint32]uint64{}, handles: map[cuda.Handle]int64{}, device: map[cuda.Handle]int{}, mapped: map[cuda.Ptr]Mapping{},
+		host: map[cuda.Ptr]int{}, hostUsed: map[cuda.Ptr]int64{}, hostLeft: host, nextHost: 1 << 30, budget: budget, live: map[cuda.Ptr]*expected{},
+	}
+	w.r = New(Config{
+		BudgetBytes: budget, HostBudgetBytes: host, Addresses: cuda.Range{Base: 1 << 40, Bytes: 64 * (budget + host)},
+		ChunkBytes: 4 * PageBytes, Ahead: ahead,
+	}, w)
+	return w
+}
+
+func (w *world) malloc(bytes int64, stream int) cuda.Ptr {
+	p, err := w.r.Malloc(bytes, stream)
+	if err != nil {
+		return 0
+	}
+	w.live[p] = &expected{bytes: bytes, contents: make([]int, len(cut(pages(bytes), 4*PageBytes))), stream: stream}
+	return p
+}
+
+func (w *world) free(p cuda.Ptr) {
+	delete(w.live, p)
+	if err := w.r.Free(p); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// report is the hook: it publishes the operation; what was reported is launched in
+// order when everything is usable.
+func (w *world) report(stream int, ptrs []cuda.Ptr, writes bool, signature uint64) {
+	w.seq++
+	x := &task{seq: w.seq, stream: stream, ptrs: ptrs, writes: writes}
+	for _, p := range ptrs {
+		slot := w.slots[p]
+		x.slots = append(x.slots, slot)
+		w.last[slot] = w.seq
+	}
+	w.waiting = append(w.waiting, x)
+	w.r.Op(Op{Seq: x.seq, Stream: stream, Signature: signature, Slots: x.slots})
+}
+
+// launch launches what waits, in order, as far as the states allow.
+func (w *world) launch() {
+	for len(w.waiting) > 0 {
+		x := w.waiting[0]
+		for _, s := range x.slots {
+			if w.states[s] == Absent {
+				return
+			}
+		}
+		w.waiting = w.waiting[1:]
+		w.launched++
+		for _, s := range x.slots { // the stream waits for copies
+			if w.states[s] == Arriving {
+				for int32(w.arrived-w.tickets[s]) < 0 {
+					w.copyIn()
+				}
+			}
+		}
+		w.running[x.stream] = append(w.running[x.stream], x)
+		w.touch(x)
+	}
+}
+
+// touch runs an operation: everything must be mapped, with the right contents.
+func (w *world) touch(x *task) {
+	for _, p := range x.ptrs {
+		e := w.live[p]
+		if e == nil {
+			continue
+		}
+		for i, c := range cut(pages(e.bytes), 4*PageBytes) {
+			m, ok := w.mapped[p+cuda.Ptr(c.offset)]
+			if !ok || m.Bytes != c.bytes {
+				w.t.Fatalf("operation %d touches %#x, which is not mapped", x.seq, uint64(p)+uint64(c.offset))
+			}
+			if e.contents[i] != 0 && w.device[m.Handle] != e.contents[i] {
+				w.t.Fatalf("operation %d finds %d at %#x, not %d", x.seq, w.device[m.Handle], uint64(p)+uint64(c.offset), e.contents[i])
+			}
+			if x.writes || e.contents[i] == 0 {
+				e.contents[i] = w.rng.Int() | 1
+				w.device[m.Handle] = e.contents[i]
+			}
+		}
+	}
+}
+
+// inUse says whether a running operation touches a mapping.
+func (w *world) inUse(base cuda.Ptr) bool {
+	for _, q := range w.running {
+		for _, x := range q {
+			for _, p := range x.ptrs {
+				if e := w.live[p]; e != nil && base >= p && base < p+cuda.Ptr(pages(e.bytes)) {
+					return true
+				}
+			}
+		}
+	}
+	return false
+}
+
+func (w *world) unmap(x Mapping) {
+	if m, ok := w.mapped[x.Base]; !ok || m != x {
+		w.t.Fatalf("unmapping %#x, which is not mapped so", uint64(x.Base))
+	}
+	if w.inUse(x.Base) {
+		w.t.Fatalf("unmapping %#x, which a running operation touches", uint64(x.Base))
+	}
+	delete(w.mapped, x.Base)
+}
+
+// begin is the mover's first half.
+func (w *world) begin(d Direction) bool {
+	m, ok := w.r.Next(d)
+	if !ok {
+		return false
+	}
+	w.moved++
+	for _, x := range m.Unmap {
+		w.unmap(x)
+	}
+	for _, h := range m.Release {
+		if w.handles[h] == 0 {
+			w.t.Fatalf("handle %d released twice", h)
+		}
+		delete(w.handles, h)
+		delete(w.device, h)
+	}
+	if m.Kind == MoveFetch || m.Kind == MoveMap {
+		if m.Handle == 0 {
+			w.nextH++
+			m.Handle = w.nextH
+			w.handles[m.Handle] = m.Chunk.Bytes
+		}
+		if w.handles[m.Handle] != m.Chunk.Bytes {
+			w.t.Fatalf("a handle of %d bytes mapped for %d", w.handles[m.Handle], m.Chunk.Bytes)
+		}
+		if _, ok := w.mapped[m.Chunk.Base]; ok {
+			w.t.Fatalf("%#x is mapped twice", uint64(m.Chunk.Base))
+		}
+		for _, x := range w.mapped {
+			if x.Handle == m.Handle {
+				w.t.Fatalf("handle %d is mapped twice", m.Handle)
+			}
+		}
+		w.mapped[m.Chunk.Base] = Mapping{m.Chunk, m.Handle}
+		w.device[m.Handle] = -1 - w.rng.Int() // garbage
+	}
+	var total int64
+	for _, n := range w.handles {
+		total += n
+	}
+	if total+w.plain > w.budget {
+		w.t.Fatalf("%d bytes of device memory in a budget of %d", total+w.plain, w.budget)
+	}
+	switch m.Kind {
+	case MoveMap, MoveTrim:
+		w.r.Done(m)
+	default:
+		if d == In {
+			w.ticket++
+			w.r.Submitted(m, w.ticket)
+		} else {
+			w.r.Submitted(m, 0)
+		}
+		w.moves = append(w.moves, m)
+	}
+	return true
+}
+
+// copyIn ends the oldest copy to the device.
+func (w *world) copyIn() {
+	for i, m := range w.moves {
+		if m.Direction() == In {
+			w.end(i)
+			return
+		}
+	}
+	w.t.Fatal("a stream waits for a copy that was never submitted")
+}
+
+// end is the mover's second half.
+func (w *world) end(i int) {
+	m := w.moves[i]
+	w.moves = append(w.moves[:i:i], w.moves[i+1:]...)
+	if m.Kind == MoveEvict {
+		for _, h := range m.Host {
+			w.host[h.Base] = w.device[m.Handle]
+		}
+		w.unmap(Mapping{m.Chunk, m.Handle})
+		w.device[m.Handle] = -7
+	} else {
+		for _, h := range m.Host {
+			if w.hostUsed[h.Base] == 0 {
+				w.t.Fatalf("copying in from host memory at %#x that was given back", uint64(h.Base))
+			}
+			w.device[m.Handle] = w.host[h.Base]
+		}
+		w.arrived++
+	}
+	w.r.Done(m)
+}
+
+// finish ends the oldest operation of a stream.
+func (w *world) finish(s int) {
+	if q := w.running[s]; len(q) > 0 {
+		w.running[s] = q[1:]
+		w.r.Progress(s, q[0].seq)
+	}
+}
+
+// settle runs everything to its end.
+func (w *world) settle() {
+	for idle := 0; idle < 50; idle++ {
+		w.launch()
+		if len(w.waiting) == 0 && len(w.running[0])+len(w.running[1]) == 0 && len(w.moves) == 0 {
+			return
+		}
+		w.step()
+		if len(w.waiting) == 0 {
+			idle = min(idle, 40)
+		}
+		for len(w.moves) > 0 {
+			w.oldest(w.moves[0].Direction())
+			idle = 0
+		}
+		for s := range w.running {
+			for len(w.running[s]) > 0 {
+				w.finish(s)
+				idle = 0
+			}
+		}
+		for _, d := range []Direction{In, Out} {
+			for w.begin(d) {
+				idle = 0
+			}
+		}
+	}
+	n := 0
+	for _, x := range w.r.slots {
+		if x != nil && w.r.evictable(x) {
+			n++
+		}
+	}
+	w.t.Fatalf("nothing goes on: %d operations wait; %s; room %d, %d evictable, physical %+v, flying %v, plan to evict %d", len(w.waiting), w.r.Explain(), w.r.RoomBytes(), n, w.r.physical, w.r.flying, len(w.r.plan.evict))
+}
+
+func (w *world) oldest(d Direction) {
+	for i, m := range w.moves {
+		if m.Direction() == d {
+			w.end(i)
+			return
+		}
+	}
+}
+
+// step does something at random.
+func (w *world) step() {
+	switch w.rng.Intn(6) {
+	case 0:
+		w.begin(In)
+	case 1:
+		w.begin(Out)
+	case 2:
+		w.oldest(In)
+	case 3:
+		w.oldest(Out)
+	case 4:
+		w.finish(w.rng.Intn(2))
+	case 5:
+		w.launch()
+	}
+}
+
+func TestRandomWork(t *testing.T) {
+	for seed := int64(0); seed < 200; seed++ {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			w := newWorld(t, seed, 64*PageBytes, 256*PageBytes, seed%2 == 0)
+			var ptrs []cuda.Ptr
+			for i := 0; i < 10000; i++ {
+				switch n := w.rng.Intn(10); {
+				case n < 2 && len(ptrs) < 40:
+					stream := 0
+					if w.rng.Intn(5) == 0 {
+						stream = 1
+					}
+					if p := w.malloc(int64(1+w.rng.Intn(9*PageBytes)), stream); p != 0 {
+						ptrs = append(ptrs, p)
+						w.settleWaiting()
+						w.report(stream, []cuda.Ptr{p}, true, 7)
+					}
+				case n < 3 && len(ptrs) > 0 && len(w.waiting) == 0:
+					k := w.rng.Intn(len(ptrs))
+					w.free(ptrs[k])
+					ptrs = append(ptrs[:k], ptrs[k+1:]...)
+				case n < 6 && len(ptrs) > 0 && len(w.waiting) == 0:
+					stream := w.rng.Intn(2)
+					var named []cuda.Ptr
+					for _, k := range w.rng.Perm(len(ptrs))[:1+w.rng.Intn(min(3, len(ptrs)))] {
+						p := ptrs[k]
+						if w.live[p].stream != stream { // the job orders its streams: here by waiting
+							w.drainStreams()
+						}
+						named = append(named, p)
+					}
+					w.report(stream, named, w.rng.Intn(2) == 0, uint64(w.rng.Intn(5)))
+				default:
+					w.step()
+				}
+				if i%50 == 0 {
+					if err := w.r.Check(); err != nil {
+						t.Fatal(err)
+					}
+				}
+			}
+			w.settle()
+			if err := w.r.Check(); err != nil {
+				t.Fatal(err)
+			}
+			for _, p := range ptrs {
+				w.free(p)
+			}
+			w.settle()
+			if len(w.hostUsed) != 0 {
+				t.Fatalf("%d pieces of host memory are still in use", len(w.hostUsed))
+			}
+			if w.launched < 300 || w.moved < 1000 {
+				t.Fatalf("only %d launches and %d moves: the test tests little", w.launched, w.moved)
+			}
+		})
+	}
+}
+
+// settleWaiting goes on until no operation waits.
+func (w *world) settleWaiting() {
+	for n := 0; len(w.waiting) > 0; n++ {
+		w.step()
+		if n > 100000 {
+			w.settle()
+		}
+	}
+}
+
+// drainStreams finishes everything that runs, as a job's synchronisation does.
+func (w *world) drainStreams() {
+	for s := range w.running {
+		for len(w.running[s]) > 0 {
+			w.finish(s)
+		}
+	}
+}
