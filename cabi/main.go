@@ -152,7 +152,7 @@ func start(device int) (*live.Live, error) {
 		return nil, fmt.Errorf("PENSTOCK_VERIFY checks the moves of the explicit engine: use it with --engine explicit")
 	}
 	c := live.Config{
-		Engine: live.EngineFor(o.Engine),
+		Engine: live.EngineFor(o.Engine), Verify: o.Verify,
 		Policy: policy, BudgetBytes: o.Budget, HostBudgetBytes: o.HostBudget,
 		ManagedLimitBytes: o.ManagedLimit, PlainOnly: o.Engine == "none", LookaheadBytes: o.LookaheadBytes,
 		MissedRoutes: missed,

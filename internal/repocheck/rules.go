@@ -39,7 +39,7 @@ var mayImport = map[string][]string{
 	"um":         {"cuda", "evict", "prefetch", "correlate", "pool", "trace"},
 	"um/managed": {"cuda", "evict", "prefetch", "correlate", "pool", "trace", "um"},
 
-	"um/explicit":          {"cuda", "evict", "prefetch", "correlate", "um"},
+	"um/explicit":          {"cuda", "cuda/kernels", "evict", "prefetch", "correlate", "um"},
 	"cuda/kernels":         {"cuda"},
 	"um/explicit/hostpool": {"cuda", "internal/hostmem"},
 }

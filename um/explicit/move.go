@@ -1,6 +1,11 @@
 package explicit
 
-import "github.com/penstock-gpu/penstock/cuda"
+import (
+	"fmt"
+
+	"github.com/penstock-gpu/penstock/cuda"
+	"github.com/penstock-gpu/penstock/cuda/kernels"
+)
 
 // Direction is a side that moves go to.
 type Direction int
@@ -40,6 +45,10 @@ type Move struct {
 	Host    []cuda.Range // where the contents come from or go to, in order
 	Unmap   []Mapping
 	Release []cuda.Handle
+	// Sum is the checksum of the contents, found when they leave and compared when
+	// they come back, where moves are verified; Summed says that it counts.
+	Sum    kernels.Sum128
+	Summed bool
 
 	tensor  *tensor
 	index   int
@@ -48,6 +57,13 @@ type Move struct {
 	keep    []Mapping // of the unmapped ones, handles that become spare
 	limbo   int64     // bytes in limbo
 	created bool
+}
+
+// What names the allocation that a move belongs to, for messages.
+func (m *Move) What() string {
+	t := m.tensor
+	return fmt.Sprintf("bytes %d to %d of the allocation of %d bytes at %#x, last named by %s",
+		t.chunks[m.index].offset, t.chunks[m.index].offset+m.Chunk.Bytes, t.bytes, uint64(t.base), nameOf(t.lastName))
 }
 
 // Direction is the side that the chunk goes to.
@@ -127,6 +143,7 @@ func (r *Runtime) bring(t *tensor) *Move {
 		}
 		if c.where == onHost {
 			m.Kind, m.Host = MoveFetch, c.host
+			m.Sum, m.Summed = c.sum, c.summed
 			if len(r.pending) > 0 && r.pending[0] == r.stalled {
 				r.cause = ForFetch
 			}
@@ -420,6 +437,7 @@ func (r *Runtime) Done(m *Move) {
 		r.physical.mapped -= c.bytes
 		r.physical.giveSpare(c.handle, c.bytes)
 		c.where, c.handle = onHost, 0
+		c.sum, c.summed = m.Sum, m.Summed
 		t.absent += c.bytes
 		r.stats.Evictions++
 		r.stats.EvictedBytes += c.bytes

@@ -1,9 +1,11 @@
 package explicit
 
 import (
+	"errors"
 	"fmt"
 
 	"github.com/penstock-gpu/penstock/cuda"
+	"github.com/penstock-gpu/penstock/cuda/kernels"
 )
 
 // Mover carries moves of one direction out: it maps, copies and unmaps. It needs
@@ -13,6 +15,61 @@ type Mover struct {
 	stream cuda.Stream
 	word   cuda.Ptr // in pinned memory: the ticket of the last copy that is done
 	ticket uint32
+
+	kernels *kernels.Kernels // nil: moves are not verified
+	sums    []cuda.Ptr       // pinned memory for checksums, one a move in flight
+	sumOf   map[*Move]cuda.Ptr
+}
+
+// ErrMismatch is a move after which memory did not contain what it should.
+var ErrMismatch = errors.New("verification failed")
+
+// Verify makes the mover check each move by a checksum on the device, with up to
+// that many moves in flight.
+func (v *Mover) Verify(k *kernels.Kernels, depth int) error {
+	v.kernels, v.sumOf = k, map[*Move]cuda.Ptr{}
+	size := (k.SumBytes() + 15) &^ 15
+	p, err := v.driver.HostAlloc(size * int64(depth))
+	if err != nil {
+		return fmt.Errorf("pinned memory for checksums: %w", err)
+	}
+	for i := range depth {
+		v.sums = append(v.sums, p+cuda.Ptr(int64(i)*size))
+	}
+	return nil
+}
+
+// sum queues the checksum of a move's chunk.
+func (v *Mover) sum(m *Move) error {
+	if v.kernels == nil {
+		return nil
+	}
+	if len(v.sums) == 0 {
+		return errors.New("more moves are in flight than checksums were provided for")
+	}
+	out := v.sums[len(v.sums)-1]
+	v.sums = v.sums[:len(v.sums)-1]
+	v.sumOf[m] = out
+	return v.kernels.Checksum(m.Chunk, out, v.stream)
+}
+
+// verify compares what a finished move's checksum found.
+func (v *Mover) verify(m *Move) error {
+	out, ok := v.sumOf[m]
+	if !ok {
+		return nil
+	}
+	delete(v.sumOf, m)
+	v.sums = append(v.sums, out)
+	sum := v.kernels.Sum(m.Chunk.Bytes, out)
+	if m.Kind == MoveEvict {
+		m.Sum, m.Summed = sum, true
+		return nil
+	}
+	if m.Summed && sum != m.Sum {
+		return fmt.Errorf("%w: %s came back different from what left (%v, not %v)", ErrMismatch, m.What(), sum, m.Sum)
+	}
+	return nil
 }
 
 // NewMover makes a mover with a stream of its own. The word is 4 bytes of pinned
@@ -61,6 +118,11 @@ func (v *Mover) Begin(m *Move) (ticket uint32, err error) {
 	if m.Kind != MoveFetch && m.Kind != MoveEvict {
 		return 0, nil
 	}
+	if m.Kind == MoveEvict {
+		if err := v.sum(m); err != nil {
+			return 0, err
+		}
+	}
 	at := m.Chunk.Base
 	for _, h := range m.Host {
 		n := min(h.Bytes, int64(m.Chunk.End()-at))
@@ -72,6 +134,11 @@ func (v *Mover) Begin(m *Move) (ticket uint32, err error) {
 			return 0, fmt.Errorf("copying %d bytes: %w", n, err)
 		}
 		at += cuda.Ptr(n)
+	}
+	if m.Kind == MoveFetch {
+		if err := v.sum(m); err != nil {
+			return 0, err
+		}
 	}
 	v.ticket++
 	if v.ticket == 0 {
@@ -85,6 +152,9 @@ func (v *Mover) Begin(m *Move) (ticket uint32, err error) {
 
 // Finish ends a move whose copy is done: what was copied out is unmapped.
 func (v *Mover) Finish(m *Move) error {
+	if err := v.verify(m); err != nil {
+		return err
+	}
 	if m.Kind != MoveEvict {
 		return nil
 	}

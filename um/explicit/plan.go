@@ -13,7 +13,7 @@ import (
 const (
 	// planEvents is how many events a plan outlives: the order of need changes
 	// little from one operation to the next.
-	planEvents = 48
+	planEvents = 192
 	// leastEvents is how many events a plan outlives that has nothing left to do.
 	leastEvents = 4
 	// birthOps is how many operations ahead memory is mapped for coming allocations.

@@ -291,7 +291,7 @@ func (r *Runtime) Op(o Op) {
 		touched = append(touched, t.instance)
 		t.named = true
 		t.queued = append(t.queued, x.position)
-		t.lastUse = x.position
+		t.lastUse, t.lastName = x.position, x.name
 		if o.Stream != t.stream && !slices.Contains(t.others, o.Stream) {
 			t.others = append(t.others, o.Stream) // it is used there, whether or not record_stream said so
 		}

@@ -5,6 +5,7 @@ import (
 
 	"github.com/penstock-gpu/penstock/correlate"
 	"github.com/penstock-gpu/penstock/cuda"
+	"github.com/penstock-gpu/penstock/cuda/kernels"
 )
 
 // where a chunk's contents are.
@@ -27,6 +28,8 @@ type chunk struct {
 	ticket        uint32
 	handle        cuda.Handle  // physical memory that is mapped, 0 for none
 	host          []cuda.Range // pinned memory that holds its contents
+	sum           kernels.Sum128
+	summed        bool // sum is the checksum of the contents on the host
 }
 
 // tensor is one allocation of 1 MiB and more.
@@ -40,15 +43,16 @@ type tensor struct {
 	instance correlate.InstanceID
 	chunks   []chunk
 
-	absent  int64 // bytes that a launch would have to wait for and that nobody is bringing in
-	flying  int   // chunks in a worker's hands
-	state   State // as published
-	leaves  int64 // bytes that are to leave by the current plan
-	serial  uint64
-	named   bool
-	queued  []int64 // positions of unfinished operations that name it, in order
-	lastUse int64
-	arrived int64 // when it last came, in moves
+	absent   int64 // bytes that a launch would have to wait for and that nobody is bringing in
+	flying   int   // chunks in a worker's hands
+	state    State // as published
+	leaves   int64 // bytes that are to leave by the current plan
+	serial   uint64
+	named    bool
+	queued   []int64 // positions of unfinished operations that name it, in order
+	lastUse  int64
+	lastName string // of the last operation that named it
+	arrived  int64  // when it last came, in moves
 
 	freed   bool
 	freedAt []streamSeq // what must have passed before its memory is idle

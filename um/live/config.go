@@ -33,6 +33,7 @@ type Config struct {
 	ManagedLimitBytes int64 // most managed address space; 0 = no limit
 	LookaheadBytes    int64 // most that is fetched ahead of need at a time; 0 = as much as fits
 	PlainOnly         bool  // no managed memory at all: a caching allocator
+	Verify            bool  // the explicit engine checks every move by checksum
 	Sink              Sink  // receives what happens; may be nil
 	// MissedRoutes are ways to the driver whose launches the hook does not see, in words.
 	MissedRoutes []string

@@ -70,6 +70,7 @@ const (
 	addressFactor  = 64 // address space over memory: ranges are kept by size, not joined
 	mostAddresses  = 16 << 40
 	findCapacity   = 4096
+	mostInFlight   = 8                     // moves in one direction
 	shortWait      = 10 * time.Microsecond // while work is queued
 	plainPatience  = 10 * time.Second      // for tensors to leave before plain memory grows
 	hostShare      = 8                     // tenths of the available host memory that are the default budget
@@ -119,7 +120,7 @@ func (l *Live) openSwap() error {
 	}
 	c := explicit.Config{
 		BudgetBytes: l.budget, HostBudgetBytes: hostBudget, Addresses: cuda.Range{Base: base, Bytes: space},
-		Victims: l.config.Policy.Victims, Ahead: l.config.Policy.Fetch == um.FetchAhead, LookaheadBytes: l.config.LookaheadBytes,
+		Victims: l.config.Policy.Victims, Ahead: l.config.Policy.Fetch == um.FetchAhead, LookaheadBytes: l.config.LookaheadBytes, Depth: min(4, mostInFlight),
 	}
 	if c.Victims == nil {
 		c.Victims = evict.NextUse
@@ -395,6 +396,12 @@ func (e *swap) worker(d explicit.Direction) {
 		l.fail(err)
 		return
 	}
+	if l.config.Verify {
+		if err := mover.Verify(e.kernels, mostInFlight); err != nil {
+			l.fail(err)
+			return
+		}
+	}
 	word := hook.NewWord(e.word(d))
 	var flights []flight
 	var since time.Duration // when flights stopped being none
@@ -402,14 +409,12 @@ func (e *swap) worker(d explicit.Direction) {
 		for len(flights) > 0 && word.Reached(flights[0].ticket) {
 			m := flights[0].move
 			flights = flights[1:]
-			if d == explicit.Out {
-				l.mu.Unlock()
-				err := mover.Finish(m)
-				l.mu.Lock()
-				if err != nil {
-					l.fail(err)
-					return
-				}
+			l.mu.Unlock()
+			err := mover.Finish(m)
+			l.mu.Lock()
+			if err != nil {
+				l.fail(err)
+				return
 			}
 			e.runtime.Done(m)
 			e.wake[explicit.In+explicit.Out-d].Signal()
