@@ -120,7 +120,7 @@ func (l *Live) openSwap() error {
 	}
 	c := explicit.Config{
 		BudgetBytes: l.budget, HostBudgetBytes: hostBudget, Addresses: cuda.Range{Base: base, Bytes: space},
-		Victims: l.config.Policy.Victims, Ahead: l.config.Policy.Fetch == um.FetchAhead, LookaheadBytes: l.config.LookaheadBytes, Depth: min(4, mostInFlight),
+		Victims: l.config.Policy.Victims, Ahead: l.config.Policy.Fetch == um.FetchAhead, LookaheadBytes: l.config.LookaheadBytes, Depth: mostInFlight / 2,
 	}
 	if c.Victims == nil {
 		c.Victims = evict.NextUse
