@@ -2,6 +2,7 @@ package hook
 
 /*
 #include "penstock_hook.h"
+static uint32_t *psk_word(uintptr_t p) { return (uint32_t *)p; }
 */
 import "C"
 
@@ -39,9 +40,7 @@ type Word struct{ p *uint32 }
 
 // NewWord views 4 bytes of pinned memory.
 func NewWord(p cuda.Ptr) Word {
-	var w Word
-	*(*uintptr)(unsafe.Pointer(&w.p)) = uintptr(p)
-	return w
+	return Word{(*uint32)(unsafe.Pointer(C.psk_word(C.uintptr_t(p))))}
 }
 
 // Reached says whether a ticket has been written, cyclically.

@@ -57,7 +57,7 @@ const (
 // Process is what a Runtime needs from the process around it: the launch hook of
 // a real one, or the replayer of a simulated one.
 type Process interface {
-	// Publish says which slot owns a range of addresses.
+	// Publish says which slot owns a range of addresses; it is absent until SetState.
 	Publish(slot uint32, r cuda.Range)
 	// Withdraw ends a slot's ownership.
 	Withdraw(slot uint32, r cuda.Range)

@@ -156,8 +156,8 @@ func (r *Runtime) Malloc(bytes int64, stream int) (cuda.Ptr, error) {
 	r.stats.LivePeakBytes = max(r.stats.LivePeakBytes, r.liveBytes)
 	var ticket uint32
 	t.state, ticket = t.usable()
-	r.process.SetState(t.slot, t.state, ticket)
 	r.process.Publish(t.slot, cuda.Range{Base: t.base, Bytes: size})
+	r.process.SetState(t.slot, t.state, ticket)
 	r.epoch++
 	return t.base, nil
 }
@@ -511,6 +511,9 @@ func (r *Runtime) ReservePlain(bytes int64) bool {
 
 // CancelPlain gives up what ReservePlain asked for.
 func (r *Runtime) CancelPlain() { r.plainNeed = 0 }
+
+// Drained is the last operation that was reported.
+func (r *Runtime) Drained() uint64 { return r.drained }
 
 // Span is the reservation: every tensor's addresses lie in [lo, hi).
 func (r *Runtime) Span() (lo, hi cuda.Ptr) { return r.addresses.Base, r.addresses.End() }

@@ -33,6 +33,7 @@ type swap struct {
 	waked   uint64 // the epoch when the workers were last woken
 	asking  *question
 	hostErr error // why host memory cannot be had
+	warned  bool  // of the launch that waits now
 
 	plainHandles map[cuda.Ptr]cuda.Handle // of segments of plain memory; plainMu guards it
 
@@ -74,6 +75,7 @@ const (
 	shortWait      = 10 * time.Microsecond // while work is queued
 	plainPatience  = 10 * time.Second      // for tensors to leave before plain memory grows
 	hostShare      = 8                     // tenths of the available host memory that are the default budget
+	slowPatience   = 2 * time.Second       // for a launch that waits, before it is said
 	resultOOM      = 2                     // CUDA_ERROR_OUT_OF_MEMORY
 	resultUnknown  = 999                   // CUDA_ERROR_UNKNOWN
 	defaultStreams = 2                     // handles up to this are default streams, the calling thread's own or the shared one
@@ -269,7 +271,10 @@ func (e *swap) loop() {
 		busy := e.runtime.Queued() > 0 || held
 		switch idle := time.Since(l.lastMove); {
 		case !held || e.runtime.Moving():
-			l.lastMove = time.Now()
+			l.lastMove, e.warned = time.Now(), false
+		case idle > slowPatience && !e.warned:
+			e.warned = true
+			l.log.Warn("a launch has waited long without any move being possible", zap.String("state", e.runtime.Explain()), zap.Bool("asks", e.asking != nil), zap.Uint64("reported", e.runtime.Drained()), zap.Uint64("head", e.hook.Head()))
 		case idle > watchdogPatience:
 			l.fail(fmt.Errorf("a launch has waited for %s without any move being possible: %s", watchdogPatience, e.runtime.Explain()))
 		}
