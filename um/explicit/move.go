@@ -109,7 +109,7 @@ func (r *Runtime) nextIn() *Move {
 					if x == r.stalled {
 						r.cause = ForSpace
 					}
-					if !r.Moving() {
+					if !r.Moving() && r.plan.epoch != r.epoch {
 						r.plan.valid = false // made before it was known to be stuck
 					}
 				}

@@ -14,8 +14,8 @@ const (
 	// planEvents is how many events a plan outlives: the order of need changes
 	// little from one operation to the next.
 	planEvents = 192
-	// leastEvents is how many events a plan outlives that has nothing left to do.
-	leastEvents = 4
+	// idleEvents is how many events a plan outlives that has nothing left to do.
+	idleEvents = 64
 	// birthOps is how many operations ahead memory is mapped for coming allocations.
 	birthOps = 512
 )
@@ -45,7 +45,7 @@ type outlook struct {
 func (r *Runtime) planned() *plan {
 	p := &r.plan
 	age := r.epoch - p.epoch
-	if p.valid && p.version == r.history.Version() && age < planEvents && (age < leastEvents || len(p.fetch) > 0 && len(p.evict) > 0) {
+	if p.valid && p.version == r.history.Version() && age < planEvents && (age < idleEvents || len(p.fetch) > 0 || len(p.evict) > 0) {
 		return p
 	}
 	*p = plan{

@@ -312,6 +312,7 @@ func (e *swap) answer() {
 		default:
 			e.hook.SetInspect(q.function, hook.InspectAlways)
 			e.chasers++
+			l.log.Debug("a launch reaches tensors through memory", zap.String("kernel", l.hook.FunctionName(q.function)), zap.Int("addresses", len(found)), zap.Int("tensors", n), zap.Uint64("first", uint64(found[0])))
 			if n > 0 {
 				return // when they have come
 			}
