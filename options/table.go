@@ -12,6 +12,7 @@ const (
 	TypeFolder Type = "folder"
 	TypeBool   Type = "yes/no" // 1 or 0 in a variable
 	TypeNumber Type = "number"
+	TypeTime   Type = "time" // Go's durations: 500ms, 60s, 2m
 	TypeList   Type = "list" // separated by commas
 )
 
@@ -90,6 +91,22 @@ var Table = []Option{
 		Doc: "print what was measured as JSON"},
 	{Flag: "host-budget", Commands: []string{"measure"}, Type: TypeBytes, Default: "8GiB",
 		Doc: "pinned host memory to measure with"},
+
+	// Planning, and looking at memory.
+	{Flag: "trace", Commands: []string{"plan"}, Type: TypeFile,
+		Doc: "plan the allocations of this recording (.pstrace) or launch log (.tsv, .tsv.gz)"},
+	{Flag: "csv", Commands: []string{"plan"}, Type: TypeFile,
+		Doc: "place the requests of this file, id,lower,upper,size as google/minimalloc has them"},
+	{Flag: "capacity", Commands: []string{"plan"}, Type: TypeBytes,
+		Doc: "be content with a plan that needs at most so much (as little as can be)"},
+	{Flag: "time", Commands: []string{"plan"}, Type: TypeTime, Default: "60s",
+		Doc: "search no longer than this; it ends earlier when nothing better is to be expected"},
+	{Flag: "out", Commands: []string{"plan"}, Type: TypeFile,
+		Doc: "write the plan (of a trace) or the placements id,offset (of a CSV file) to this file (not written)"},
+	{Flag: "json", Commands: []string{"plan"}, Type: TypeBool, Default: "false",
+		Doc: "print the result as JSON"},
+	{Flag: "accept-damaged", Commands: []string{"plan"}, Type: TypeBool, Default: "false",
+		Doc: "of a damaged or truncated trace, use the part before the damage"},
 
 	// Not for setting by hand, but known.
 	{Env: "PENSTOCK_LIB", Type: TypeFolder,

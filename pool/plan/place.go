@@ -20,9 +20,10 @@ type Options struct {
 
 // Placement is where everything goes.
 type Placement struct {
-	Offsets    []int64 // by request
-	Bytes      int64   // the highest end of a request: what the placement needs
-	BoundBytes int64   // no placement can need less
+	Offsets       []int64 // by request
+	Bytes         int64   // the highest end of a request: what the placement needs
+	PeakLiveBytes int64   // most bytes alive at once
+	BoundBytes    int64   // no placement can need less; more than the peak where the search proved it
 }
 
 // Place gives every request an offset. It returns the best placement found when it
@@ -45,7 +46,7 @@ func Place(ctx context.Context, requests []Request, o Options) (Placement, error
 			s.improve()
 		}
 	}
-	result := Placement{Offsets: make([]int64, len(requests)), Bytes: s.best, BoundBytes: s.bound}
+	result := Placement{Offsets: make([]int64, len(requests)), Bytes: s.best, PeakLiveBytes: p.peakBytes, BoundBytes: s.bound}
 	for k, i := range p.index {
 		result.Offsets[i] = s.offsets[k]
 	}
