@@ -2,6 +2,11 @@
  * Copies and fills. A copy names its two addresses; either may be host memory,
  * which no slot has. Synchronous forms are ordered on the default stream (the
  * thread's own for _ptds), so a gate there holds them too: the caller waits.
+ *
+ * Strict mode must know which copies wait for their stream inside the driver
+ * (op->waits): the synchronous ones, except between device memory, and the
+ * asynchronous ones from or to pageable memory, which the driver stages. Small
+ * ones from pageable memory it takes along.
  */
 #include "internal.h"
 
@@ -17,6 +22,32 @@ static void ends(psk_op *op, uint64_t dst, uint64_t src) {
     if (src) psk_op_address(op, src);
 }
 
+/* ---- copies that wait inside the driver ---- */
+
+#define STAGED_BYTES (64u << 10) /* the driver copies as much from pageable memory without waiting */
+
+static bool pageable(uint64_t addr) {
+    uint64_t block = addr >> PSK_BLOCK_SHIFT;
+    if (!addr || (block < PSK_TABLE_BLOCKS && __atomic_load_n(&psk_S.block_slot[block], __ATOMIC_ACQUIRE))) return false;
+    typedef CUresult (*attribute_fn)(void *, int, CUdeviceptr);
+    static attribute_fn _Atomic attribute;
+    attribute_fn fn = atomic_load(&attribute);
+    if (!fn) {
+        fn = (attribute_fn)psk_driver_symbol("cuPointerGetAttribute");
+        if (!fn) return true;
+        atomic_store(&attribute, fn);
+    }
+    unsigned type = 0;
+    return fn(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, addr) != CUDA_SUCCESS || type == 0;
+}
+
+static void async_form(psk_op *op, uint64_t dst, uint64_t src, uint64_t bytes) {
+    if (PSK_LIKELY(op->mode != PSK_MODE_STRICT) || op->waits || op->id == PSK_COPY_D2D) return;
+    op->waits = (op->id != PSK_COPY_H2D && pageable(dst)) || (op->id != PSK_COPY_D2H && bytes > STAGED_BYTES && pageable(src));
+}
+
+static void sync_form(psk_op *op) { op->waits = op->id != PSK_COPY_D2D; }
+
 /* One wrapper: its record is made by `describe`, which sees the arguments and op.
  * With `probe` it may be a probe of the self-test. */
 #define WRAP_PROBED(name, args, call, probe, describe)                   \
@@ -25,20 +56,18 @@ static void ends(psk_op *op, uint64_t dst, uint64_t src) {
         if (!psk_active()) return PSK_REAL(name) call;                   \
         psk_op op;                                                       \
         describe;                                                        \
-        psk_op_issue(&op);                                               \
-        CUresult r = PSK_REAL(name) call;                                \
-        psk_op_done(&op);                                                \
-        return r;                                                        \
+        return PSK_OP_CALL(&op, PSK_REAL(name) call);                    \
     }
 #define WRAP(name, args, call, describe) WRAP_PROBED(name, args, call, false, describe)
 
 /* ---- two addresses and a length ---- */
 #define LINEAR(name, id, dst_t, src_t, ptsz)                                                                   \
     WRAP(name, (dst_t dst, src_t src, size_t bytes), (dst, src, bytes),                                        \
-         (begin(&op, id, NULL, ptsz, bytes), ends(&op, (uint64_t)(dst), (uint64_t)(src))))
+         (begin(&op, id, NULL, ptsz, bytes), ends(&op, (uint64_t)(dst), (uint64_t)(src)), sync_form(&op)))
 #define LINEAR_ASYNC(name, id, dst_t, src_t, ptsz)                                                             \
     WRAP(name, (dst_t dst, src_t src, size_t bytes, CUstream s), (dst, src, bytes, s),                         \
-         (begin(&op, id, s, ptsz, bytes), ends(&op, (uint64_t)(dst), (uint64_t)(src))))
+         (begin(&op, id, s, ptsz, bytes), ends(&op, (uint64_t)(dst), (uint64_t)(src)),                         \
+          async_form(&op, (uint64_t)(dst), (uint64_t)(src), bytes)))
 typedef const void *host_src;
 typedef void *host_dst;
 LINEAR(cuMemcpy, PSK_COPY_UNKNOWN, CUdeviceptr, CUdeviceptr, 0)
@@ -103,18 +132,22 @@ static uint32_t copy_id(int dst, int src) {
 static void describe_2d(psk_op *op, const CUDA_MEMCPY2D *c, CUstream s, int ptsz) {
     begin(op, c ? copy_id(c->dstMemoryType, c->srcMemoryType) : PSK_COPY_UNKNOWN, s, ptsz, c ? c->WidthInBytes * c->Height : 0);
     if (!c) return; /* the driver will say so */
-    ends(op, end_address(c->dstMemoryType, c->dstHost, c->dstDevice, c->dstY * c->dstPitch + c->dstXInBytes),
-         end_address(c->srcMemoryType, c->srcHost, c->srcDevice, c->srcY * c->srcPitch + c->srcXInBytes));
+    uint64_t dst = end_address(c->dstMemoryType, c->dstHost, c->dstDevice, c->dstY * c->dstPitch + c->dstXInBytes);
+    uint64_t src = end_address(c->srcMemoryType, c->srcHost, c->srcDevice, c->srcY * c->srcPitch + c->srcXInBytes);
+    ends(op, dst, src);
+    async_form(op, dst, src, c->WidthInBytes * c->Height);
 }
 
 static void describe_3d(psk_op *op, const CUDA_MEMCPY3D *c, CUstream s, int ptsz) {
     begin(op, c ? copy_id(c->dstMemoryType, c->srcMemoryType) : PSK_COPY_UNKNOWN, s, ptsz, c ? c->WidthInBytes * c->Height * c->Depth : 0);
     if (!c) return;
-    ends(op, end_address(c->dstMemoryType, c->dstHost, c->dstDevice, (c->dstZ * c->dstHeight + c->dstY) * c->dstPitch + c->dstXInBytes),
-         end_address(c->srcMemoryType, c->srcHost, c->srcDevice, (c->srcZ * c->srcHeight + c->srcY) * c->srcPitch + c->srcXInBytes));
+    uint64_t dst = end_address(c->dstMemoryType, c->dstHost, c->dstDevice, (c->dstZ * c->dstHeight + c->dstY) * c->dstPitch + c->dstXInBytes);
+    uint64_t src = end_address(c->srcMemoryType, c->srcHost, c->srcDevice, (c->srcZ * c->srcHeight + c->srcY) * c->srcPitch + c->srcXInBytes);
+    ends(op, dst, src);
+    async_form(op, dst, src, c->WidthInBytes * c->Height * c->Depth);
 }
 
-#define STRUCT(name, type, describe, ptsz) WRAP(name, (const type *c), (c), describe(&op, c, NULL, ptsz))
+#define STRUCT(name, type, describe, ptsz) WRAP(name, (const type *c), (c), (describe(&op, c, NULL, ptsz), sync_form(&op)))
 #define STRUCT_ASYNC(name, type, describe, ptsz) WRAP(name, (const type *c, CUstream s), (c, s), describe(&op, c, s, ptsz))
 STRUCT(cuMemcpy2D_v2, CUDA_MEMCPY2D, describe_2d, 0)
 STRUCT(cuMemcpy2D_v2_ptds, CUDA_MEMCPY2D, describe_2d, 1)
@@ -140,6 +173,7 @@ static void describe_batch(psk_op *op, const CUdeviceptr *dsts, const CUdevicept
     if (!dsts || !srcs) return;
     if (n == 1) ends(op, dsts[0], srcs[0]);
     for (size_t i = 0; n > 1 && i < n; i++) psk_op_address(op, dsts[i]), psk_op_address(op, srcs[i]);
+    for (size_t i = 0; i < n; i++) async_form(op, dsts[i], srcs[i], sizes ? sizes[i] : 0);
 }
 
 #define DSTS_SRCS CUdeviceptr *dsts, CUdeviceptr *srcs, size_t *sizes, size_t n, CUmemcpyAttributes *attrs, size_t *idxs, size_t nattrs
@@ -163,6 +197,8 @@ static void describe_batch_3d(psk_op *op, size_t n, const CUDA_MEMCPY3D_BATCH_OP
     if (!list) return;
     if (n == 1) ends(op, operand_address(&list[0].dst), operand_address(&list[0].src));
     for (size_t i = 0; n > 1 && i < n; i++) psk_op_address(op, operand_address(&list[i].dst)), psk_op_address(op, operand_address(&list[i].src));
+    for (size_t i = 0; i < n; i++)
+        async_form(op, operand_address(&list[i].dst), operand_address(&list[i].src), list[i].extent[0] * list[i].extent[1] * list[i].extent[2]);
 }
 
 #define BATCH_3D_V1(name, ptsz)                                                                                       \

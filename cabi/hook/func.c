@@ -98,6 +98,13 @@ static uint32_t new_id(CUfunction f, const char *name, const psk_layout *l) {
     return n;
 }
 
+/* Another function may have the name and the layout of the one that went away under this handle. */
+static void forget_clearance(uint32_t id) {
+    uint32_t cleared = PSK_INSPECT_CLEARED;
+    __atomic_compare_exchange_n(&psk_S.funcs[id].inspect, &cleared, PSK_INSPECT_NEW, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE);
+    __atomic_store_n(&psk_S.funcs[id].launches, 0, __ATOMIC_RELAXED);
+}
+
 static unsigned hash(uint64_t h) { return (unsigned)((h * 0x9e3779b97f4a7c15u) >> 40) & (TABLE - 1); }
 
 static psk_layout *fill(CUfunction f) {
@@ -117,6 +124,7 @@ static psk_layout *fill(CUfunction f) {
         l->id = old->id;
         if (atomic_load(&unloads) == 0) {
             atomic_store(&old->generation, gen);
+            forget_clearance(old->id);
             free(l);
             l = old;
         }

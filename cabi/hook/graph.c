@@ -2,7 +2,8 @@
  * Graphs. Their kernels never pass a launch call when the graph runs, so the
  * addresses that the nodes name are read when the graph is instantiated, kept
  * by executable graph and node, and looked up at each launch (the allocations
- * behind an address may have changed since). A node whose parameters cannot be
+ * behind an address may have changed since). In strict mode a graph with a
+ * kernel whose function is not cleared asks for a grant. A node whose parameters cannot be
  * read makes its graph opaque, as does one instantiated before an engine attached.
  */
 #define _GNU_SOURCE
@@ -12,13 +13,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What one node names: blocks of PSK_BLOCK_SHIFT, as slots may change. */
+#define NO_FUNCTION UINT32_MAX
+
+/* What one node names: addresses, as slots may change. */
 typedef struct node_set {
     CUgraphNode node;
     CUgraphNode top; /* of the instantiated graph, the one that the node is or is nested in */
-    uint32_t nblocks;
+    uint32_t function; /* id, of a kernel */
+    uint32_t naddrs;
     bool opaque;
-    uint32_t *blocks;
+    uint64_t *addrs;
 } node_set;
 
 typedef struct exec {
@@ -43,7 +47,7 @@ static exec *find(CUgraphExec h) {
 }
 
 static void free_nodes(node_set *nodes, size_t n) {
-    for (size_t i = 0; i < n; i++) free(nodes[i].blocks);
+    for (size_t i = 0; i < n; i++) free(nodes[i].addrs);
     free(nodes);
 }
 
@@ -53,31 +57,30 @@ static void free_nodes(node_set *nodes, size_t n) {
 #define LOWEST_ADDRESS (1ull << 32)
 
 typedef struct collector {
-    uint32_t *blocks;
+    uint64_t *addrs;
     uint32_t n, cap;
     bool failed;
 } collector;
 
 static void collect(void *arg, uint64_t addr) {
     collector *c = arg;
-    uint64_t block = addr >> PSK_BLOCK_SHIFT;
-    if (addr < LOWEST_ADDRESS || block >= PSK_TABLE_BLOCKS) return;
-    if (c->n && c->blocks[c->n - 1] == block) return; /* the launch removes the other doubles */
+    if (addr < LOWEST_ADDRESS || addr >> PSK_BLOCK_SHIFT >= PSK_TABLE_BLOCKS) return;
+    if (c->n && c->addrs[c->n - 1] == addr) return; /* the launch removes the other doubles */
     if (c->n == c->cap) {
         uint32_t cap = c->cap ? c->cap * 2 : 16;
-        uint32_t *more = realloc(c->blocks, cap * sizeof *more);
+        uint64_t *more = realloc(c->addrs, cap * sizeof *more);
         if (!more) {
             c->failed = true;
             return;
         }
-        c->blocks = more;
+        c->addrs = more;
         c->cap = cap;
     }
-    c->blocks[c->n++] = (uint32_t)block;
+    c->addrs[c->n++] = addr;
 }
 
-static node_set finish(collector *c, CUgraphNode node, CUgraphNode top, bool readable) {
-    return (node_set){.node = node, .top = top, .nblocks = c->n, .blocks = c->blocks, .opaque = !readable || c->failed};
+static node_set finish(collector *c, CUgraphNode node, CUgraphNode top, uint32_t function, bool readable) {
+    return (node_set){.node = node, .top = top, .function = function, .naddrs = c->n, .addrs = c->addrs, .opaque = !readable || c->failed};
 }
 
 /* has_kern: the structure is the second version, with a CUkernel. */
@@ -86,8 +89,9 @@ static node_set kernel_set(CUgraphNode node, CUgraphNode top, const CUDA_KERNEL_
     CUfunction f = p->func ? p->func : has_kern ? (CUfunction)p->kern : NULL;
     psk_layout *l = f ? psk_func_layout(f) : NULL;
     bool readable = l && psk_visit_params(l, p->kernelParams, p->extra, collect, &c);
+    uint32_t function = l ? l->id : NO_FUNCTION;
     psk_func_release(l);
-    return finish(&c, node, top, readable);
+    return finish(&c, node, top, function, readable);
 }
 
 static node_set memcpy_set(CUgraphNode node, CUgraphNode top, const CUDA_MEMCPY3D *p) {
@@ -96,13 +100,13 @@ static node_set memcpy_set(CUgraphNode node, CUgraphNode top, const CUDA_MEMCPY3
     uint64_t src = p->srcMemoryType == CU_MEMORYTYPE_HOST ? (uint64_t)(uintptr_t)p->srcHost : p->srcMemoryType == CU_MEMORYTYPE_ARRAY ? 0 : p->srcDevice;
     if (dst) collect(&c, dst + (p->dstZ * p->dstHeight + p->dstY) * p->dstPitch + p->dstXInBytes);
     if (src) collect(&c, src + (p->srcZ * p->srcHeight + p->srcY) * p->srcPitch + p->srcXInBytes);
-    return finish(&c, node, top, true);
+    return finish(&c, node, top, NO_FUNCTION, true);
 }
 
 static node_set memset_set(CUgraphNode node, CUgraphNode top, const CUDA_MEMSET_NODE_PARAMS *p) {
     collector c = {0};
     collect(&c, p->dst);
-    return finish(&c, node, top, true);
+    return finish(&c, node, top, NO_FUNCTION, true);
 }
 
 /* ---- walking a graph ---- */
@@ -144,7 +148,7 @@ static void push(sets *s, node_set set) {
         size_t cap = s->cap ? s->cap * 2 : 64;
         node_set *more = realloc(s->list, cap * sizeof *more);
         if (!more) {
-            free(set.blocks);
+            free(set.addrs);
             s->failed = true;
             return;
         }
@@ -158,7 +162,7 @@ static void walk(sets *out, CUgraph graph, CUgraphNode top, int depth);
 
 static void walk_node(sets *out, CUgraphNode node, CUgraphNode top, int depth) {
     const queries *q = get_queries();
-    const node_set unreadable = {.node = node, .top = top, .opaque = true};
+    const node_set unreadable = {.node = node, .top = top, .function = NO_FUNCTION, .opaque = true};
     int type;
     if (q->type(node, &type) != CUDA_SUCCESS) {
         push(out, unreadable);
@@ -206,7 +210,7 @@ static void walk(sets *out, CUgraph graph, CUgraphNode top, int depth) {
     if (!q->nodes || !q->type || q->nodes(graph, NULL, &n) != CUDA_SUCCESS || (n && !(nodes = calloc(n, sizeof *nodes))) ||
         (n && q->nodes(graph, nodes, &n) != CUDA_SUCCESS)) {
         free(nodes);
-        push(out, (node_set){.node = top, .top = top, .opaque = true});
+        push(out, (node_set){.node = top, .top = top, .function = NO_FUNCTION, .opaque = true});
         return;
     }
     for (size_t i = 0; i < n; i++) walk_node(out, nodes[i], top ? top : nodes[i], depth);
@@ -216,7 +220,7 @@ static void walk(sets *out, CUgraph graph, CUgraphNode top, int depth) {
 /* ---- the table of executable graphs ---- */
 
 static void put_exec(CUgraphExec h, sets *s) {
-    if (s->failed) push(s, (node_set){.opaque = true});
+    if (s->failed) push(s, (node_set){.function = NO_FUNCTION, .opaque = true});
     pthread_mutex_lock(&mu);
     exec *e = find(h);
     if (!e && (e = calloc(1, sizeof *e))) {
@@ -265,7 +269,7 @@ static void replace_node(CUgraphExec h, CUgraphNode node, sets *s) {
         sets now = {.list = e->nodes, .n = 0, .cap = e->cap};
         for (size_t i = 0; i < e->nnodes; i++) {
             if (e->nodes[i].node == node || e->nodes[i].top == node)
-                free(e->nodes[i].blocks);
+                free(e->nodes[i].addrs);
             else
                 now.list[now.n++] = e->nodes[i];
         }
@@ -368,9 +372,24 @@ CUresult psk_w_cuGraphExecDestroy(CUgraphExec e) {
     return PSK_REAL(cuGraphExecDestroy)(e);
 }
 
+/* Whether what a node's parameters point to may name more than they do. */
+static bool to_inspect(const node_set *n) {
+    return n->function != NO_FUNCTION && (n->function == PSK_MAX_FUNCS - 1 || PSK_LOAD(psk_S.funcs[n->function].inspect) != PSK_INSPECT_CLEARED);
+}
+
+static bool any_to_inspect(CUgraphExec h) {
+    bool any = false;
+    pthread_mutex_lock(&mu);
+    exec *e = find(h);
+    for (size_t i = 0; e && i < e->nnodes && !any; i++) any = to_inspect(&e->nodes[i]);
+    pthread_mutex_unlock(&mu);
+    return any;
+}
+
 static void begin(psk_op *op, CUgraphExec h, CUstream s, int ptsz) {
     psk_op_begin(op, PSK_REC_GRAPH, 0, s, ptsz);
     PSK_COUNT(psk_S.graph_launches);
+    if (op->mode == PSK_MODE_STRICT && any_to_inspect(h)) psk_strict_inspect(op);
     pthread_mutex_lock(&mu);
     exec *e = find(h);
     if (!e) op->flags |= PSK_FLAG_OPAQUE;
@@ -378,7 +397,10 @@ static void begin(psk_op *op, CUgraphExec h, CUstream s, int ptsz) {
         const node_set *n = &e->nodes[i];
         op->id = e->id;
         if (n->opaque) op->flags |= PSK_FLAG_OPAQUE;
-        for (uint32_t b = 0; b < n->nblocks; b++) psk_op_address(op, (uint64_t)n->blocks[b] << PSK_BLOCK_SHIFT);
+        for (uint32_t k = 0; k < n->naddrs; k++) {
+            psk_op_address(op, n->addrs[k]);
+            if (PSK_UNLIKELY(op->flags & PSK_FLAG_INSPECT)) psk_inspect_word(op, n->addrs[k]);
+        }
     }
     pthread_mutex_unlock(&mu);
     if (op->flags & PSK_FLAG_OPAQUE) PSK_COUNT(psk_S.opaque_launches);
@@ -389,10 +411,7 @@ static void begin(psk_op *op, CUgraphExec h, CUstream s, int ptsz) {
         if (!psk_active()) return PSK_REAL(name)(e, s);   \
         psk_op op;                                        \
         begin(&op, e, s, ptsz);                           \
-        psk_op_issue(&op);                                \
-        CUresult r = PSK_REAL(name)(e, s);                \
-        psk_op_done(&op);                                 \
-        return r;                                         \
+        return PSK_OP_CALL(&op, PSK_REAL(name)(e, s));    \
     }
 GRAPH_LAUNCH(cuGraphLaunch, 0)
 GRAPH_LAUNCH(cuGraphLaunch_ptsz, 1)

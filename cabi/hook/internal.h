@@ -8,14 +8,16 @@
  *   map.c      real entry points, the map from real pointer to wrapper, the trail of the unhooked
  *   elf.c      the exported names, for programs linked against libcuda
  *   attach.c   shared memory, attach, fork
- *   record.c   one operation: its slots, the ring, gate and progress
+ *   record.c   one operation: its slots and its record in the ring
+ *   gate.c, strict.c  a mode's waits before it and progress after it
  *   func.c     parameter layouts of kernels; streams.c  stream indices, captures
- *   launch.c, copy.c, graph.c  the wrappers
+ *   launch.c, copy.c, graph.c  the wrappers; nccl.c  those of NCCL's calls
  *
- * Locks, none of which is ever held while another is taken: the table locks of
- * func.c, streams.c and graph.c (never held across a driver call), and one lock
- * a stream (gated mode only), held from the reservation of a seq to the
- * progress write so that progress of a stream never runs ahead of its launches.
+ * Locks: the table locks of func.c, streams.c and graph.c, under which no other
+ * is taken and no driver call made; one lock a stream (gated and strict mode),
+ * held from the reservation of a seq to the progress write so that progress of a
+ * stream never runs ahead of its launches; and strict mode's grant lock, taken
+ * before a stream's (strict.c).
  */
 #ifndef PENSTOCK_HOOK_INTERNAL_H
 #define PENSTOCK_HOOK_INTERNAL_H
@@ -76,6 +78,13 @@ extern void *(*psk_real_dlsym)(void *, const char *);
 bool psk_have_dlsym(void);
 /* Looks name up in the object that addr lies in and what that depends on. */
 void *psk_symbol_near(void *addr, const char *name);
+/* The definition behind this library in the global scope. */
+void *psk_symbol_behind(const char *name);
+
+/* ---- nccl.c ---- */
+bool psk_nccl_name(const char *name);
+bool psk_nccl_export(const void *p);
+void *psk_nccl_wrapper(const char *name, void *real);
 
 /* ---- attach.c ---- */
 extern psk_shared psk_S;
@@ -95,18 +104,29 @@ typedef struct psk_stream {
     uint32_t since_progress; /* records since the last progress write */
     uint32_t last;           /* seq of the last record */
     bool unreported;         /* no progress write has covered it */
-    uint32_t issued;        /* records in gated mode, wrapping */
+    /* gated mode */
+    uint32_t issued;        /* records, wrapping */
     uint32_t ngates;        /* gates not yet seen open, oldest first */
     struct {
         uint32_t value;  /* what the gate waits for */
         uint32_t issued; /* when it was put */
     } gates[8];
+    /* strict mode */
+    uint32_t queued;        /* commands put on the stream, wrapping */
+    uint32_t finished;      /* of them, known to be done */
+    uint32_t nmarks;        /* progress writes not yet seen, oldest first */
+    struct {
+        uint32_t value;  /* what it writes */
+        uint32_t queued; /* commands up to it */
+    } marks[8];
 } __attribute__((aligned(64))) psk_stream;
 extern psk_stream psk_streams[PSK_MAX_STREAMS];
 extern atomic_int psk_captures; /* captures in progress; may be too high, never too low */
 
 uint32_t psk_stream_index(CUstream stream, int ptsz);
 bool psk_stream_capturing(CUstream stream, int ptsz);
+/* The driver's cuStreamSynchronize, which other streams' captures survive. */
+CUresult psk_stream_synchronize(CUstream stream, int ptsz);
 void psk_stream_lock(psk_stream *s);
 void psk_stream_unlock(psk_stream *s);
 
@@ -142,7 +162,14 @@ typedef struct psk_op {
     uint32_t stream_index;
     psk_stream *locked;
     uint64_t seq; /* 0: dropped */
-    bool no_progress; /* the real call is made after psk_op_done: a progress write would come too early */
+    bool no_progress; /* gated mode: the real call is made after psk_op_done: a progress write would come too early */
+    /* strict mode */
+    bool waits;    /* the real call waits for the stream, inside the driver */
+    bool asks;     /* holds the grant lock */
+    bool serial;   /* the stream is made idle after it */
+    bool arriving; /* the stream waits for ticket */
+    uint32_t ticket;
+    uint32_t settled; /* slots seen RESIDENT or ARRIVING, from the first on */
     uint32_t n;
     uint32_t *slots; /* inline_slots, or the thread's scratch when there are more */
     struct psk_scratch *scratch;
@@ -158,11 +185,43 @@ static inline bool psk_active(void) {
 
 /* The three steps around the real call. Between begin and done this thread's driver calls are not recorded. */
 void psk_op_begin(psk_op *op, int kind, uint32_t id, CUstream stream, int ptsz);
-void psk_op_issue(psk_op *op); /* reserves the seq, publishes the record, gates */
-void psk_op_done(psk_op *op);  /* writes progress */
+CUresult psk_op_issue(psk_op *op); /* reserves the seq, publishes the record, waits; the real call is made only on success */
+void psk_op_done(psk_op *op);      /* writes progress; always called */
+#define PSK_OP_CALL(op, call)                          \
+    ({                                                 \
+        CUresult result_ = psk_op_issue(op);           \
+        if (PSK_LIKELY(result_ == CUDA_SUCCESS)) result_ = (call); \
+        psk_op_done(op);                               \
+        result_;                                       \
+    })
+
+/* For the modes: a seq, with slot_last_seq stored, false when the ring is full; and the record itself. */
+bool psk_record_reserve(psk_op *op);
+void psk_record_publish(const psk_op *op);
+void psk_record_dropped(void);
+
+/* ---- gate.c ---- */
+bool psk_have_memops(void);
+/* False, said once on stderr, when the driver refuses: psk_have_memops is false from then on. */
+bool psk_memop_wait(CUstream stream, int ptsz, uint32_t *word, uint32_t value);
+bool psk_memop_write(CUstream stream, int ptsz, uint32_t *word, uint32_t value);
+void psk_gate_lock(psk_op *op);
+void psk_gate_decide(psk_op *op);
+void psk_gate_wait(psk_op *op);
+void psk_gate_done(psk_op *op);
 /* Reports what a stream that is about to be destroyed has not reported yet. idle: all of it is done. */
 void psk_stream_report(CUstream stream, uint32_t index, bool idle);
 
+/* ---- strict.c ---- */
+CUresult psk_strict_issue(psk_op *op);
+void psk_strict_done(psk_op *op);
+/* Before the parameters are read: counts a launch of a function, and makes it ask for a grant when that is due. */
+void psk_strict_function(psk_op *op, uint32_t id);
+void psk_strict_inspect(psk_op *op); /* makes it ask */
+/* For an operation with PSK_FLAG_INSPECT: notes a parameter word that lies in published memory. */
+void psk_inspect_word(void *op, uint64_t word);
+
+/* ---- record.c ---- */
 void psk_op_add(psk_op *op, uint32_t slot);
 
 /* The live allocation that an address lies in, 0 when none of ours. */

@@ -8,6 +8,7 @@ static void begin(psk_op *op, CUfunction f, uint32_t grid, CUstream stream, int 
     PSK_COUNT(psk_S.launches);
     if (PSK_LIKELY(l != NULL)) {
         op->id = l->id;
+        if (op->mode == PSK_MODE_STRICT) psk_strict_function(op, l->id);
         psk_op_params(op, l, params, extra);
         psk_func_release(l);
     } else { /* no function, or out of host memory */
@@ -24,10 +25,7 @@ static void begin(psk_op *op, CUfunction f, uint32_t grid, CUstream stream, int 
         if (!psk_active() || PSK_UNLIKELY(!f)) return PSK_REAL(name)(f, gx, gy, gz, bx, by, bz, shared, s, params, extra); \
         psk_op op;                                                                                                         \
         begin(&op, f, psk_grid_hash(gx, gy, gz, bx, by, bz), s, ptsz, params, extra);                                      \
-        psk_op_issue(&op);                                                                                                 \
-        CUresult r = PSK_REAL(name)(f, gx, gy, gz, bx, by, bz, shared, s, params, extra);                                  \
-        psk_op_done(&op);                                                                                                  \
-        return r;                                                                                                          \
+        return PSK_OP_CALL(&op, PSK_REAL(name)(f, gx, gy, gz, bx, by, bz, shared, s, params, extra));                      \
     }
 LAUNCH(cuLaunchKernel, 0)
 LAUNCH(cuLaunchKernel_ptsz, 1)
@@ -46,10 +44,7 @@ static bool cooperative(const CUlaunchConfig *c) {
         begin(&op, f, psk_grid_hash(c->gridDimX, c->gridDimY, c->gridDimZ, c->blockDimX, c->blockDimY, c->blockDimZ), c->hStream, \
               ptsz, params, extra);                                                                                               \
         if (PSK_UNLIKELY(c->numAttrs && cooperative(c))) op.flags |= PSK_FLAG_COOPERATIVE;                                        \
-        psk_op_issue(&op);                                                                                                        \
-        CUresult r = PSK_REAL(name)(c, f, params, extra);                                                                         \
-        psk_op_done(&op);                                                                                                         \
-        return r;                                                                                                                 \
+        return PSK_OP_CALL(&op, PSK_REAL(name)(c, f, params, extra));                                                             \
     }
 LAUNCH_EX(cuLaunchKernelEx, 0)
 LAUNCH_EX(cuLaunchKernelEx_ptsz, 1)
@@ -62,35 +57,49 @@ LAUNCH_EX(cuLaunchKernelEx_ptsz, 1)
         psk_op op;                                                                                                    \
         begin(&op, f, psk_grid_hash(gx, gy, gz, bx, by, bz), s, ptsz, params, NULL);                                  \
         op.flags |= PSK_FLAG_COOPERATIVE;                                                                             \
-        psk_op_issue(&op);                                                                                            \
-        CUresult r = PSK_REAL(name)(f, gx, gy, gz, bx, by, bz, shared, s, params);                                    \
-        psk_op_done(&op);                                                                                             \
-        return r;                                                                                                     \
+        return PSK_OP_CALL(&op, PSK_REAL(name)(f, gx, gy, gz, bx, by, bz, shared, s, params));                        \
     }
 LAUNCH_COOPERATIVE(cuLaunchCooperativeKernel, 0)
 LAUNCH_COOPERATIVE(cuLaunchCooperativeKernel_ptsz, 1)
 
+CUresult psk_w_cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS *list, unsigned n, unsigned flags);
+
 /* One launch per device in one call. The engine works on one device: each is
- * recorded (and gated) before the call; progress follows at the next record. */
+ * recorded (and gated) before the call; progress follows at the next record. In
+ * strict mode, where progress must not come before the call, they are one opaque
+ * record on the first stream, and all streams are idle when it is reported. */
+static CUresult multi_device_strict(CUDA_LAUNCH_PARAMS *list, unsigned n, unsigned flags) {
+    psk_op op;
+    begin(&op, list[0].function, 0, list[0].hStream, 0, list[0].kernelParams, NULL);
+    op.flags |= PSK_FLAG_COOPERATIVE | PSK_FLAG_OPAQUE;
+    for (unsigned i = 1; i < n; i++) {
+        psk_layout *l = psk_func_layout(list[i].function);
+        if (l) psk_op_params(&op, l, list[i].kernelParams, NULL);
+        psk_func_release(l);
+    }
+    CUresult r = psk_op_issue(&op);
+    if (r == CUDA_SUCCESS) {
+        r = PSK_REAL(cuLaunchCooperativeKernelMultiDevice)(list, n, flags);
+        for (unsigned i = 0; i < n && !(op.flags & PSK_FLAG_CAPTURED); i++) psk_stream_synchronize(list[i].hStream, 0);
+    }
+    psk_op_done(&op);
+    return r;
+}
+
 CUresult psk_w_cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS *list, unsigned n, unsigned flags) {
-    if (!psk_active() || !list) return PSK_REAL(cuLaunchCooperativeKernelMultiDevice)(list, n, flags);
+    if (!psk_active() || !list || !n) return PSK_REAL(cuLaunchCooperativeKernelMultiDevice)(list, n, flags);
+    if (PSK_LOAD(psk_S.mode) == PSK_MODE_STRICT) return multi_device_strict(list, n, flags);
     psk_op op;
     for (unsigned i = 0; i < n; i++) {
         const CUDA_LAUNCH_PARAMS *p = &list[i];
         uint32_t grid = psk_grid_hash(p->gridDimX, p->gridDimY, p->gridDimZ, p->blockDimX, p->blockDimY, p->blockDimZ);
-        if (i + 1 < n) {
-            begin(&op, p->function, grid, p->hStream, 0, p->kernelParams, NULL);
-            op.flags |= PSK_FLAG_COOPERATIVE;
-            op.no_progress = true;
-            psk_op_issue(&op);
-            psk_op_done(&op);
-            continue;
-        }
         begin(&op, p->function, grid, p->hStream, 0, p->kernelParams, NULL);
         op.flags |= PSK_FLAG_COOPERATIVE;
+        op.no_progress = i + 1 < n;
         psk_op_issue(&op);
+        if (i + 1 < n) psk_op_done(&op);
     }
     CUresult r = PSK_REAL(cuLaunchCooperativeKernelMultiDevice)(list, n, flags);
-    if (n) psk_op_done(&op);
+    psk_op_done(&op);
     return r;
 }

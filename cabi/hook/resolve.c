@@ -1,6 +1,6 @@
 /*
- * The resolvers: dlsym, cuGetProcAddress (both ABIs) and the runtime's
- * cudaGetDriverEntryPoint. Each asks the real one first and replaces its answer
+ * The resolvers: dlsym (which NCCL's names pass too), cuGetProcAddress (both ABIs)
+ * and the runtime's cudaGetDriverEntryPoint. Each asks the real one first and replaces its answer
  * only when that is an entry point of the table.
  *
  * dlsym with RTLD_NEXT or RTLD_DEFAULT answers relative to the object that
@@ -35,6 +35,7 @@ static void *no_dlsym(void *handle, const char *name) {
     return NULL;
 }
 
+/* Names that are not the driver's, and yet have wrappers. */
 static bool runtime_name(const char *name) { return !strncmp(name, "cudaGetDriverEntryPoint", 23); }
 
 /* Whether psk_dlsym_driver handles this question. Called from the assembly below; must not set dlerror. */
@@ -43,7 +44,9 @@ __attribute__((used, visibility("hidden"))) int psk_dlsym_wants(void *handle, co
         __atomic_store_n(&psk_real_dlsym, no_dlsym, __ATOMIC_RELEASE);
         return 0;
     }
-    if (!name || name[0] != 'c' || name[1] != 'u' || handle == RTLD_NEXT) return 0;
+    if (!name || handle == RTLD_NEXT) return 0;
+    if (name[0] == 'n') return psk_nccl_name(name);
+    if (name[0] != 'c' || name[1] != 'u') return 0;
     if (handle == RTLD_DEFAULT) return psk_row_by_name(name) >= 0 || runtime_name(name);
     return (name[2] >= 'A' && name[2] <= 'Z') || runtime_name(name);
 }
@@ -61,7 +64,7 @@ void *psk_symbol_near(void *addr, const char *name) {
 /* The definition behind this library in the global scope. The question must be
  * asked from here: were it the last call, the compiler could make it a jump and
  * so ask on the caller's behalf. */
-static void *behind_us(const char *name) {
+void *psk_symbol_behind(const char *name) {
     void *p = psk_real_dlsym(RTLD_NEXT, name);
     asm volatile("" : "+r"(p));
     return p;
@@ -70,24 +73,25 @@ static void *behind_us(const char *name) {
 static void *runtime_wrapper(const char *name, void *real);
 static bool runtime_export(void *p);
 
-/* A driver (or cudaGetDriverEntryPoint) name, asked of a handle or of RTLD_DEFAULT. */
+/* A driver (or cudaGetDriverEntryPoint, or NCCL) name, asked of a handle or of RTLD_DEFAULT. */
 __attribute__((used, visibility("hidden"))) void *psk_dlsym_driver(void *handle, const char *name, void *caller) {
     int row = psk_row_by_name(name);
     void *p;
     if (handle == RTLD_DEFAULT) {
         /* This library is in the global scope, so the plain question would find
          * our own export even where the driver has no such function. */
-        p = behind_us(name);
+        p = psk_symbol_behind(name);
         if (!p) p = psk_symbol_near(caller, name);
     } else {
         p = psk_real_dlsym(handle, name);
         if (!p) return NULL; /* dlerror says why */
     }
-    if (p && ((row >= 0 && p == psk_rows[row].exported) || runtime_export(p))) {
+    if (p && ((row >= 0 && p == psk_rows[row].exported) || runtime_export(p) || psk_nccl_export(p))) {
         /* The handle of the main program: found our export. What is behind it? */
-        p = behind_us(name);
+        p = psk_symbol_behind(name);
     }
-    if (!p) return behind_us(name); /* NULL again, and dlerror says why */
+    if (!p) return psk_symbol_behind(name); /* NULL again, and dlerror says why */
+    if (psk_nccl_name(name)) return psk_nccl_wrapper(name, p);
     return runtime_name(name) ? runtime_wrapper(name, p) : psk_substitute(p, name, PSK_ROUTE_DLSYM);
 }
 
@@ -150,7 +154,7 @@ typedef CUresult (*entry_version_fn)(const char *, void **, unsigned, unsigned l
 
 static void *runtime_real(const char *name, void *caller) {
     if (!psk_have_dlsym()) return NULL;
-    void *p = behind_us(name);
+    void *p = psk_symbol_behind(name);
     if (!p) p = psk_symbol_near(caller, name);
     return p && !runtime_export(p) ? p : NULL;
 }

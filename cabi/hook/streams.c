@@ -46,6 +46,8 @@ static uint32_t take_index(uint64_t handle) {
     psk_streams[index].since_progress = 0;
     psk_streams[index].ngates = 0;
     psk_streams[index].unreported = false;
+    psk_streams[index].nmarks = 0;
+    psk_streams[index].finished = psk_streams[index].queued;
     __atomic_store_n(&psk_S.streams[index], handle, __ATOMIC_RELEASE);
     if (index >= psk_S.nstreams) __atomic_store_n(&psk_S.nstreams, index + 1, __ATOMIC_RELEASE);
     return index;
@@ -154,6 +156,26 @@ static int capture_status(CUstream stream, int ptsz) {
 }
 
 bool psk_stream_capturing(CUstream stream, int ptsz) { return capture_status(stream, ptsz) != CU_STREAM_CAPTURE_STATUS_NONE; }
+
+CUresult psk_stream_synchronize(CUstream stream, int ptsz) {
+    typedef CUresult (*synchronize_fn)(CUstream);
+    typedef CUresult (*exchange_fn)(int *);
+    static synchronize_fn _Atomic fns[2];
+    synchronize_fn fn = atomic_load(&fns[ptsz]);
+    if (!fn) {
+        fn = (synchronize_fn)psk_driver_symbol(ptsz ? "cuStreamSynchronize_ptsz" : "cuStreamSynchronize");
+        if (!fn) return CUDA_ERROR_NOT_FOUND;
+        atomic_store(&fns[ptsz], fn);
+    }
+    if (PSK_LIKELY(atomic_load(&psk_captures) == 0)) return fn(stream);
+    /* A call that may wait invalidates captures elsewhere unless this thread says that it does not mean them. */
+    exchange_fn exchange = (exchange_fn)psk_driver_symbol("cuThreadExchangeStreamCaptureMode");
+    int mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+    bool exchanged = exchange && exchange(&mode) == CUDA_SUCCESS;
+    CUresult r = fn(stream);
+    if (exchanged) exchange(&mode);
+    return r;
+}
 
 /* Counted before it begins and after it ended. */
 #define BEGIN(call)                        \

@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-var rowPattern = regexp.MustCompile(`(?m)^PSK_(?:SYM|KNOWN)\((\w+)(?:, (\w+), (\d+), ([01]))?\)$`)
+var rowPattern = regexp.MustCompile(`(?m)^PSK_(?:SYM|KNOWN|NCCL)\((\w+)(?:, (\w+), (\d+), ([01]))?\)$`)
 
 // table reads a .def file: the exported names in order.
 func table(t *testing.T, path string) (names []string) {
@@ -56,7 +56,7 @@ func dynamicExports(t *testing.T, path string) (names []string) {
 // TestExports: exactly the intended names leave the library.
 func TestExports(t *testing.T) {
 	t.Parallel()
-	want := append(table(t, "../hook/symbols.def"),
+	want := append(append(table(t, "../hook/symbols.def"), table(t, "../hook/nccl.def")...),
 		"cudaGetDriverEntryPoint", "cudaGetDriverEntryPoint_ptsz", "cudaGetDriverEntryPointByVersion", "cudaGetDriverEntryPointByVersion_ptsz",
 		"penstock_hook_attach", "penstock_hook_real", "penstock_hook_unhooked_names",
 		"dlsym@GLIBC_2.2.5", "dlsym@GLIBC_2.34")

@@ -156,7 +156,7 @@ func TestBenchRuns(t *testing.T) {
 		return command("gcc", "-std=gnu11", "-Wall", "-Wextra", "-Werror", "-Wno-unused-function", "-O2", "-o", path, "bench/bench.c", "-ldl", "-pthread")
 	})
 	out := run(t, hook(t, "-O2"), stub(t, current), nil, bench, "2000")
-	if !strings.Contains(out, "observe") {
+	if !strings.Contains(out, "observe") || !strings.Contains(out, "strict") {
 		t.Errorf("no result in %q", out)
 	}
 }

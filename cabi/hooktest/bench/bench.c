@@ -8,8 +8,9 @@
  *
  * The stub's launch costs far more than the hook, so a launch that it rejects at
  * once (a zero grid) is used: the difference to the run without the hook is the
- * hook. Gated mode with everything resident adds the stream's lock; its progress
- * write, every 64th launch here, costs what the driver takes for it.
+ * hook. Gated and strict mode with everything resident (and, in strict mode, the
+ * functions cleared) add the stream's lock; their progress write, every 64th
+ * launch here, costs what the driver takes for it.
  */
 #include "../testdata/engine.h"
 
@@ -17,6 +18,18 @@ enum { SLOTS = 64 };
 static CUdeviceptr base;
 
 static void drain(void) { __atomic_store_n(&S->tail, __atomic_load_n(&S->head, __ATOMIC_ACQUIRE), __ATOMIC_RELEASE); }
+
+/* The engine of strict mode: the few launches that ask may go. */
+static atomic_int granting;
+static void *grant(void *arg) {
+    (void)arg;
+    while (atomic_load(&granting)) {
+        __atomic_store_n(&S->granted, __atomic_load_n(&S->inspect_seq, __ATOMIC_ACQUIRE), __ATOMIC_RELEASE);
+        for (uint32_t i = 0; i < __atomic_load_n(&S->nfuncs, __ATOMIC_ACQUIRE); i++) __atomic_store_n(&S->funcs[i].inspect, PSK_INSPECT_CLEARED, __ATOMIC_RELEASE);
+        usleep(1000);
+    }
+    return NULL;
+}
 
 typedef struct multi {
     uint32_t count, inc;
@@ -53,15 +66,19 @@ int main(int argc, char **argv) {
     void *many_params[] = {&m};
     int hooked = dlsym(RTLD_DEFAULT, "penstock_hook_attach") != NULL;
     printf("%-10s %12s %12s %24s   ns a launch, best of 5 x %ld\n", "mode", "no parameter", "3 pointers", "struct with 48 pointers", n);
-    static const char *const names[] = {"off", "observe", "gated"};
-    for (uint32_t mode = PSK_MODE_OFF; mode <= (hooked ? PSK_MODE_GATED : PSK_MODE_OFF); mode++) {
+    static const char *const names[] = {"off", "observe", "gated", "strict"};
+    for (uint32_t mode = PSK_MODE_OFF; mode <= (hooked ? PSK_MODE_STRICT : PSK_MODE_OFF); mode++) {
         if (hooked) {
             attach(mode);
             S->progress_every = 64;
             for (uint32_t i = 1; i <= SLOTS; i++) own(i, base + (uint64_t)(i - 1) * 2 * MiB, 2 * MiB, PSK_SLOT_RESIDENT);
         }
+        pthread_t engine;
+        atomic_store(&granting, hooked && mode == PSK_MODE_STRICT);
+        if (granting) CHECK(!pthread_create(&engine, NULL, grant, NULL));
         double a = measure(launch, empty, NULL, n, hooked), b = measure(launch, add, add_params, n, hooked), c = measure(launch, many, many_params, n, hooked);
         printf("%-10s %12.1f %12.1f %24.1f\n", hooked ? names[mode] : "no hook", a, b, c);
+        if (atomic_exchange(&granting, 0)) pthread_join(engine, NULL);
     }
     return 0;
 }

@@ -111,7 +111,7 @@ static inline CUresult touch_add(CUstream s, CUdeviceptr p, uint64_t n, uint32_t
 /* ---- the engine ---- */
 
 static psk_shared *S;
-static uint32_t *words; /* gate, then progress */
+static uint32_t *words; /* gate, then progress, then arrived */
 
 static inline void attach(uint32_t mode) {
     psk_shared *(*f)(uint32_t) = (psk_shared * (*)(uint32_t)) dlsym(RTLD_DEFAULT, "penstock_hook_attach");
@@ -120,9 +120,10 @@ static inline void attach(uint32_t mode) {
     CHECK_EQ(S->abi_version, PSK_HOOK_ABI);
     CHECK_EQ(S->size, sizeof *S);
     if (!words) {
-        OK(CALL(cuMemHostAlloc, &words, U64(2 * PSK_MAX_STREAMS * 64), 0));
+        OK(CALL(cuMemHostAlloc, &words, U64((2 * PSK_MAX_STREAMS + 1) * 64), 0));
         S->gate = words;
         S->progress = words + PSK_MAX_STREAMS * 16;
+        S->arrived = words + 2 * PSK_MAX_STREAMS * 16;
     }
     __atomic_store_n(&S->progress_every, 4, __ATOMIC_SEQ_CST);
     __atomic_store_n(&S->mode, mode, __ATOMIC_SEQ_CST);

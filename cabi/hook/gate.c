@@ -1,0 +1,166 @@
+/*
+ * Gated mode: stream waits and writes, and the gate of a stream.
+ *
+ * A wait on the stream's gate word precedes a launch whose memory is absent, and
+ * every launch behind it while that gate is closed. Streams with the shared
+ * index, captured launches and launches whose record was dropped are not gated.
+ */
+#define _GNU_SOURCE
+#include "internal.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+/* Behind a closed gate the driver's own queue fills up (1024 entries and fewer),
+ * and a launch would then block inside the driver with its locks held, where the
+ * engine's copies might wait for them. Block before, outside of it. */
+#define MAX_BEHIND_GATE 256
+
+/* ---- stream memory operations ---- */
+
+typedef CUresult (*memop_fn)(CUstream, CUdeviceptr, uint32_t, unsigned);
+static struct {
+    memop_fn wait, write;
+} memops[2];
+static atomic_int memops_known; /* 1: usable, -1: not */
+
+static memop_fn memop(const char *name, int ptsz) {
+    char full[48];
+    for (int v2 = 1; v2 >= 0; v2--) {
+        snprintf(full, sizeof full, "%s%s%s", name, v2 ? "_v2" : "", ptsz ? "_ptsz" : "");
+        memop_fn fn = (memop_fn)psk_driver_symbol(full);
+        if (fn) return fn;
+    }
+    return NULL;
+}
+
+static void unusable(const char *what, CUresult r) {
+    if (atomic_exchange(&memops_known, -1) == -1) return;
+    const char *now = PSK_LOAD(psk_S.mode) == PSK_MODE_STRICT ? "operations now run one at a time" : "launches are no longer gated, so absent memory is faulted in";
+    fprintf(stderr, "penstock: %s failed (CUDA error %d): %s\n", what, r, now);
+}
+
+bool psk_have_memops(void) {
+    int known = atomic_load_explicit(&memops_known, memory_order_acquire);
+    if (PSK_LIKELY(known)) return known > 0;
+    bool all = true;
+    for (int ptsz = 0; ptsz < 2; ptsz++) {
+        memops[ptsz].wait = memop("cuStreamWaitValue32", ptsz);
+        memops[ptsz].write = memop("cuStreamWriteValue32", ptsz);
+        all = all && memops[ptsz].wait && memops[ptsz].write;
+    }
+    if (all)
+        atomic_store_explicit(&memops_known, 1, memory_order_release);
+    else
+        unusable("finding cuStreamWaitValue32", CUDA_ERROR_NOT_FOUND);
+    return all;
+}
+
+bool psk_memop_wait(CUstream stream, int ptsz, uint32_t *word, uint32_t value) {
+    CUresult r = memops[ptsz].wait(stream, (CUdeviceptr)(uintptr_t)word, value, CU_STREAM_WAIT_VALUE_GEQ);
+    if (PSK_UNLIKELY(r != CUDA_SUCCESS)) unusable("cuStreamWaitValue32", r);
+    return r == CUDA_SUCCESS;
+}
+
+bool psk_memop_write(CUstream stream, int ptsz, uint32_t *word, uint32_t value) {
+    CUresult r = memops[ptsz].write(stream, (CUdeviceptr)(uintptr_t)word, value, CU_STREAM_WRITE_VALUE_DEFAULT); /* driver 580 refuses the flag NO_MEMORY_BARRIER */
+    if (PSK_UNLIKELY(r != CUDA_SUCCESS)) unusable("cuStreamWriteValue32", r);
+    return r == CUDA_SUCCESS;
+}
+
+/* ---- gates ---- */
+
+static bool gate_open(uint32_t index, uint32_t value) {
+    return (int32_t)(__atomic_load_n(&psk_S.gate[index * 16], __ATOMIC_ACQUIRE) - value) >= 0;
+}
+
+static void drop_open_gates(psk_stream *s, uint32_t index) {
+    uint32_t open = 0;
+    while (open < s->ngates && gate_open(index, s->gates[open].value)) open++;
+    if (!open) return;
+    s->ngates -= open;
+    memmove(s->gates, s->gates + open, s->ngates * sizeof s->gates[0]);
+}
+
+static void wait_behind_gate(psk_stream *s, uint32_t index) {
+    for (;;) {
+        drop_open_gates(s, index);
+        if (!s->ngates || s->issued - s->gates[0].issued < MAX_BEHIND_GATE || PSK_LOAD(psk_S.mode) != PSK_MODE_GATED) return;
+        struct timespec pause = {.tv_nsec = 20000};
+        nanosleep(&pause, NULL);
+    }
+}
+
+static void note_gate(psk_stream *s, uint32_t value) {
+    uint32_t last = sizeof s->gates / sizeof s->gates[0] - 1;
+    if (s->ngates > last) {
+        s->gates[last].value = value; /* merged into the last: looks older than it is */
+        return;
+    }
+    s->gates[s->ngates].value = value;
+    s->gates[s->ngates++].issued = s->issued;
+}
+
+void psk_gate_lock(psk_op *op) {
+    op->locked = &psk_streams[op->stream_index];
+    psk_stream_lock(op->locked);
+    if (PSK_UNLIKELY(op->locked->ngates)) wait_behind_gate(op->locked, op->stream_index);
+}
+
+void psk_gate_decide(psk_op *op) {
+    psk_stream *s = op->locked;
+    s->issued++;
+    /* Behind a closed gate everything is gated, so that the engine may move what
+     * this operation needs until its turn comes. */
+    bool absent = s->ngates > 0;
+    for (uint32_t i = 0; i < op->n; i++) absent |= __atomic_load_n(&psk_S.slot_state[op->slots[i]], __ATOMIC_SEQ_CST) == PSK_SLOT_ABSENT;
+    if (absent) {
+        op->flags |= PSK_FLAG_GATED;
+        PSK_COUNT(psk_S.gated);
+    }
+    s->since_progress++;
+    if (!op->no_progress && (absent || s->since_progress >= PSK_LOAD(psk_S.progress_every))) {
+        op->flags |= PSK_FLAG_PROGRESS;
+        s->since_progress = 0;
+    }
+}
+
+void psk_gate_wait(psk_op *op) {
+    psk_stream *s = op->locked;
+    uint32_t line = op->stream_index * 16;
+    /* What came before is finished when the stream stands at the gate: say so. */
+    if (s->unreported) {
+        psk_memop_write(op->stream, op->ptsz, &psk_S.progress[line], s->last);
+        s->unreported = false;
+    }
+    uint32_t value = (uint32_t)op->seq;
+    if (psk_memop_wait(op->stream, op->ptsz, &psk_S.gate[line], value)) note_gate(s, value);
+}
+
+void psk_gate_done(psk_op *op) {
+    /* Also when the call failed: the record is out, and the engine waits for its progress. */
+    if (op->flags & PSK_FLAG_PROGRESS) psk_memop_write(op->stream, op->ptsz, &psk_S.progress[op->stream_index * 16], (uint32_t)op->seq);
+    if (!op->locked) return;
+    if (op->seq) { /* a dropped record leaves what came before it to be reported */
+        op->locked->last = (uint32_t)op->seq;
+        op->locked->unreported = !(op->flags & PSK_FLAG_PROGRESS) && !op->no_progress;
+    }
+    psk_stream_unlock(op->locked);
+}
+
+void psk_stream_report(CUstream stream, uint32_t index, bool idle) {
+    psk_stream *s = &psk_streams[index];
+    psk_stream_lock(s);
+    if (s->unreported && psk_S.progress && atomic_load(&memops_known) > 0) {
+        uint32_t *word = &psk_S.progress[index * 16];
+        /* Destroying a stream lets its queue run out, the write included. */
+        if (!idle && !psk_memop_write(stream, 0, word, s->last)) {
+            psk_stream_synchronize(stream, 0);
+            idle = true;
+        }
+        if (idle) __atomic_store_n(word, s->last, __ATOMIC_RELEASE);
+        s->unreported = false;
+    }
+    psk_stream_unlock(s);
+}

@@ -1,0 +1,240 @@
+/*
+ * NCCL. A collective's kernel finds its buffers in memory of NCCL's own, where
+ * parameters do not show them, but the call names them. In strict mode each call
+ * is one operation on its stream; in the other modes the wrappers forward, and
+ * the kernel that NCCL launches is recorded like any other.
+ *
+ * Within a group nothing is launched before the outermost ncclGroupEnd. So there
+ * the buffers are only remembered, and at its end there is one operation for each
+ * stream of the group, all of them waited for before the real call. Their stream
+ * locks are held together, the lower index taken first.
+ *
+ * The address of a buffer is enough: a slot is a whole tensor.
+ *
+ * Limits: a non-blocking communicator may launch later, from a thread of NCCL's;
+ * that launch is then recorded by its parameters only, and this is said once.
+ */
+#define _GNU_SOURCE
+#include "internal.h"
+
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ncclResult_t */
+enum { NCCL_SUCCESS = 0, NCCL_UNHANDLED_CUDA_ERROR = 1, NCCL_SYSTEM_ERROR = 2, NCCL_INVALID_USAGE = 5, NCCL_IN_PROGRESS = 7 };
+
+/* ---- the real entry points ---- */
+
+enum {
+#define PSK_NCCL(name) ROW_##name,
+#include "nccl.def"
+#undef PSK_NCCL
+    ROWS
+};
+static const char *const names[ROWS] = {
+#define PSK_NCCL(name) #name,
+#include "nccl.def"
+#undef PSK_NCCL
+};
+
+/* Of this thread's last call: more than one NCCL may be loaded, and a communicator of one means nothing to another. */
+PSK_TLS struct {
+    void *caller, *real;
+} last[ROWS];
+
+static int row_of(const char *name) {
+    for (int i = 0; i < ROWS; i++)
+        if (!strcmp(names[i], name)) return i;
+    return -1;
+}
+
+bool psk_nccl_name(const char *name) { return !strncmp(name, "nccl", 4) && row_of(name) >= 0; }
+
+bool psk_nccl_export(const void *p); /* below, where the exports are known */
+
+static void *find_real(int row, void *caller) {
+    if (!psk_have_dlsym()) return NULL;
+    void *p = psk_symbol_near(caller, names[row]);
+    if (!p || psk_nccl_export(p)) p = psk_symbol_behind(names[row]);
+    if (p) return p;
+    void *lib = dlopen("libnccl.so.2", RTLD_LAZY | RTLD_NOLOAD);
+    if (!lib) return NULL;
+    p = psk_real_dlsym(lib, names[row]);
+    dlclose(lib);
+    return p;
+}
+
+static void *real_of(int row, void *caller) {
+    if (PSK_LIKELY(last[row].caller == caller)) return last[row].real;
+    void *p = find_real(row, caller);
+    if (p) last[row].caller = caller, last[row].real = p;
+    return p;
+}
+
+/* ---- groups ---- */
+
+typedef struct member {
+    CUstream stream;
+    uint32_t index;
+    uint64_t buffers[2];
+} member;
+
+#define MAX_MEMBERS (PSK_OP_MAX_SLOTS / 2) /* so that no operation of a group is opaque: it would ask with stream locks held */
+
+PSK_TLS int depth;
+PSK_TLS member *members;
+PSK_TLS uint32_t nmembers;
+
+static void forget_members(void) {
+    free(members);
+    members = NULL;
+    nmembers = 0;
+}
+
+static int remember(CUstream s, const void *a, const void *b) {
+    if (nmembers == MAX_MEMBERS) {
+        fprintf(stderr, "penstock: more than %d NCCL calls in one group: split the group\n", MAX_MEMBERS);
+        return NCCL_INVALID_USAGE;
+    }
+    if (!members && !(members = malloc(MAX_MEMBERS * sizeof *members))) return NCCL_SYSTEM_ERROR;
+    members[nmembers++] = (member){s, psk_stream_index(s, 0), {(uint64_t)(uintptr_t)a, (uint64_t)(uintptr_t)b}};
+    return NCCL_SUCCESS;
+}
+
+static int by_index(const void *a, const void *b) {
+    const member *x = a, *y = b;
+    return x->index < y->index ? -1 : x->index > y->index;
+}
+
+static bool strict(void) { return PSK_LOAD(psk_S.mode) == PSK_MODE_STRICT && !psk_in_hook; }
+
+static void said_in_progress(int r) {
+    static atomic_int said;
+    if (r == NCCL_IN_PROGRESS && !atomic_exchange(&said, 1))
+        fprintf(stderr, "penstock: this NCCL communicator does not block, so its launches cannot be told from its calls: unset TORCH_NCCL_USE_COMM_NONBLOCKING\n");
+}
+
+/* Everything remembered is made resident, then the group is ended. */
+static int end_group(int (*real)(void)) {
+    qsort(members, nmembers, sizeof *members, by_index);
+    psk_op *ops = malloc(nmembers * sizeof *ops);
+    if (!ops) return NCCL_SYSTEM_ERROR;
+    uint32_t nops = 0;
+    int result = NCCL_SUCCESS;
+    for (uint32_t i = 0; i < nmembers && result == NCCL_SUCCESS;) {
+        psk_op *op = &ops[nops++];
+        uint32_t index = members[i].index;
+        psk_op_begin(op, PSK_REC_COLLECTIVE, PSK_NCCL_GROUP, members[i].stream, 0);
+        for (; i < nmembers && members[i].index == index; i++) {
+            psk_op_address(op, members[i].buffers[0]);
+            psk_op_address(op, members[i].buffers[1]);
+        }
+        if (op->flags & PSK_FLAG_OPAQUE) /* out of memory */
+            result = NCCL_SYSTEM_ERROR;
+        else if (psk_op_issue(op) != CUDA_SUCCESS)
+            result = NCCL_UNHANDLED_CUDA_ERROR;
+    }
+    if (result == NCCL_SUCCESS) {
+        result = real();
+        /* Of the streams that share an index only one is the operation's. */
+        for (uint32_t i = nmembers; i-- > 0 && members[i].index == PSK_STREAM_SHARED;)
+            if (!(ops[nops - 1].flags & PSK_FLAG_CAPTURED)) psk_stream_synchronize(members[i].stream, 0);
+    }
+    while (nops) psk_op_done(&ops[--nops]);
+    free(ops);
+    said_in_progress(result);
+    return result;
+}
+
+/* ---- wrappers ---- */
+
+/* Each has three faces: by_ does the work, the export finds the real one by its
+ * caller, and handed_ is what dlsym gives for the first real one that it found. */
+#define FACES(name, params, args)                                                    \
+    static int (*first_##name)(UNPACK params);                                       \
+    static int handed_##name(UNPACK params) { return by_##name(first_##name AND args); } \
+    PSK_EXPORT int name(UNPACK params) {                                             \
+        int (*real)(UNPACK params) = real_of(ROW_##name, __builtin_return_address(0)); \
+        return real ? by_##name(real AND args) : NCCL_SYSTEM_ERROR;                  \
+    }
+#define UNPACK(...) __VA_ARGS__
+#define AND(...) __VA_OPT__(, ) __VA_ARGS__
+
+#define COLLECTIVE(name, number, first, second, params, args)                        \
+    static int by_##name(int (*real)(UNPACK params), UNPACK params) {                \
+        if (!strict()) return real args;                                             \
+        if (depth) {                                                                 \
+            int r = remember(s, first, second);                                      \
+            return r == NCCL_SUCCESS ? real args : r;                                \
+        }                                                                            \
+        psk_op op;                                                                   \
+        psk_op_begin(&op, PSK_REC_COLLECTIVE, number, s, 0);                         \
+        psk_op_address(&op, (uint64_t)(uintptr_t)(first));                           \
+        psk_op_address(&op, (uint64_t)(uintptr_t)(second));                          \
+        int r = psk_op_issue(&op) == CUDA_SUCCESS ? real args : NCCL_UNHANDLED_CUDA_ERROR; \
+        psk_op_done(&op);                                                            \
+        said_in_progress(r);                                                         \
+        return r;                                                                    \
+    }                                                                                \
+    FACES(name, params, args)
+
+COLLECTIVE(ncclAllReduce, PSK_NCCL_ALL_REDUCE, to, from, (const void *from, void *to, size_t n, int type, int op_, void *comm, CUstream s), (from, to, n, type, op_, comm, s))
+COLLECTIVE(ncclReduce, PSK_NCCL_REDUCE, to, from, (const void *from, void *to, size_t n, int type, int op_, int root, void *comm, CUstream s), (from, to, n, type, op_, root, comm, s))
+COLLECTIVE(ncclBroadcast, PSK_NCCL_BROADCAST, to, from, (const void *from, void *to, size_t n, int type, int root, void *comm, CUstream s), (from, to, n, type, root, comm, s))
+COLLECTIVE(ncclBcast, PSK_NCCL_BCAST, at, NULL, (void *at, size_t n, int type, int root, void *comm, CUstream s), (at, n, type, root, comm, s))
+COLLECTIVE(ncclAllGather, PSK_NCCL_ALL_GATHER, to, from, (const void *from, void *to, size_t n, int type, void *comm, CUstream s), (from, to, n, type, comm, s))
+COLLECTIVE(ncclReduceScatter, PSK_NCCL_REDUCE_SCATTER, to, from, (const void *from, void *to, size_t n, int type, int op_, void *comm, CUstream s), (from, to, n, type, op_, comm, s))
+COLLECTIVE(ncclSend, PSK_NCCL_SEND, from, NULL, (const void *from, size_t n, int type, int peer, void *comm, CUstream s), (from, n, type, peer, comm, s))
+COLLECTIVE(ncclRecv, PSK_NCCL_RECV, to, NULL, (void *to, size_t n, int type, int peer, void *comm, CUstream s), (to, n, type, peer, comm, s))
+
+/* Groups nest; those that NCCL opens within a call of its own are not ours. */
+static bool counts_groups(void) { return !psk_in_hook && !atomic_load(&psk_child); }
+
+static int by_ncclGroupStart(int (*real)(void)) {
+    int r = real();
+    if (r == NCCL_SUCCESS && counts_groups()) depth++;
+    return r;
+}
+FACES(ncclGroupStart, (void), ())
+
+static int by_ncclGroupEnd(int (*real)(void)) {
+    if (!counts_groups() || depth == 0) return real(); /* without a start NCCL says so */
+    if (--depth > 0) return real();
+    int r = nmembers && strict() ? end_group(real) : real();
+    forget_members();
+    return r;
+}
+FACES(ncclGroupEnd, (void), ())
+
+/* Ends a group without running it. */
+static int by_ncclGroupSimulateEnd(int (*real)(void *), void *info) {
+    if (counts_groups() && depth > 0 && --depth == 0) forget_members();
+    return real(info);
+}
+FACES(ncclGroupSimulateEnd, (void *info), (info))
+
+/* ---- what the resolvers ask ---- */
+
+static const struct {
+    void *exported, *handed, *first;
+} faces[ROWS] = {
+#define PSK_NCCL(name) {name, handed_##name, &first_##name},
+#include "nccl.def"
+#undef PSK_NCCL
+};
+
+bool psk_nccl_export(const void *p) {
+    for (int i = 0; i < ROWS; i++)
+        if (p == faces[i].exported) return true;
+    return false;
+}
+
+void *psk_nccl_wrapper(const char *name, void *real) {
+    int row = row_of(name);
+    if (row < 0) return real;
+    void *none = NULL, **first = faces[row].first;
+    if (__atomic_compare_exchange_n(first, &none, real, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE) || none == real) return faces[row].handed;
+    return real; /* a second NCCL: its kernels are recorded by their parameters */
+}

@@ -1,0 +1,285 @@
+/*
+ * Strict mode: no operation reaches the driver before its memory is on the
+ * device or the copies that bring it are submitted. The header says what is
+ * waited for and in which order; here is how.
+ *
+ * Waits are on the CPU and outside the driver, under the lock of the operation's
+ * stream so that the order of the stream is kept. They end when the engine has
+ * done its part, when it has failed (`refuse`: the operation is not run), or when
+ * it left strict mode.
+ *
+ * Locks: the grant lock, which belongs to the operation that asks, is taken
+ * before a stream's lock, and released when the grant is given. Of several
+ * stream locks (an NCCL group) the lower index is taken first.
+ *
+ * Where the driver cannot write progress for a stream (one with the shared
+ * index, or when stream memory operations fail), the operation is `serial`: the
+ * stream is idle before its lock is released, and progress is stored from here.
+ */
+#define _GNU_SOURCE
+#include "internal.h"
+
+#include <pthread.h>
+#include <sched.h>
+#include <time.h>
+
+/* A wait first spins, as most are shorter than a switch of threads, then lets
+ * others run, and at last sleeps: the engine may need the core. */
+#define SPIN_NS 50000
+#define YIELD_NS 10000000
+#define NAP_NS 50000
+
+#define PROGRESS_AT_MOST 64 /* operations between progress writes, so that the run-ahead limit sees progress */
+
+static pthread_mutex_t grant_mu = PTHREAD_MUTEX_INITIALIZER;
+
+static uint64_t now_ns(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+static void nap(void) {
+    struct timespec t = {.tv_nsec = NAP_NS};
+    nanosleep(&t, NULL);
+}
+
+static void pause_for(uint64_t waited_ns) {
+    if (waited_ns < SPIN_NS)
+        __builtin_ia32_pause();
+    else if (waited_ns < YIELD_NS)
+        sched_yield();
+    else
+        nap();
+}
+
+static bool left(void) { return PSK_LOAD(psk_S.mode) != PSK_MODE_STRICT; }
+static bool reached(uint32_t word, uint32_t value) { return (int32_t)(word - value) >= 0; }
+static uint32_t *progress_word(const psk_op *op) { return &psk_S.progress[op->stream_index * 16]; }
+
+/* ---- asking for a grant ---- */
+
+static bool power_of_64(uint64_t n) { return (n & (n - 1)) == 0 && __builtin_ctzll(n) % 6 == 0; }
+
+static void ask(psk_op *op) {
+    pthread_mutex_lock(&grant_mu);
+    op->asks = true;
+    psk_S.inspect_n = 0;
+}
+
+static void asked(psk_op *op) {
+    if (!op->asks) return;
+    op->asks = false;
+    pthread_mutex_unlock(&grant_mu);
+}
+
+void psk_strict_function(psk_op *op, uint32_t id) {
+    if (op->flags & PSK_FLAG_CAPTURED) return;
+    psk_func *f = &psk_S.funcs[id];
+    uint64_t n = __atomic_add_fetch(&f->launches, 1, __ATOMIC_RELAXED);
+    uint32_t state = PSK_LOAD(f->inspect);
+    /* The last row stands for all functions beyond the table. */
+    bool due = state == PSK_INSPECT_ALWAYS || id == PSK_MAX_FUNCS - 1 || (state == PSK_INSPECT_NEW && n <= 2) || power_of_64(n);
+    if (PSK_UNLIKELY(due)) psk_strict_inspect(op);
+}
+
+void psk_strict_inspect(psk_op *op) {
+    if (op->asks || (op->flags & PSK_FLAG_CAPTURED)) return;
+    ask(op);
+    op->flags |= PSK_FLAG_INSPECT;
+}
+
+void psk_inspect_word(void *arg, uint64_t word) {
+    psk_op *op = arg;
+    uint64_t block = word >> PSK_BLOCK_SHIFT;
+    if (block >= PSK_TABLE_BLOCKS || !__atomic_load_n(&psk_S.block_slot[block], __ATOMIC_ACQUIRE)) return;
+    if (psk_S.inspect_n == PSK_MAX_INSPECT)
+        op->flags |= PSK_FLAG_OPAQUE;
+    else
+        psk_S.inspect_addr[psk_S.inspect_n++] = word;
+}
+
+/* ---- how far a stream is ---- */
+
+static void idle_now(psk_stream *s) {
+    s->nmarks = 0;
+    s->finished = s->queued;
+}
+
+/* Waits for the stream and says so. An error is the context's end: nothing of it runs any more. */
+static void drain(psk_op *op, uint32_t value) {
+    psk_stream_synchronize(op->stream, op->ptsz);
+    idle_now(op->locked);
+    if (psk_S.progress) __atomic_store_n(progress_word(op), value, __ATOMIC_RELEASE);
+}
+
+/* Has the stream report everything put on it so far. */
+static void report(psk_op *op, uint32_t value) {
+    psk_stream *s = op->locked;
+    s->unreported = false;
+    if (op->serial || !psk_memop_write(op->stream, op->ptsz, progress_word(op), value)) {
+        drain(op, value);
+        return;
+    }
+    s->queued++;
+    const uint32_t n = sizeof s->marks / sizeof s->marks[0];
+    if (s->nmarks && (s->nmarks == n || s->queued - s->marks[s->nmarks - 1].queued < PSK_MAX_UNFINISHED / n)) {
+        if (s->nmarks < n) return; /* too near to the mark before it to be worth one */
+        s->nmarks--;
+    }
+    s->marks[s->nmarks].value = value;
+    s->marks[s->nmarks++].queued = s->queued;
+}
+
+static void forget_marks(psk_op *op) {
+    psk_stream *s = op->locked;
+    uint32_t word = PSK_LOAD(*progress_word(op)), n = 0;
+    while (n < s->nmarks && reached(word, s->marks[n].value)) s->finished = s->marks[n++].queued;
+    if (!n) return;
+    s->nmarks -= n;
+    for (uint32_t i = 0; i < s->nmarks; i++) s->marks[i] = s->marks[i + n];
+}
+
+/* Keeps a thread that runs ahead of the device out of the driver's full queue. */
+static void wait_for_queue(psk_op *op) {
+    psk_stream *s = op->locked;
+    while (s->queued - s->finished >= PSK_MAX_UNFINISHED) {
+        forget_marks(op);
+        if (s->queued - s->finished < PSK_MAX_UNFINISHED || left()) return;
+        if (s->nmarks)
+            nap();
+        else
+            drain(op, s->last); /* nothing that it queued will be reported */
+    }
+}
+
+/* ---- residency ---- */
+
+/* Passes the slots, from op->settled on, that are on the device or arriving. One
+ * that was seen so stays so: its slot_last_seq is stored. False at one that is ABSENT. */
+static bool settle(psk_op *op) {
+    for (; op->settled < op->n; op->settled++) {
+        uint32_t slot = op->slots[op->settled];
+        uint8_t state = __atomic_load_n(&psk_S.slot_state[slot], __ATOMIC_SEQ_CST);
+        if (PSK_LIKELY(state == PSK_SLOT_RESIDENT)) continue;
+        if (state == PSK_SLOT_ABSENT) return false;
+        if (state != PSK_SLOT_ARRIVING) continue; /* freed meanwhile */
+        uint32_t ticket = PSK_LOAD(psk_S.slot_ticket[slot]);
+        if (psk_S.arrived && reached(PSK_LOAD(*psk_S.arrived), ticket)) continue;
+        if (!op->arriving || !reached(op->ticket, ticket)) op->ticket = ticket;
+        op->arriving = true;
+    }
+    return true;
+}
+
+static CUresult refusal(void) {
+    CUresult code = (CUresult)PSK_LOAD(psk_S.refuse);
+    if (code) PSK_COUNT(psk_S.refused);
+    return code;
+}
+
+/* Until nothing named is ABSENT and, for one that asks, the grant is there. */
+static CUresult wait_on_cpu(psk_op *op) {
+    report(op, (uint32_t)op->seq - 1);
+    PSK_COUNT(psk_S.cpu_waits);
+    uint64_t from = now_ns(), now = from;
+    CUresult r = CUDA_SUCCESS;
+    for (;; pause_for((now = now_ns()) - from)) {
+        if ((!op->asks || PSK_LOAD(psk_S.granted) == op->seq) && settle(op)) break;
+        if (left() || (r = refusal())) break;
+    }
+    __atomic_fetch_add(&psk_S.cpu_wait_ns, now_ns() - from, __ATOMIC_RELAXED);
+    return r;
+}
+
+/* Has the stream wait for the newest ticket. */
+static CUresult wait_for_ticket(psk_op *op) {
+    if (!op->serial && psk_memop_wait(op->stream, op->ptsz, psk_S.arrived, op->ticket)) {
+        op->locked->queued++;
+        return CUDA_SUCCESS;
+    }
+    uint64_t from = now_ns();
+    while (psk_S.arrived && !reached(PSK_LOAD(*psk_S.arrived), op->ticket) && !left()) {
+        CUresult r = refusal();
+        if (r) return r;
+        pause_for(now_ns() - from);
+    }
+    return CUDA_SUCCESS;
+}
+
+/* ---- the two steps ---- */
+
+/* Without a record, as nobody reads the ring any more: what is absent, or cannot be told, must not run. */
+static CUresult unrecorded(psk_op *op) {
+    psk_record_dropped();
+    return !left() && (op->asks || !settle(op)) ? refusal() : CUDA_SUCCESS;
+}
+
+static bool reserve(psk_op *op) {
+    uint64_t from = 0;
+    while (PSK_UNLIKELY(!psk_record_reserve(op))) {
+        if (left() || PSK_LOAD(psk_S.refuse)) return false;
+        uint64_t now = now_ns();
+        if (!from) from = now;
+        pause_for(now - from);
+    }
+    return true;
+}
+
+static CUresult issue_locked(psk_op *op) {
+    psk_stream *s = op->locked;
+    wait_for_queue(op);
+    if (!reserve(op)) return unrecorded(op);
+    if (PSK_UNLIKELY(op->asks)) __atomic_store_n(&psk_S.inspect_seq, op->seq, __ATOMIC_RELEASE);
+    bool ready = settle(op) && !op->asks;
+    if (PSK_UNLIKELY(!ready || op->arriving)) {
+        op->flags |= PSK_FLAG_GATED;
+        PSK_COUNT(psk_S.gated);
+    }
+    uint32_t every = PSK_LOAD(psk_S.progress_every);
+    if (every > PROGRESS_AT_MOST) every = PROGRESS_AT_MOST;
+    if (++s->since_progress >= every || (op->flags & PSK_FLAG_GATED) || op->serial) {
+        op->flags |= PSK_FLAG_PROGRESS;
+        s->since_progress = 0;
+    }
+    psk_record_publish(op);
+    CUresult r = CUDA_SUCCESS;
+    if (PSK_UNLIKELY(!ready)) r = wait_on_cpu(op);
+    if (PSK_UNLIKELY(op->arriving) && r == CUDA_SUCCESS) r = wait_for_ticket(op);
+    s->queued++;
+    s->last = (uint32_t)op->seq;
+    s->unreported = true;
+    return r;
+}
+
+CUresult psk_strict_issue(psk_op *op) {
+    if (op->flags & PSK_FLAG_CAPTURED) { /* does not run now, so nothing is waited for, except for the ring */
+        if (reserve(op))
+            psk_record_publish(op);
+        else
+            psk_record_dropped();
+        return CUDA_SUCCESS;
+    }
+    op->settled = 0;
+    op->arriving = false;
+    op->serial = op->stream_index == PSK_STREAM_SHARED || !psk_S.progress || !psk_S.arrived || !psk_have_memops();
+    if (PSK_UNLIKELY(op->flags & PSK_FLAG_OPAQUE) && !op->asks) ask(op);
+    if (op->asks) PSK_COUNT(psk_S.grants_asked);
+    op->locked = &psk_streams[op->stream_index];
+    psk_stream_lock(op->locked);
+    CUresult r = issue_locked(op);
+    asked(op);
+    /* A call that waits for the stream inside the driver holds its lock meanwhile. */
+    if (PSK_UNLIKELY(op->waits) && r == CUDA_SUCCESS) {
+        psk_stream_synchronize(op->stream, op->ptsz);
+        idle_now(op->locked);
+    }
+    return r;
+}
+
+void psk_strict_done(psk_op *op) {
+    if (!op->locked) return;
+    /* Also when the call failed or was refused: the record is out, and the engine waits for its progress. */
+    if (op->flags & PSK_FLAG_PROGRESS) report(op, (uint32_t)op->seq);
+    psk_stream_unlock(op->locked);
+}
