@@ -160,7 +160,10 @@ void psk_op_params(psk_op *op, const psk_layout *l, void **params, void **extra)
         }
         return;
     }
-    if (!psk_visit_params(l, params, extra, visit_op, op)) op->flags |= PSK_FLAG_OPAQUE;
+    if (!psk_visit_params(l, params, extra, visit_op, op)) {
+        op->flags |= PSK_FLAG_OPAQUE;
+        op->flags &= (uint16_t)~PSK_FLAG_INSPECT; /* there are no words to inspect */
+    }
 }
 
 /* ---- the three steps ---- */

@@ -75,6 +75,8 @@ func TestPrograms(t *testing.T) {
 		{name: "graph", program: "graph"},
 		{name: "gate", program: "gate"},
 		{name: "gate refused", program: "gate", args: []string{"refused"}, env: []string{"STUB_FAIL=cuStreamWaitValue32"}},
+		{name: "strict", program: "strict"},
+		{name: "strict refused", program: "strict", args: []string{"refused"}, env: []string{"STUB_FAIL=cuStreamWaitValue32"}},
 		{name: "ring", program: "ring"},
 		{name: "threads", program: "threads"},
 		{name: "fork", program: "forked"},
@@ -90,7 +92,7 @@ func TestPrograms(t *testing.T) {
 				stubDir = stub(t, c.version)
 			}
 			out := run(t, hook(t, "-O2"), stubDir, c.env, program(t, c.program), c.args...)
-			if c.name == "gate refused" {
+			if strings.HasSuffix(c.name, " refused") {
 				// Never silent, and said once.
 				if strings.Count(out, "cuStreamWaitValue32 failed (CUDA error 801)") != 1 {
 					t.Errorf("stderr is %q, want one line about cuStreamWaitValue32", out)

@@ -133,7 +133,7 @@ static inline void set_mode(uint32_t mode) { __atomic_store_n(&S->mode, mode, __
 static inline void set_state(uint32_t slot, uint8_t state) { __atomic_store_n(&S->slot_state[slot], state, __ATOMIC_SEQ_CST); }
 
 static inline void own(uint32_t slot, CUdeviceptr p, size_t bytes, uint8_t state) {
-    set_state(slot, state);
+    if (slot < PSK_MAX_SLOTS) set_state(slot, state); /* or PSK_SLOT_PLAIN */
     for (uint64_t b = p >> PSK_BLOCK_SHIFT; b <= (p + bytes - 1) >> PSK_BLOCK_SHIFT; b++) __atomic_store_n(&S->block_slot[b], slot, __ATOMIC_SEQ_CST);
 }
 
@@ -212,6 +212,77 @@ static inline const char *func_name(uint32_t id) {
     CHECK(id < S->nfuncs);
     return S->funcs[id].name;
 }
+
+/* ---- strict mode ---- */
+
+/* A call on a thread of its own, which may have to wait. */
+typedef struct job {
+    CUresult (*call)(struct job *);
+    CUstream s;
+    CUdeviceptr p;
+    void *host;
+    size_t bytes;
+    pthread_t thread;
+    CUresult result;
+    atomic_int done;
+} job;
+
+static void *job_main(void *arg) {
+    job *j = arg;
+    j->result = j->call(j);
+    atomic_store(&j->done, 1);
+    return NULL;
+}
+
+static inline void begin_job(job *j) {
+    atomic_store(&j->done, 0);
+    CHECK(!pthread_create(&j->thread, NULL, job_main, j));
+}
+
+static inline CUresult end_job(job *j) {
+    EVENTUALLY(atomic_load(&j->done));
+    pthread_join(j->thread, NULL);
+    return j->result;
+}
+
+/* It does not go on by itself. */
+static inline void waits(job *j) {
+    usleep(3000);
+    CHECK(!atomic_load(&j->done));
+}
+
+/* The next record, when it is there. */
+static inline record *await(void) {
+    static record r;
+    EVENTUALLY(take(&r));
+    return &r;
+}
+
+static CUresult add_one(job *j) { return touch_add(j->s, j->p, 1, 1); }
+
+/* As if a function had been inspected: the next launches of it do not ask. */
+static inline void clear_function(const char *name) {
+    for (uint32_t i = 0; i < S->nfuncs; i++) {
+        if (strcmp(func_name(i), name)) continue;
+        S->funcs[i].inspect = PSK_INSPECT_CLEARED;
+        S->funcs[i].launches = 64;
+    }
+}
+
+static inline void arrive(uint32_t ticket) { __atomic_store_n(S->arrived, ticket, __ATOMIC_RELEASE); }
+static inline void set_arriving(uint32_t slot, uint32_t ticket) {
+    __atomic_store_n(&S->slot_ticket[slot], ticket, __ATOMIC_SEQ_CST);
+    set_state(slot, PSK_SLOT_ARRIVING);
+}
+static inline void grant(uint64_t seq) { __atomic_store_n(&S->granted, seq, __ATOMIC_RELEASE); }
+static inline void refuse(CUresult code) { __atomic_store_n(&S->refuse, (uint32_t)code, __ATOMIC_RELEASE); }
+
+/* A stream held until release: what comes after it is queued and not run. */
+static inline void hold(CUstream s, uint32_t *word) {
+    __atomic_store_n(word, 0, __ATOMIC_RELEASE);
+    OK(CALL(cuStreamWaitValue32_v2, s, U64(word), 1, 0));
+}
+static inline void release(uint32_t *word) { __atomic_store_n(word, 1, __ATOMIC_RELEASE); }
 
 #define MiB (1ul << 20)
 static inline uint32_t word_at(CUdeviceptr p) { return *(volatile uint32_t *)p; }

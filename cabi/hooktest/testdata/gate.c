@@ -163,7 +163,7 @@ static void wraps(void) {
 }
 
 /* Much queued behind a closed gate: the hook pauses the caller before the driver's queue is full. */
-static void *release(void *arg) {
+static void *open_when_quiet(void *arg) {
     uint64_t *seq = arg;
     static record r;
     int n = 0;
@@ -191,7 +191,7 @@ static void backlog(void) {
     uint64_t seen = 0;
     pthread_t t;
     set_state(2, PSK_SLOT_ABSENT);
-    CHECK(!pthread_create(&t, NULL, release, &seen));
+    CHECK(!pthread_create(&t, NULL, open_when_quiet, &seen));
     OK(touch_add(s, at(2), 1, 1));
     for (int i = 0; i < 900; i++) OK(touch_add(s, at(1), 1, 1));
     pthread_join(t, NULL);
