@@ -77,6 +77,9 @@ func TestPrograms(t *testing.T) {
 		{name: "gate refused", program: "gate", args: []string{"refused"}, env: []string{"STUB_FAIL=cuStreamWaitValue32"}},
 		{name: "strict", program: "strict"},
 		{name: "strict refused", program: "strict", args: []string{"refused"}, env: []string{"STUB_FAIL=cuStreamWaitValue32"}},
+		{name: "strict copies", program: "strict_copies"},
+		{name: "strict graph", program: "strict_graph"},
+		{name: "dekker", program: "dekker"},
 		{name: "ring", program: "ring"},
 		{name: "threads", program: "threads"},
 		{name: "fork", program: "forked"},
@@ -103,8 +106,24 @@ func TestPrograms(t *testing.T) {
 		})
 	}
 	// The hot paths once more as the compiler leaves them alone.
-	for _, name := range []string{"launch", "gate", "graph"} {
+	for _, name := range []string{"launch", "gate", "graph", "strict"} {
 		t.Run(name+" -O0", func(t *testing.T) { run(t, hook(t, "-O0"), stub(t, current), nil, program(t, name)) })
+	}
+}
+
+// TestNCCL: NCCL's calls, found in every way that programs find them, against a stand-in for the library.
+func TestNCCL(t *testing.T) {
+	t.Parallel()
+	stubDir := stub(t, current)
+	fake := sharedLibrary(t, "libnccl.so.2", "fake_nccl.c")
+	sharedLibrary(t, "libuses_nccl.so", "fake_nccl.c", "-DUSER", fake)
+	linked := compile(t, "bin/nccl-linked", "nccl.c", "-DLINKED", fake)
+	for _, level := range []string{"-O0", "-O2"} {
+		h := hook(t, level)
+		for _, route := range []string{"dlsym", "local"} {
+			t.Run(route+level, func(t *testing.T) { run(t, h, stubDir, nil, program(t, "nccl"), route) })
+		}
+		t.Run("linked"+level, func(t *testing.T) { run(t, h, stubDir, nil, linked, "linked") })
 	}
 }
 

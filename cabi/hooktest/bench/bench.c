@@ -21,10 +21,10 @@ static void drain(void) { __atomic_store_n(&S->tail, __atomic_load_n(&S->head, _
 
 /* The engine of strict mode: the few launches that ask may go. */
 static atomic_int granting;
-static void *grant(void *arg) {
+static void *grant_all(void *arg) {
     (void)arg;
     while (atomic_load(&granting)) {
-        __atomic_store_n(&S->granted, __atomic_load_n(&S->inspect_seq, __ATOMIC_ACQUIRE), __ATOMIC_RELEASE);
+        grant(__atomic_load_n(&S->inspect_seq, __ATOMIC_ACQUIRE));
         for (uint32_t i = 0; i < __atomic_load_n(&S->nfuncs, __ATOMIC_ACQUIRE); i++) __atomic_store_n(&S->funcs[i].inspect, PSK_INSPECT_CLEARED, __ATOMIC_RELEASE);
         usleep(1000);
     }
@@ -75,7 +75,7 @@ int main(int argc, char **argv) {
         }
         pthread_t engine;
         atomic_store(&granting, hooked && mode == PSK_MODE_STRICT);
-        if (granting) CHECK(!pthread_create(&engine, NULL, grant, NULL));
+        if (granting) CHECK(!pthread_create(&engine, NULL, grant_all, NULL));
         double a = measure(launch, empty, NULL, n, hooked), b = measure(launch, add, add_params, n, hooked), c = measure(launch, many, many_params, n, hooked);
         printf("%-10s %12.1f %12.1f %24.1f\n", hooked ? names[mode] : "no hook", a, b, c);
         if (atomic_exchange(&granting, 0)) pthread_join(engine, NULL);

@@ -1,0 +1,249 @@
+/*
+ * NCCL's calls in strict mode. argv[1]: how they are found; "linked" and "dlsym"
+ * (of a handle) do the same, "local" is a user of NCCL loaded with RTLD_LOCAL.
+ */
+#include "engine.h"
+
+static CUdeviceptr base;
+static CUdeviceptr at(int slot) { return base + (uint64_t)(slot - 1) * 2 * MiB; }
+static void *library;
+static int *calls, *fake_result;
+
+static void indirect_add(const stub_launch *l) {
+    struct {
+        uint64_t a, b;
+        void *s;
+    } *w = (void *)STUB_PARAM(l, uint64_t, 0);
+    if (w->a) ++*(uint32_t *)w->a;
+    if (w->b && w->b != w->a) ++*(uint32_t *)w->b;
+    free(w);
+}
+
+#ifdef LINKED
+int ncclAllReduce(), ncclReduce(), ncclBroadcast(), ncclBcast(), ncclAllGather(), ncclReduceScatter(), ncclSend(), ncclRecv(), ncclGroupStart(void), ncclGroupEnd(void), ncclGroupSimulateEnd(void *);
+#define NCCL(name) name
+#else
+#define NCCL(name) ((int (*)())dlsym(library, #name))
+#endif
+
+#define N U64(1)
+static int all_reduce(CUdeviceptr from, CUdeviceptr to, CUstream s) { return NCCL(ncclAllReduce)(from, to, N, 0, 0, NULL, s); }
+static int reduce(CUdeviceptr from, CUdeviceptr to, CUstream s) { return NCCL(ncclReduce)(from, to, N, 0, 0, 0, NULL, s); }
+static int broadcast(CUdeviceptr from, CUdeviceptr to, CUstream s) { return NCCL(ncclBroadcast)(from, to, N, 0, 0, NULL, s); }
+static int bcast(CUdeviceptr from, CUdeviceptr to, CUstream s) { return (void)from, NCCL(ncclBcast)(to, N, 0, 0, NULL, s); }
+static int all_gather(CUdeviceptr from, CUdeviceptr to, CUstream s) { return NCCL(ncclAllGather)(from, to, N, 0, NULL, s); }
+static int reduce_scatter(CUdeviceptr from, CUdeviceptr to, CUstream s) { return NCCL(ncclReduceScatter)(from, to, N, 0, 0, NULL, s); }
+static int send_to(CUdeviceptr from, CUdeviceptr to, CUstream s) { return (void)from, NCCL(ncclSend)(to, N, 0, 0, NULL, s); }
+static int recv_from(CUdeviceptr from, CUdeviceptr to, CUstream s) { return (void)from, NCCL(ncclRecv)(to, N, 0, 0, NULL, s); }
+
+static const struct {
+    int (*call)(CUdeviceptr, CUdeviceptr, CUstream);
+    uint32_t id;
+    bool two;
+} collectives[] = {
+    {all_reduce, PSK_NCCL_ALL_REDUCE, true}, {reduce, PSK_NCCL_REDUCE, true}, {broadcast, PSK_NCCL_BROADCAST, true}, {bcast, PSK_NCCL_BCAST, false},
+    {all_gather, PSK_NCCL_ALL_GATHER, true}, {reduce_scatter, PSK_NCCL_REDUCE_SCATTER, true}, {send_to, PSK_NCCL_SEND, false}, {recv_from, PSK_NCCL_RECV, false},
+};
+enum { COLLECTIVES = sizeof collectives / sizeof collectives[0] };
+static int which;
+static CUresult collective(job *j) { return collectives[which].call(at(1), at(2), j->s); }
+
+/* Each alone: names its buffers, destination first, and waits for them before NCCL is called. */
+static void alone(void) {
+    CUstream s = new_stream();
+    for (which = 0; which < COLLECTIVES; which++) {
+        set_state(2, PSK_SLOT_ABSENT);
+        uint32_t before = word_at(at(2));
+        int called = *calls;
+        job j = {.call = collective, .s = s};
+        begin_job(&j);
+        record *r = await();
+        CHECK_EQ(r->kind, PSK_REC_COLLECTIVE);
+        CHECK_EQ(r->id, collectives[which].id);
+        CHECK_EQ(r->flags, PSK_FLAG_GATED | PSK_FLAG_PROGRESS);
+        CHECK_EQ(r->n, collectives[which].two ? 2 : 1);
+        CHECK_EQ(r->slots[0], 2);
+        waits(&j);
+        CHECK_EQ(*calls, called);
+        set_state(2, PSK_SLOT_RESIDENT);
+        OK(end_job(&j));
+        CHECK_EQ(*calls, called + 1);
+        none_left(); /* NCCL's own launch is no record, nor a call within a call */
+        SYNC(s);
+        CHECK_EQ(word_at(at(2)), before + 1);
+        CHECK_EQ(progress(r->stream), (uint32_t)r->seq);
+    }
+    /* What NCCL answers passes; a failed engine refuses. */
+    *fake_result = 3;
+    CHECK_EQ(all_reduce(at(1), at(2), s), 3);
+    must_take();
+    *fake_result = 0;
+    set_state(2, PSK_SLOT_ABSENT);
+    refuse(CUDA_ERROR_ILLEGAL_STATE);
+    int called = *calls;
+    CHECK_EQ(all_reduce(at(1), at(2), s), 1);
+    CHECK_EQ(*calls, called);
+    must_take();
+    refuse(0);
+    set_state(2, PSK_SLOT_RESIDENT);
+    SYNC(s);
+}
+
+/* A group: nothing is recorded or waited for before its end; then there is one operation a stream, all before the real end. */
+static CUstream streams[2];
+static CUresult group(job *j) {
+    (void)j;
+    OK(NCCL(ncclGroupStart)());
+    OK(NCCL(ncclGroupStart)());
+    OK(all_reduce(at(3), at(4), streams[1]));
+    OK(send_to(0, at(5), streams[0]));
+    OK(NCCL(ncclGroupEnd)());
+    OK(recv_from(0, at(6), streams[0]));
+    OK(all_reduce(at(3), at(7), streams[1]));
+    atomic_store((atomic_int *)j->host, 1);
+    return NCCL(ncclGroupEnd)();
+}
+static void grouped(void) {
+    for (int i = 0; i < 2; i++) streams[i] = new_stream();
+    OK(touch_add(streams[0], at(1), 1, 0)); /* has the lower index */
+    OK(touch_add(streams[1], at(1), 1, 0));
+    unsigned index[2];
+    for (int i = 0; i < 2; i++) index[i] = must_take()->stream;
+    CHECK(index[0] < index[1]);
+    uint32_t before[8];
+    for (int i = 3; i <= 7; i++) before[i] = word_at(at(i)), set_state((uint32_t)i, PSK_SLOT_ABSENT);
+    atomic_int at_end = 0;
+    job j = {.call = group, .host = &at_end};
+    begin_job(&j);
+    EVENTUALLY(at_end); /* not waited for in between */
+    record *r = await();
+    CHECK_EQ(r->kind, PSK_REC_COLLECTIVE);
+    CHECK_EQ(r->id, PSK_NCCL_GROUP);
+    CHECK_EQ(r->stream, index[0]);
+    CHECK(r->n == 2 && r->slots[0] + r->slots[1] == 11);
+    set_state(5, PSK_SLOT_RESIDENT);
+    waits(&j);
+    none_left();
+    set_state(6, PSK_SLOT_RESIDENT);
+    r = await();
+    CHECK_EQ(r->stream, index[1]);
+    CHECK_EQ(r->n, 3);
+    uint32_t seq = (uint32_t)r->seq;
+    for (uint32_t i = 3; i <= 7; i++) {
+        waits(&j);
+        for (int k = 3; k <= 7; k++) CHECK_EQ(word_at(at(k)), before[k]); /* nothing of it runs before all of it may */
+        set_state(i, PSK_SLOT_RESIDENT);
+    }
+    OK(end_job(&j));
+    SYNC(streams[0]);
+    SYNC(streams[1]);
+    CHECK_EQ(word_at(at(3)), before[3] + 2);
+    for (int i = 4; i <= 7; i++) CHECK_EQ(word_at(at(i)), before[i] + 1);
+    CHECK_EQ(progress(index[1]), seq);
+    none_left();
+
+    /* A group that is refused calls nothing; the next one is whole again. */
+    set_state(4, PSK_SLOT_ABSENT);
+    refuse(CUDA_ERROR_ILLEGAL_STATE);
+    CHECK_EQ(group(&j), 1);
+    refuse(0);
+    set_state(4, PSK_SLOT_RESIDENT);
+    static record rest;
+    while (take(&rest)) {
+    }
+    /* NCCL is still in its group then; a job that got an error ends. Here it goes on. */
+    OK(((int (*)(void *))dlsym(library, "ncclGroupSimulateEnd"))(NULL));
+
+    /* One that is only simulated is forgotten, and an end without a start is NCCL's to refuse. */
+    OK(NCCL(ncclGroupStart)());
+    OK(all_reduce(at(3), at(4), streams[0]));
+    OK(NCCL(ncclGroupSimulateEnd)(NULL));
+    CHECK_EQ(NCCL(ncclGroupEnd)(), 5);
+    none_left();
+    OK(all_reduce(at(3), at(4), streams[0]));
+    CHECK_EQ(must_take()->id, PSK_NCCL_ALL_REDUCE);
+    SYNC(streams[0]);
+}
+
+/* Streams that share an index: all of them are done when the group's end returns. */
+static void crowded(void) {
+    static CUstream many[300];
+    for (int i = 0; i < 300; i++) {
+        many[i] = new_stream();
+        OK(touch_add(many[i], at(1), 1, 0));
+        must_take();
+    }
+    uint32_t before = word_at(at(8)), before9 = word_at(at(9));
+    OK(NCCL(ncclGroupStart)());
+    OK(send_to(0, at(8), many[298]));
+    OK(send_to(0, at(9), many[299]));
+    OK(NCCL(ncclGroupEnd)());
+    record *r = must_take();
+    CHECK_EQ(r->stream, PSK_MAX_STREAMS - 1);
+    CHECK_EQ(r->n, 2);
+    CHECK_EQ(word_at(at(8)), before + 1);
+    CHECK_EQ(word_at(at(9)), before9 + 1);
+    CHECK_EQ(progress(PSK_MAX_STREAMS - 1), (uint32_t)r->seq);
+}
+
+/* Other modes, and captures. */
+static void elsewhere(void) {
+    CUstream s = new_stream();
+    set_mode(PSK_MODE_OBSERVE);
+    OK(all_reduce(at(1), at(2), s));
+    CHECK_EQ(must_take()->kind, PSK_REC_LAUNCH); /* NCCL's own */
+    set_mode(PSK_MODE_STRICT);
+    set_state(2, PSK_SLOT_ABSENT);
+    CUgraph g;
+    OK(CALL(cuStreamBeginCapture_v2, s, 0));
+    OK(all_reduce(at(1), at(2), s));
+    CHECK_EQ(must_take()->flags, PSK_FLAG_CAPTURED);
+    OK(CALL(cuStreamEndCapture, s, &g));
+    set_state(2, PSK_SLOT_RESIDENT);
+}
+
+static int (*user_all_reduce)(CUdeviceptr, CUstream);
+static CUresult by_user(job *j) { return user_all_reduce(at(2), j->s); }
+static void local(void) {
+    void *user = dlopen("libuses_nccl.so", RTLD_NOW | RTLD_LOCAL);
+    if (!user) fprintf(stderr, "%s\n", dlerror());
+    CHECK(user && (user_all_reduce = (int (*)(CUdeviceptr, CUstream))dlsym(user, "user_all_reduce")));
+    set_state(2, PSK_SLOT_ABSENT);
+    job j = {.call = by_user};
+    begin_job(&j);
+    CHECK_EQ(await()->kind, PSK_REC_COLLECTIVE);
+    waits(&j);
+    set_state(2, PSK_SLOT_RESIDENT);
+    OK(end_job(&j));
+    SYNC(NULL);
+    CHECK_EQ(word_at(at(2)), 1);
+    CHECK(!dlsym(RTLD_DEFAULT, "ncclSend")); /* in nobody's global scope, and so not found: the hook's own does not count */
+}
+
+int main(int argc, char **argv) {
+    (void)argc;
+    start();
+    attach(PSK_MODE_OBSERVE);
+    base = managed(10 * 2 * MiB);
+    for (uint32_t i = 1; i <= 10; i++) own(i, at((int)i), 2 * MiB, PSK_SLOT_RESIDENT);
+    ((void (*)(const char *, stub_kernel_fn, void *, unsigned, const size_t *))driver("stub_register_kernel"))("indirect_add", indirect_add, NULL, 1, (const size_t[]){8});
+    OK(touch_add(NULL, at(1), 1, 0));
+    SYNC(NULL);
+    must_take();
+    clear_function("touch_add");
+    set_mode(PSK_MODE_STRICT);
+    if (!strcmp(argv[1], "local")) {
+        local();
+        return 0;
+    }
+    library = dlopen("libnccl.so.2", RTLD_NOW);
+    CHECK(library);
+    calls = dlsym(library, "fake_nccl_calls");
+    fake_result = dlsym(library, "fake_nccl_result");
+    alone();
+    grouped();
+    elsewhere();
+    crowded();
+    none_left();
+    return 0;
+}

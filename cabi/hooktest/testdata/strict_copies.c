@@ -1,0 +1,154 @@
+/*
+ * Strict mode: a copy that waits for its stream inside the driver enters it only
+ * when the stream is idle. The stub's own copies do not hold a lock, so the
+ * tests look at whether the copy was put on its stream while that was held.
+ */
+#include "engine.h"
+
+enum { BIG = 128 << 10, LIMIT = 64 << 10 };
+static CUdeviceptr A, B;
+static char pageable[BIG], *pinned;
+static uint32_t *held;
+static CUstream s;
+static uint64_t count(const char *name) { return ((uint64_t(*)(const char *))driver("stub_count"))(name); }
+
+static CUresult dtoh(job *j) { return CALL(cuMemcpyDtoHAsync_v2, j->host, A, U64(j->bytes), s); }
+static CUresult htod(job *j) { return CALL(cuMemcpyHtoDAsync_v2, A, j->host, U64(j->bytes), s); }
+static CUresult to_any(job *j) { return CALL(cuMemcpyAsync, U64(j->host), A, U64(j->bytes), s); }
+static CUresult from_any(job *j) { return CALL(cuMemcpyAsync, A, U64(j->host), U64(j->bytes), s); }
+static CUresult dtod(job *j) { return CALL(cuMemcpyDtoDAsync_v2, B, A, U64(j->bytes), s); }
+static CUresult any_to_any(job *j) { return CALL(cuMemcpyAsync, B, A, U64(j->bytes), s); }
+static CUresult from_any_own(job *j) { return CALL(cuMemcpyHtoDAsync_v2_ptsz, A, j->host, U64(j->bytes), s); }
+
+static CUDA_MEMCPY2D rows(job *j) {
+    return (CUDA_MEMCPY2D){.srcMemoryType = CU_MEMORYTYPE_DEVICE, .srcDevice = A, .srcPitch = j->bytes / 4, .dstMemoryType = CU_MEMORYTYPE_HOST, .dstHost = j->host, .dstPitch = j->bytes / 4, .WidthInBytes = j->bytes / 4, .Height = 4};
+}
+static CUDA_MEMCPY3D box(job *j) {
+    return (CUDA_MEMCPY3D){.srcMemoryType = CU_MEMORYTYPE_HOST, .srcHost = j->host, .srcPitch = j->bytes / 4, .srcHeight = 2, .dstMemoryType = CU_MEMORYTYPE_DEVICE, .dstDevice = A, .dstPitch = j->bytes / 4, .dstHeight = 2, .WidthInBytes = j->bytes / 4, .Height = 2, .Depth = 2};
+}
+static CUresult async_2d(job *j) {
+    CUDA_MEMCPY2D c = rows(j);
+    return CALL(cuMemcpy2DAsync_v2, &c, s);
+}
+static CUresult async_3d(job *j) {
+    CUDA_MEMCPY3D c = box(j);
+    return CALL(cuMemcpy3DAsync_v2, &c, s);
+}
+static CUresult batch(job *j) {
+    CUdeviceptr dsts[2] = {B, A}, srcs[2] = {A, U64(j->host)};
+    size_t sizes[2] = {16, j->bytes}, idx = 0;
+    CUmemcpyAttributes attr = {.srcAccessOrder = 1};
+    return CALL(cuMemcpyBatchAsync_v2, dsts, srcs, sizes, U64(2), &attr, &idx, U64(1), s);
+}
+static CUresult batch_3d(job *j) {
+    CUDA_MEMCPY3D_BATCH_OP op = {.src = {.type = 1, .op.ptr.ptr = A}, .dst = {.type = 1, .op.ptr.ptr = U64(j->host)}, .extent = {j->bytes, 1, 1}};
+    return CALL(cuMemcpy3DBatchAsync_v2, U64(1), &op, U64(0), s);
+}
+static CUresult fill(job *j) { return CALL(cuMemsetD8Async, A, 1, U64(j->bytes), s); }
+
+static CUresult sync_dtoh(job *j) { return CALL(cuMemcpyDtoH_v2, j->host, A, U64(j->bytes)); }
+static CUresult sync_htod(job *j) { return CALL(cuMemcpyHtoD_v2, A, j->host, U64(j->bytes)); }
+static CUresult sync_any(job *j) { return CALL(cuMemcpy, U64(j->host), A, U64(j->bytes)); }
+static CUresult sync_2d(job *j) {
+    CUDA_MEMCPY2D c = rows(j);
+    return CALL(cuMemcpy2D_v2, &c);
+}
+static CUresult sync_3d(job *j) {
+    CUDA_MEMCPY3D c = box(j);
+    return CALL(cuMemcpy3D_v2, &c);
+}
+/* Between device memory the driver does not wait (the stub does). */
+static CUresult sync_dtod(job *j) { return CALL(cuMemcpyDtoD_v2, B, A, U64(j->bytes)); }
+static CUresult sync_fill(job *j) { return CALL(cuMemsetD8_v2, A, 1, U64(j->bytes)); }
+
+/* The stream is held; does the copy stay out of the driver until it is released? */
+static void check(int line, CUstream on, CUresult (*call)(job *), void *host, size_t bytes, bool stays_out) {
+    hold(on, held);
+    uint64_t queued = count("queued"), copies = count("copies");
+    job j = {.call = call, .host = host, .bytes = bytes};
+    begin_job(&j);
+    await();
+    if (stays_out)
+        waits(&j);
+    else
+        EVENTUALLY(count("queued") > queued);
+    if ((count("queued") == queued) != stays_out) {
+        fprintf(stderr, "%s:%d: %s the driver while its stream is busy\n", __FILE__, line, stays_out ? "enters" : "stays out of");
+        exit(1);
+    }
+    release(held);
+    OK(end_job(&j));
+    SYNC(on);
+    CHECK(count("copies") > copies);
+}
+#define STAYS_OUT(on, call, host, bytes) check(__LINE__, on, call, host, bytes, true)
+#define GOES_IN(on, call, host, bytes) check(__LINE__, on, call, host, bytes, false)
+
+int main(void) {
+    start();
+    attach(PSK_MODE_STRICT);
+    A = managed(2 * MiB), B = managed(2 * MiB);
+    own(1, A, 2 * MiB, PSK_SLOT_RESIDENT);
+    own(2, B, 2 * MiB, PSK_SLOT_RESIDENT);
+    OK(CALL(cuMemHostAlloc, &pinned, U64(BIG), 0));
+    OK(CALL(cuMemHostAlloc, &held, U64(64), 0));
+    s = new_stream();
+    S->progress_every = 1000;
+
+    STAYS_OUT(s, dtoh, pageable, 16);
+    GOES_IN(s, dtoh, pinned, BIG);
+    STAYS_OUT(s, htod, pageable, LIMIT + 16);
+    STAYS_OUT(s, from_any_own, pageable, LIMIT + 16);
+    GOES_IN(s, htod, pageable, LIMIT);
+    GOES_IN(s, htod, pinned, BIG);
+    STAYS_OUT(s, to_any, pageable, 16);
+    GOES_IN(s, to_any, pinned, 16);
+    STAYS_OUT(s, from_any, pageable, LIMIT + 16);
+    GOES_IN(s, from_any, pageable, LIMIT);
+    GOES_IN(s, dtod, NULL, BIG);
+    GOES_IN(s, any_to_any, NULL, BIG);
+    STAYS_OUT(s, async_2d, pageable, 64);
+    GOES_IN(s, async_2d, pinned, 64);
+    STAYS_OUT(s, async_3d, pageable, LIMIT + 64);
+    GOES_IN(s, async_3d, pageable, LIMIT);
+    STAYS_OUT(s, batch, pageable, LIMIT + 16);
+    GOES_IN(s, batch, pageable, LIMIT);
+    STAYS_OUT(s, batch_3d, pageable, 16);
+    GOES_IN(s, batch_3d, pinned, 16);
+    GOES_IN(s, fill, NULL, BIG);
+
+    STAYS_OUT(NULL, sync_dtoh, pinned, 16);
+    STAYS_OUT(NULL, sync_htod, pinned, 16);
+    STAYS_OUT(NULL, sync_any, pinned, 16);
+    STAYS_OUT(NULL, sync_2d, pinned, 64);
+    STAYS_OUT(NULL, sync_3d, pinned, 64);
+    GOES_IN(NULL, sync_dtod, NULL, 16);
+    GOES_IN(NULL, sync_fill, NULL, 16);
+
+    /* A copy in that is under way is waited for outside as well. */
+    arrive(1);
+    set_arriving(1, 2);
+    uint64_t copies = count("copies"), queued = count("queued");
+    job j = {.call = sync_dtoh, .host = pinned, .bytes = 16};
+    begin_job(&j);
+    await();
+    waits(&j);
+    CHECK_EQ(count("copies"), copies);
+    CHECK(count("queued") <= queued + 1); /* the stream's wait, and no copy */
+    arrive(2);
+    OK(end_job(&j));
+    SYNC(NULL); /* its progress write */
+    set_state(1, PSK_SLOT_RESIDENT);
+
+    /* While another stream captures, the capture survives it; a captured copy is not waited for. */
+    CUstream c = new_stream();
+    CUgraph g;
+    OK(CALL(cuStreamBeginCapture_v2, c, 0));
+    STAYS_OUT(s, dtoh, pageable, 16);
+    set_state(1, PSK_SLOT_ABSENT);
+    OK(CALL(cuMemcpyDtoHAsync_v2, pageable, A, U64(16), c));
+    CHECK_EQ(must_take()->flags, PSK_FLAG_CAPTURED);
+    OK(CALL(cuStreamEndCapture, c, &g));
+    none_left();
+    return 0;
+}
