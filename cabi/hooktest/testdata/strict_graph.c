@@ -114,10 +114,26 @@ int main(void) {
     OK(end_job(&j));
     SYNC(s);
 
+    /* Addresses in one block are told apart: several allocations may lie in it. */
+    CUdeviceptr v[3] = {at(20), at(20) + 4096, at(20) + 8192};
+    void *three[] = {&v[0], &v[1], &v[2], &one};
+    kp = node_params("vec_add", three);
+    OK(CALL(cuGraphCreate, &og, 0));
+    OK(CALL(cuGraphAddKernelNode_v2, &k, og, NULL, U64(0), &kp));
+    OK(CALL(cuGraphInstantiateWithFlags, &exec_of, og, U64(0)));
+    begin_job(&j);
+    r = await();
+    CHECK_EQ(r->n, 0);
+    CHECK_EQ(S->inspect_n, 3);
+    CHECK(S->inspect_addr[0] == v[0] && S->inspect_addr[1] == v[1] && S->inspect_addr[2] == v[2]);
+    grant(r->seq);
+    OK(end_job(&j));
+    SYNC(s);
+
     /* A graph launched into a capture is captured. */
     OK(CALL(cuStreamBeginCapture, s));
     OK(launch(&j));
-    CHECK_EQ(must_take()->flags, PSK_FLAG_CAPTURED | PSK_FLAG_OPAQUE);
+    CHECK_EQ(must_take()->flags, PSK_FLAG_CAPTURED);
     OK(CALL(cuStreamEndCapture, s, &g));
     none_left();
     return 0;

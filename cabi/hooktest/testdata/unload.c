@@ -43,6 +43,7 @@ int main(void) {
     CHECK_EQ(count("param_queries"), queries);
 
     SYNC(NULL);
+    S->funcs[kept_id].inspect = PSK_INSPECT_CLEARED, S->funcs[kept_id].launches = 100;
     OK(CALL(cuModuleUnload, m));
     OK(CALL(cuModuleLoadData, &m, "image"));
     CUfunction g = get(m, "narrow");
@@ -65,11 +66,15 @@ int main(void) {
     }
     CHECK_EQ(count("param_queries"), queries + 5); /* four parameters and the end */
     CHECK_EQ(S->nfuncs, 3);
+    CHECK_EQ(S->funcs[kept_id].inspect, PSK_INSPECT_NEW); /* other code may have its name and layout now */
+    CHECK_EQ(S->funcs[kept_id].launches, 0);
+    S->funcs[kept_id].inspect = PSK_INSPECT_ALWAYS;
 
     /* A failing unload changes nothing that matters. */
     CHECK(CALL(cuModuleUnload, NULL) != CUDA_SUCCESS);
     OK(launch(kept, 1, 1, 1, 1, 1, 1, 0, NULL, kept_params, NULL));
     CHECK_EQ(EXPECT(PSK_REC_LAUNCH, 1, 2, 3)->id, kept_id);
+    CHECK_EQ(S->funcs[kept_id].inspect, PSK_INSPECT_ALWAYS); /* to inspect is always safe */
 
     /* Names of the launch, copy and graph families without a wrapper leave a trail; known ones do not. */
     CHECK_EQ(S->unhooked, 0);
