@@ -34,6 +34,7 @@ var mayImport = map[string][]string{
 	"prefetch":   {"correlate", "trace"},
 	"pool":       {"cuda", "trace"},
 	"faults":     {"trace"},
+	"faults/bpf": {"faults", "trace"},
 	"oracle":     {"trace"},
 	"pool/plan":  {"trace"},
 	"um":         {"cuda", "evict", "prefetch", "correlate", "pool", "trace"},
