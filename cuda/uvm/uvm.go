@@ -90,6 +90,7 @@ var ErrNoDescriptor = errors.New("no /dev/nvidia-uvm descriptor of this process 
 type Space struct {
 	fd        int
 	gpu, host [uuidBytes]byte
+	patched   bool
 }
 
 // Open finds the descriptor whose address space holds a managed range, and
@@ -116,6 +117,7 @@ func Open(r cuda.Range, d cuda.DeviceInfo) (*Space, error) {
 			_ = unix.Close(own) // the first error says more
 			return nil, err
 		}
+		s.findPatch()
 		return s, nil
 	}
 	return nil, fmt.Errorf("%w (%d descriptors tried)", ErrNoDescriptor, len(fds))
@@ -149,8 +151,14 @@ func parseUUID(text string) (id [uuidBytes]byte, err error) {
 	return id, nil
 }
 
+// ioctl is the system call; tests put a driver in its place.
+var ioctl = func(fd int, request uintptr, params []byte) unix.Errno {
+	_, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), request, uintptr(unsafe.Pointer(&params[0])))
+	return errno
+}
+
 func call(fd int, request uintptr, name string, params []byte, statusAt int) error {
-	if _, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), request, uintptr(unsafe.Pointer(&params[0]))); errno != 0 {
+	if errno := ioctl(fd, request, params); errno != 0 {
 		return fmt.Errorf("%s: %w", name, errno)
 	}
 	switch status := binary.LittleEndian.Uint32(params[statusAt:]); status {
@@ -181,7 +189,7 @@ func (s *Space) findHost() error {
 		if versioned { // driver 560
 			binary.LittleEndian.PutUint32(p[8:], 1)
 		}
-		if _, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(s.fd), reqUUIDTable, uintptr(unsafe.Pointer(&p[0]))); errno != 0 {
+		if errno := ioctl(s.fd, reqUUIDTable, p[:]); errno != 0 {
 			return fmt.Errorf("UVM_TOOLS_GET_PROCESSOR_UUID_TABLE: %w", errno)
 		}
 		return nil
