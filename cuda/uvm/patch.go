@@ -4,6 +4,9 @@ package uvm
 
 import (
 	"encoding/binary"
+	"os"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/penstock-gpu/penstock/cuda"
 )
@@ -26,11 +29,22 @@ const (
 	patchHintLast      = 2
 )
 
-// findPatch asks whether the driver carries the patch. One without it does not know the request.
-func (s *Space) findPatch() {
+// hasPatch asks whether the driver carries the patch. One without it does not know the request.
+func hasPatch(fd int) bool {
 	var p [patchVersionBytes]byte
-	err := call(s.fd, reqPatchVersion, "PENSTOCK_VERSION", p[:], patchVersionStatus)
-	s.patched = err == nil && binary.LittleEndian.Uint32(p[:]) == patchVersion
+	err := call(fd, reqPatchVersion, "PENSTOCK_VERSION", p[:], patchVersionStatus)
+	return err == nil && binary.LittleEndian.Uint32(p[:]) == patchVersion
+}
+
+// ProbePatch asks the same of the machine's driver, without a space. The error
+// is that of opening its device.
+func ProbePatch() (bool, error) {
+	fd, err := unix.Open("/dev/nvidia-uvm", unix.O_RDWR|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return false, &os.PathError{Op: "open", Path: "/dev/nvidia-uvm", Err: err}
+	}
+	defer func() { _ = unix.Close(fd) }()
+	return hasPatch(fd), nil
 }
 
 // Patched says whether the driver carries kmod-patch.

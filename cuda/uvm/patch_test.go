@@ -67,7 +67,7 @@ func TestPatch(t *testing.T) {
 		f := &fakeDriver{version: c.version}
 		ioctl = f.ioctl
 		s := &Space{fd: -1, gpu: [uuidBytes]byte{0xab}}
-		s.findPatch()
+		s.patched = hasPatch(s.fd)
 		if s.Patched() != (c.version == patchVersion) {
 			t.Errorf("version %d: patched %t", c.version, s.Patched())
 		}
@@ -82,8 +82,7 @@ func TestPatch(t *testing.T) {
 	}
 	f := &fakeDriver{version: patchVersion, status: 0x16}
 	ioctl = f.ioctl
-	s := &Space{fd: -1}
-	if s.findPatch(); s.Patched() {
+	if hasPatch(-1) {
 		t.Error("a refused version was taken for the patch")
 	}
 }

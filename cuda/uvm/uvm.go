@@ -90,7 +90,7 @@ func Open(r cuda.Range, d cuda.DeviceInfo) (*Space, error) {
 			_ = unix.Close(own) // the first error says more
 			return nil, err
 		}
-		s.findPatch()
+		s.patched = hasPatch(own)
 		return s, nil
 	}
 	return nil, fmt.Errorf("%w (%d descriptors tried)", ErrNoDescriptor, len(fds))
