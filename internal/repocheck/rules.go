@@ -28,7 +28,7 @@ var notInCore = []string{"net/http", "net/http/", "html/template", "github.com/s
 var mayImport = map[string][]string{
 	"cuda":       {},
 	"cuda/sim":   {"cuda"},
-	"trace":      {},
+	"trace":      {"internal/pickle"},
 	"correlate":  {"trace"},
 	"evict":      {"trace"},
 	"prefetch":   {"correlate", "trace"},
