@@ -2,6 +2,7 @@ package analyse
 
 import (
 	"math/bits"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -35,6 +36,7 @@ type Analyser struct {
 	batches   batches
 	processes map[uint32]*processRow
 	busyUntil time.Duration // of the stall of faults
+	lacks     []string      // what the recorder could not see
 	freed     bool          // a free gives the pages back
 }
 
@@ -520,6 +522,10 @@ func (a *Analyser) mark(e *trace.Event) {
 			a.iteration, a.rows = iterationRow{begin: e.Time}, nil
 		}
 		a.phases.mark()
+	case strings.HasPrefix(e.Name, MarkLacks):
+		if what := clip(e.Name[len(MarkLacks):]); len(a.lacks) < maxLacks && !slices.Contains(a.lacks, what) {
+			a.lacks = append(a.lacks, what)
+		}
 	case strings.HasPrefix(e.Name, markCounters):
 		if c, ok := ParseCounters(e.Name); ok {
 			a.sum.counters = &c
@@ -576,9 +582,14 @@ type iterationRow struct {
 
 type processRow struct{ faults, in, out int64 }
 
+// MarkLacks begins a mark that says what a recorder could not see.
+const MarkLacks = "lacks "
+
+const maxLacks = 32
+
 const markCounters = "driver "
 
-// MarkCounters is the mark that keeps the driver's own sums in a recording.
+// Mark is the name of the mark that keeps the sums in a recording.
 func (c Counters) Mark() string {
 	return markCounters + "h2d=" + strconv.FormatInt(c.H2DBytes, 10) + " d2h=" + strconv.FormatInt(c.D2HBytes, 10) +
 		" cpu_faults=" + strconv.FormatInt(c.CPUFaults, 10) + " gpu_faults=" + strconv.FormatInt(c.GPUFaults, 10)

@@ -362,6 +362,9 @@ func (a *Analyser) reportLimits(r *Report) {
 	if a.header.Lacks != "" {
 		r.Limits = append(r.Limits, "the recorder could not see: "+a.header.Lacks)
 	}
+	for _, what := range a.lacks {
+		r.Limits = append(r.Limits, "the recorder could not see: "+what)
+	}
 	say(a.ops.launches == 0 && a.sum.faults > 0, "no launches were recorded: faults have no kernels")
 	say(a.ops.launches > 0 && !a.ops.progress && a.sum.faults > 0, "no progress of streams was recorded: kernels are those launched last before the fault")
 	say(a.order.late > 0, "%d events came later than %v after others and may be attributed wrongly", a.order.late, horizon)
