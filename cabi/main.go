@@ -162,7 +162,7 @@ func start(device int) (*live.Live, error) {
 		MissedRoutes: missed,
 	}
 	if o.TracePath != "" {
-		r, err := startRecording(o.TracePath, d.Info().Name, log)
+		r, err := startRecording(o, d.Info().Name, log)
 		if err != nil {
 			return nil, err
 		}

@@ -18,6 +18,7 @@ type Runtime struct {
 	Engine         string
 	Policy         string
 	TracePath      string
+	Stacks         bool
 	ReportPath     string
 	LogLevel       string
 	JSON           bool // print the verdict as JSON
@@ -48,6 +49,7 @@ var bindings = map[string]binding{
 	"PENSTOCK_REPORT":        {text: func(r *Runtime) *string { return &r.ReportPath }},
 	"PENSTOCK_LOG":           {text: func(r *Runtime) *string { return &r.LogLevel }},
 	"PENSTOCK_JSON":          {flag: func(r *Runtime) *bool { return &r.JSON }},
+	"PENSTOCK_STACKS":        {flag: func(r *Runtime) *bool { return &r.Stacks }},
 	"PENSTOCK_VERIFY":        {flag: func(r *Runtime) *bool { return &r.Verify }},
 	"PENSTOCK_DISABLE":       {flag: func(r *Runtime) *bool { return &r.Disable }},
 }

@@ -43,6 +43,8 @@ var Table = []Option{
 		Doc: "what is moved when"},
 	{Env: "PENSTOCK_TRACE", Flag: "trace", Commands: []string{"run"}, Type: TypeFile,
 		Doc: "record the run to this file (not recorded)"},
+	{Env: "PENSTOCK_STACKS", Flag: "stacks", Commands: []string{"run"}, Type: TypeBool, Default: "0",
+		Doc: "with --trace, record where in the Python program each allocation is made"},
 	{Env: "PENSTOCK_REPORT", Flag: "report", Commands: []string{"run"}, Type: TypeFile,
 		Doc: "write the verdict at exit to this file as JSON (not written)"},
 	{Env: "PENSTOCK_JSON", Flag: "json", Commands: []string{"run"}, Type: TypeBool, Default: "0",

@@ -11,6 +11,7 @@ import (
 
 	"github.com/penstock-gpu/penstock/cuda"
 	"github.com/penstock-gpu/penstock/cuda/uvm"
+	"github.com/penstock-gpu/penstock/faults"
 	"github.com/penstock-gpu/penstock/internal/hook"
 	"github.com/penstock-gpu/penstock/pool"
 	"github.com/penstock-gpu/penstock/um"
@@ -92,6 +93,14 @@ type Sink interface {
 	Free(p cuda.Ptr)
 	Record(r *hook.Record, stream uint64, function string, address func(slot uint32) (cuda.Ptr, bool))
 	Move(m *um.Move, began, ended time.Duration)
+	// Progress says that a stream has finished everything up to a record.
+	Progress(stream, seq uint64)
+	// Faults are what the driver has reported, and what it has lost in all.
+	Faults(events []faults.Event, lost faults.Lost)
+	// FaultSource says once why the driver's events cannot be seen; "" when they can.
+	FaultSource(why string)
+	// DriverSums are the driver's own sums, at the end.
+	DriverSums(s faults.Sums)
 }
 
 // ErrOutOfMemory is what Malloc fails with when both budgets are spent.
@@ -324,6 +333,9 @@ func (l *Live) Close() error {
 	}
 	l.wakeAll()
 	l.mu.Unlock()
+	if l.faults.stop != nil {
+		close(l.faults.stop)
+	}
 	l.threads.Wait()
 	l.closeFaults()
 	l.mu.Lock()

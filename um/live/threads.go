@@ -54,8 +54,9 @@ func (l *Live) opStream(index int) int {
 
 // hookStream is a stream as the hook numbers it.
 type hookStream struct {
-	id     int // the runtime's number; -1 when not known yet
-	handle uint64
+	id       int // the runtime's number; -1 when not known yet
+	handle   uint64
+	reported uint64 // progress that was recorded last
 }
 
 // handle is the handle of the stream with one of the hook's indices.
@@ -98,6 +99,10 @@ func (l *Live) progress() {
 				continue
 			}
 			seq -= 1 << 32
+		}
+		if l.sink != nil && seq != x.reported {
+			l.hookStreams[i].reported = seq
+			l.sink.Progress(x.handle, seq)
 		}
 		l.runtime.Progress(x.id, seq)
 	}
