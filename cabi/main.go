@@ -27,6 +27,7 @@ import "C"
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"runtime"
@@ -122,11 +123,7 @@ func start(device int) (*live.Live, error) {
 	}
 	co := cuda.Options{Ordinal: device, ManagedLimitBytes: o.ManagedLimit}
 	if C.hook_loaded() != 0 {
-		co.Resolve = func(name string) unsafe.Pointer {
-			c := C.CString(name)
-			defer C.free(unsafe.Pointer(c))
-			return C.hook_real(c)
-		}
+		co.Resolve = hookResolve
 	}
 	d, err := cuda.Open(co)
 	if err != nil {
@@ -169,6 +166,21 @@ func start(device int) (*live.Live, error) {
 		c.Sink, state.close = r, r.close
 	}
 	return live.New(c, d, h, log)
+}
+
+// hookResolve finds the real driver functions, past the hook.
+func hookResolve(name string) unsafe.Pointer {
+	c := C.CString(name)
+	defer C.free(unsafe.Pointer(c))
+	return C.hook_real(c)
+}
+
+// attachHook views the state that the hook shares.
+func attachHook() (*hook.Shared, error) {
+	if C.hook_loaded() == 0 {
+		return nil, errors.New("the launch hook is not loaded")
+	}
+	return hook.New(C.hook_attach(hook.ABI))
 }
 
 // environ is the process's environment as it is now: Go's own view of it, in a

@@ -117,6 +117,8 @@ var Table = []Option{
 		Doc: "leave a program started by penstock run alone"},
 	{Env: "PENSTOCK_ACTIVE", Type: TypeBool, Internal: true,
 		Doc: "the process was started by penstock run"},
+	{Env: "PENSTOCK_OBSERVE", Type: TypeBool, Internal: true,
+		Doc: "the process was started by penstock faults record: the hook loads the recorder"},
 	{Env: "PENSTOCK_RESTARTED", Type: TypeFile, Internal: true,
 		Doc: "the hook that penstock.enable(restart=True) started the interpreter again with"},
 }

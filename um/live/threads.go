@@ -92,13 +92,9 @@ func (l *Live) progress() {
 		if x.id < 0 {
 			continue
 		}
-		low := l.hook.Progress(i)
-		seq := head&^0xffffffff | uint64(low)
-		if seq > head {
-			if seq < 1<<32 {
-				continue
-			}
-			seq -= 1 << 32
+		seq := hook.Widen(l.hook.Progress(i), head)
+		if seq == 0 {
+			continue
 		}
 		if l.sink != nil && seq != x.reported {
 			l.hookStreams[i].reported = seq
