@@ -30,7 +30,7 @@ type recorder struct {
 
 // startRecording creates the trace.
 func startRecording(o options.Runtime, gpu string, log *zap.Logger) (*recorder, error) {
-	l, err := record.Create(record.PathFor(o.TracePath), trace.Header{
+	l, err := record.Create(o.TracePath, trace.Header{
 		Source: "penstock", Command: strings.Join(os.Args, " "), GPU: gpu, Policy: o.Policy, BudgetBytes: o.Budget, Process: os.Getpid(),
 	})
 	if err != nil {

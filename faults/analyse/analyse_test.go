@@ -76,7 +76,10 @@ func (r *Report) cause(c Cause) int64 { return r.Causes[c].Faults }
 // checkSums holds the report to the invariants of the package.
 func checkSums(t testing.TB, r *Report) {
 	t.Helper()
-	var causes, kernels, allocs, phases, processes int64
+	var causes, kernels, allocs, phases, processes, pairs int64
+	for _, x := range r.Pairs {
+		pairs += x.Faults
+	}
 	for _, x := range r.Causes {
 		causes += x.Faults
 		if x.Faults < 0 {
@@ -97,8 +100,8 @@ func checkSums(t testing.TB, r *Report) {
 	}
 	at := r.Attribution
 	n := r.Summary.Faults
-	if causes != n || kernels != n || allocs != n || phases != n || processes != n || at.ByProgress+at.ByAccess+at.ByOrder+at.ByLaunch+at.CopyEngine+at.None != n {
-		t.Errorf("%d faults: by cause %d, kernel %d, allocation %d, phase %d, process %d, attribution %+v", n, causes, kernels, allocs, phases, processes, at)
+	if causes != n || kernels != n || allocs != n || phases != n || processes != n || pairs != n || at.ByProgress+at.ByAccess+at.ByOrder+at.ByLaunch+at.CopyEngine+at.None != n {
+		t.Errorf("%d faults: by cause %d, kernel %d, allocation %d, phase %d, process %d, pair %d, attribution %+v", n, causes, kernels, allocs, phases, processes, pairs, at)
 	}
 	var in, out, timeline int64
 	for _, x := range r.Migrations {
@@ -463,4 +466,20 @@ func BenchmarkReport(b *testing.B) {
 	}
 	b.ReportMetric(events*float64(b.N)/b.Elapsed().Seconds(), "events/s")
 	b.ReportMetric(float64(file.Len())/events, "B/event")
+}
+
+// PENSTOCK_TEST_WRITE=FILE writes the synthetic recording, to try commands on.
+func TestWriteSynthetic(t *testing.T) {
+	path := os.Getenv("PENSTOCK_TEST_WRITE")
+	if path == "" {
+		t.Skip("set PENSTOCK_TEST_WRITE to a file to write a synthetic recording to it")
+	}
+	f, err := os.Create(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	generate(t, f, 300_000)
+	if err := f.Close(); err != nil {
+		t.Fatal(err)
+	}
 }

@@ -29,15 +29,20 @@ type Analyser struct {
 	sum       sums
 	how       [byNothing + 1]int64
 	phaseRows [Phases]phaseRow
-	iteration iterationRow
-	rows      []iterationRow
-	timeline  timeline
-	heat      heat
-	batches   batches
-	processes map[uint32]*processRow
-	busyUntil time.Duration // of the stall of faults
-	lacks     []string      // what the recorder could not see
-	freed     bool          // a free gives the pages back
+	pairs     map[pairKey]*pair
+	lastKey   pairKey
+	lastPair  *pair
+	// otherPairs counts what has no room in pairs.
+	otherPairs pair
+	iteration  iterationRow
+	rows       []iterationRow
+	timeline   timeline
+	heat       heat
+	batches    batches
+	processes  map[uint32]*processRow
+	busyUntil  time.Duration // of the stall of faults
+	lacks      []string      // what the recorder could not see
+	freed      bool          // a free gives the pages back
 }
 
 // sums are the totals.
@@ -67,14 +72,17 @@ type Counters struct {
 	GPUFaults int64 `json:"gpu_faults"`
 }
 
-// pending is a fault whose kernel is not known yet.
+// pending is a fault whose kernel is not known yet, or bytes that came for one.
 type pending struct {
 	time       time.Duration
+	ended      time.Duration // of bytes
+	bytes      int64         // 0 for a fault
 	address    uint64
 	block      *block
 	alloc      *alloc
 	cause      Cause
 	copyEngine bool
+	prefetched bool
 }
 
 // hint remembers the last answer of ops.running, which is the same for all
@@ -90,7 +98,7 @@ type hint struct {
 func New(h trace.Header) *Analyser {
 	return &Analyser{
 		header: h, ops: newOps(), allocs: newAllocs(), blocks: blocks{byNumber: map[uint64]*block{}}, effort: effort{credit: creditAtFirst},
-		processes: map[uint32]*processRow{}, freed: h.Source == SourceObserved, sum: sums{lostOf: map[string]int64{}},
+		processes: map[uint32]*processRow{}, pairs: map[pairKey]*pair{}, freed: h.Source == SourceObserved, sum: sums{lostOf: map[string]int64{}},
 	}
 }
 
@@ -281,7 +289,11 @@ func (s *sums) outBytes() (n int64) {
 // resolve finds the kernels of the waiting faults and counts them.
 func (a *Analyser) resolve() {
 	for i := range a.queue {
-		a.count(&a.queue[i])
+		if p := &a.queue[i]; p.bytes == 0 {
+			a.count(p)
+		} else {
+			a.credit(p)
+		}
 	}
 	a.queue = a.queue[:0]
 }
@@ -335,6 +347,38 @@ func (a *Analyser) tally(where cell, c Cause, n int64) {
 	where.kernel.faults[c] += n
 	where.alloc.faults[c] += n
 	a.phaseRows[where.phase].faults[c] += n
+	a.pair(where, c).faults += n
+}
+
+// pair is the row of a kernel, an allocation, a phase and a cause together.
+func (a *Analyser) pair(where cell, c Cause) *pair {
+	k := pairKey{where, c}
+	if a.lastPair != nil && a.lastKey == k {
+		return a.lastPair
+	}
+	p := a.pairs[k]
+	if p == nil {
+		if len(a.pairs) >= maxPairs {
+			return &a.otherPairs
+		}
+		p = &pair{}
+		a.pairs[k] = p
+	}
+	a.lastKey, a.lastPair = k, p
+	return p
+}
+
+// maxPairs bounds the combinations of kernel, allocation, phase and cause.
+const maxPairs = 1 << 17
+
+type pairKey struct {
+	cell
+	cause Cause
+}
+
+type pair struct {
+	faults, bytes int64
+	stalled       time.Duration
 }
 
 // migration moves pages and bytes.
@@ -342,10 +386,6 @@ func (a *Analyser) migration(e *trace.Event) {
 	if e.Bytes <= 0 || e.Bytes > maxMoveBytes || e.Address+uint64(e.Bytes) < e.Address {
 		a.sum.nonsense++
 		return
-	}
-	// What waits may belong to this move.
-	if e.To == trace.SideDevice && e.Cause == trace.CauseUser && len(a.queue) > 0 && a.queue[len(a.queue)-1].time > e.Time-lateWindow {
-		a.resolve()
 	}
 	cause := min(e.Cause, trace.CauseAccessCounters)
 	row := a.process(e.Process)
@@ -412,30 +452,42 @@ func (a *Analyser) arrive(address uint64, bytes int64, p pages, cause trace.Caus
 	b.resident.add(&p)
 	b.evicted.remove(&p)
 	b.cpu.remove(&p)
-	l := &b.last
 	if cause == trace.CauseUser {
 		b.prefetched.add(&p)
 		b.arrives = max(b.arrives, ended)
 		b.fetchedAt = a.ops.launches
-		if l.alive && began-l.time <= lateWindow && l.cause != PrefetchedLate {
+	} else if cause == trace.CauseCoherence {
+		b.flip(true, began)
+	}
+	// Whose bytes these are is known when their fault is counted.
+	a.queue = append(a.queue, pending{time: began, ended: ended, bytes: bytes, block: b, prefetched: cause == trace.CauseUser})
+}
+
+// credit gives bytes that came to the fault that they came for, if there is one.
+func (a *Analyser) credit(p *pending) {
+	l := &p.block.last
+	if !l.alive {
+		return
+	}
+	if p.prefetched {
+		if p.time-l.time <= lateWindow && l.cause != PrefetchedLate {
 			a.tally(l.where, l.cause, -l.n)
 			a.tally(l.where, PrefetchedLate, l.n)
 			l.cause = PrefetchedLate
 		}
 		return
 	}
-	if l.alive && began >= l.time {
-		l.where.kernel.bytes += bytes
-		a.phaseRows[l.where.phase].in += bytes
-		if more := ended - max(l.time, a.busyUntil); more > 0 {
-			l.where.kernel.stalled += more
-			a.phaseRows[l.where.phase].stalled += more
-			a.sum.stalled += more
-			a.busyUntil = ended
-		}
-	}
-	if cause == trace.CauseCoherence {
-		b.flip(true, began)
+	both := a.pair(l.where, l.cause)
+	both.bytes += p.bytes
+	l.where.kernel.bytes += p.bytes
+	row := &a.phaseRows[l.where.phase]
+	row.in += p.bytes
+	if more := p.ended - max(min(l.time, p.time), a.busyUntil); more > 0 {
+		l.where.kernel.stalled += more
+		both.stalled += more
+		row.stalled += more
+		a.sum.stalled += more
+		a.busyUntil = p.ended
 	}
 }
 

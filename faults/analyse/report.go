@@ -32,6 +32,7 @@ type Report struct {
 	Heat        Heat         `json:"heat"`
 	Batches     Batches      `json:"batches"`
 	Predictor   Predictor    `json:"predictor"`
+	Pairs       []PairRow    `json:"-"`
 	Limits      []string     `json:"limits,omitempty"` // tables that were full, what could not be seen
 }
 
@@ -111,6 +112,15 @@ func (r *AllocRow) Name() string {
 		return r.Site
 	}
 	return fmt.Sprintf("%#x", r.Address)
+}
+
+// PairRow is one combination of kernel, allocation, phase and cause.
+type PairRow struct {
+	Kernel, Allocation   string
+	AllocationBytes      int64
+	Phase, Cause         string
+	Faults, FaultedBytes int64
+	StallSeconds         float64
 }
 
 // PhaseRow is one phase of the iteration.
@@ -251,6 +261,7 @@ func (a *Analyser) Report(final bool) *Report {
 			r.Migrations = append(r.Migrations, MoveRow{Cause: moveNames[c], H2DBytes: s.in[c], D2HBytes: s.out[c]})
 		}
 	}
+	a.reportPairs(r)
 	a.reportPlots(r)
 	b := &a.batches
 	r.Batches = Batches{Count: b.count, MeanFaults: ratio(float64(s.faults), float64(b.count)), MostFaults: b.most, Duplicates: b.duplicates,
@@ -327,6 +338,22 @@ func (a *Analyser) reportAllocs(r *Report) {
 	slices.SortFunc(r.Allocations, func(a, b AllocRow) int {
 		return cmp.Or(cmp.Compare(b.Faults, a.Faults), cmp.Compare(b.H2DBytes+b.D2HBytes, a.H2DBytes+a.D2HBytes), cmp.Compare(b.Bytes, a.Bytes),
 			cmp.Compare(a.Address, b.Address), cmp.Compare(a.Site, b.Site))
+	})
+}
+
+func (a *Analyser) reportPairs(r *Report) {
+	for k, p := range a.pairs {
+		if p.faults != 0 || p.bytes != 0 {
+			r.Pairs = append(r.Pairs, PairRow{Kernel: k.kernel.name, Allocation: k.alloc.name(), AllocationBytes: k.alloc.bytes, Phase: k.phase.String(),
+				Cause: k.cause.String(), Faults: p.faults, FaultedBytes: p.bytes, StallSeconds: p.stalled.Seconds()})
+		}
+	}
+	if p := a.otherPairs; p.faults != 0 || p.bytes != 0 {
+		r.Pairs = append(r.Pairs, PairRow{Kernel: "(others)", Allocation: "(others)", Phase: PhaseUnknown.String(), Faults: p.faults, FaultedBytes: p.bytes, StallSeconds: p.stalled.Seconds()})
+	}
+	slices.SortFunc(r.Pairs, func(a, b PairRow) int {
+		return cmp.Or(cmp.Compare(b.Faults, a.Faults), cmp.Compare(a.Kernel, b.Kernel), cmp.Compare(a.Allocation, b.Allocation), cmp.Compare(a.AllocationBytes, b.AllocationBytes),
+			cmp.Compare(a.Phase, b.Phase), cmp.Compare(a.Cause, b.Cause))
 	})
 }
 
