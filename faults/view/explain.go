@@ -71,12 +71,12 @@ func (e *explainer) advice(c analyse.Cause) (why, do string) {
 		if policy == "penstock" {
 			return why, "give it a larger --budget, or send the recording with a report: the policy should not do this"
 		}
-		return why, "let the next use decide what leaves: penstock run --policy penstock"
+		return why, "let the next use decide what leaves: " + e.ahead()
 	case analyse.PrefetchedLate:
 		return "the pages were on their way", "fetch earlier: raise PENSTOCK_LOOKAHEAD, or the --budget, so that there is room ahead of need; if the bus is busy all the time, less must move"
 	case analyse.NeverPredicted:
 		if e.r.Predictor.PrefetchedBytes == 0 {
-			return "the pages had been away for long and nothing fetched them", "fetch ahead of need: penstock run --policy penstock"
+			return "the pages had been away for long and nothing fetched them", "fetch ahead of need: " + e.ahead()
 		}
 		return "the pages had been away for long and no prediction named them", "look at the allocations below: memory that kernels reach through pointers in memory, or iterations that differ from each other, are not foreseen"
 	case analyse.CPUTouched:
@@ -85,6 +85,14 @@ func (e *explainer) advice(c analyse.Cause) (why, do string) {
 		return "the pages went to and fro between processors", "give the memory a preferred location and let the others map it (cudaMemAdvise, accessed-by), or split what is shared"
 	}
 	return "the pages were there already: an access upgrade, or several threads faulting on one page", ""
+}
+
+// ahead is how to have memory fetched before it is needed.
+func (e *explainer) ahead() string {
+	if e.r.Header.Policy != "" {
+		return "penstock run --policy penstock"
+	}
+	return "penstock run for a PyTorch program, cudaMemPrefetchAsync before the kernel for another"
 }
 
 func (e *explainer) cause() {
@@ -166,7 +174,11 @@ func (e *explainer) traffic() {
 	}
 	e.say(do, "%s.", what)
 	if s.EvictedBytes > 0 {
-		e.say("leave the driver room: a smaller --budget makes Penstock send memory away before the driver must", "The driver itself evicted %s, in the middle of servicing faults.", size(s.EvictedBytes))
+		do := "leave the driver room: a smaller --budget makes Penstock send memory away before the driver must"
+		if e.r.Header.Policy == "" {
+			do = "use less managed memory at a time, or send away what is not needed (cudaMemPrefetchAsync to the host) before the driver must"
+		}
+		e.say(do, "The driver itself evicted %s, in the middle of servicing faults.", size(s.EvictedBytes))
 	}
 }
 
