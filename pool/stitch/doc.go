@@ -1,0 +1,2 @@
+// Package stitch is an allocator of device memory.
+package stitch
