@@ -108,10 +108,10 @@ func roundDown(x, to int64) int64 { return x / to * to }
 // chunkBytes is the size of the physical handles that a growth by so many bytes is
 // made of. Every operation on mappings costs by the handle and not by the byte
 // (set access: 27 us for 2 MiB, 25 us for 32 MiB), but what is to be stitched has to be
-// free by whole handles: an eighth of the request is a compromise between the two.
+// free by whole handles: a thirty-second of the request or less is a compromise between the two.
 func chunkBytes(growth int64) int64 {
 	n := int64(pageBytes)
-	for n < maxChunkBytes && n*16 <= growth {
+	for n < maxChunkBytes && n*64 <= growth {
 		n *= 2
 	}
 	return n
