@@ -29,6 +29,7 @@ type arena struct {
 	free     map[uint64]*sizeIndex
 	holes    sizeIndex
 	freeSize int64
+	low      int64 // least freeSize since TrimUnused
 }
 
 func (p *Pool) newArena(small bool) (*arena, error) {

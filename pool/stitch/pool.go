@@ -110,6 +110,7 @@ func (p *Pool) Malloc(bytes int64, stream uint64) (cuda.Ptr, error) {
 		at = b.stitched.base
 	}
 	p.live[at] = b
+	a.low = min(a.low, a.freeSize)
 	p.stats.Allocs++
 	p.stats.LiveBytes += bytes
 	p.stats.LivePeakBytes = max(p.stats.LivePeakBytes, p.stats.LiveBytes)

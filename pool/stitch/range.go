@@ -32,8 +32,9 @@ func (r *Range) Base() cuda.Ptr { return r.base }
 func (r *Range) Bytes() int64 { return r.bytes }
 
 // Prepare chooses free chunks for a range, those of the largest handles first, and
-// creates what is missing. Until the range is closed they are not given back.
-func (p *Pool) Prepare(bytes int64, stream uint64) (*Range, error) {
+// creates what is missing if that is not too much. Until the range is closed they
+// are not given back.
+func (p *Pool) Prepare(bytes int64, stream uint64, mostCreated int64) (*Range, error) {
 	a, err := p.arenaFor(smallBytes + 1)
 	if err != nil {
 		return nil, err
@@ -54,6 +55,9 @@ func (p *Pool) Prepare(bytes int64, stream uint64) (*Range, error) {
 		}
 	}
 	if gather(); have < bytes {
+		if bytes-have > mostCreated {
+			return nil, fmt.Errorf("pool: %d bytes of a range of %d are not free", bytes-have, bytes)
+		}
 		h, _ := a.roomFor(bytes-have, anyStream)
 		if h == nil {
 			return nil, fmt.Errorf("pool: no addresses for %d bytes", bytes-have)

@@ -31,6 +31,21 @@ func (p *Pool) Trim(bytes int64) (released int64) {
 	return released
 }
 
+// TrimUnused gives back memory that was free all the time since the last call, at
+// most so many bytes and none that would have to be waited for.
+func (p *Pool) TrimUnused(most int64) (released int64) {
+	for _, a := range []*arena{p.small, p.large} {
+		if a == nil {
+			continue
+		}
+		if n := min(a.low, most-released); n >= pageBytes {
+			released += a.release(n, false)
+		}
+		a.low = a.freeSize
+	}
+	return released
+}
+
 // releaseOthers gives back the free chunks of the other arena.
 func (p *Pool) releaseOthers(than *arena) int64 {
 	other := p.small

@@ -95,3 +95,15 @@ func (p *Pool) waitForAll() {
 	}
 	p.reclaim()
 }
+
+// NoteFree counts a free in a stream's order that the pool itself does not see: of
+// something in a Range. Done takes the number.
+func (p *Pool) NoteFree(stream uint64) uint64 {
+	s := p.stream(stream)
+	s.frees++
+	return s.frees
+}
+
+// Done says whether a stream's work has passed its free of that number; it may look
+// at the stream, and waits for it if asked to.
+func (p *Pool) Done(stream, number uint64, wait bool) bool { return p.done(stream, number, wait) }
