@@ -33,6 +33,7 @@ const (
 	leastShare    = 0.5             // of the requested bytes that must repeat for a plan to be worth its addresses
 	mostAttempts  = 4               // to take the chosen addresses, before others are chosen
 	mostCreated   = 16              // one part in so many of the planned bytes may be new memory
+	mostRevisions = 3               // of a plan
 	mostPlans     = 16              // made for one process
 	suspendAfter  = 64              // unexpected requests in a row: the job is doing something else
 	trimEachTime  = 256 << 20       // bytes given back at the begin of an iteration
@@ -48,19 +49,20 @@ type area struct {
 
 // service follows a plan, and makes one first.
 type service struct {
-	phase    phase
-	least    int64 // requests above it are followed
-	recorder *follow.Recorder
-	steps    *follow.Steps
-	follower *follow.Follower
-	current  *area   // mapping, mapped or active
-	areas    []*area // those in use, left ones too
-	attempts int
-	plans    int
-	inRow    int // unexpected requests
-	hits     int64
-	misses   int64 // in this iteration, by bytes
-	badTurns int
+	phase     phase
+	least     int64 // requests above it are followed
+	recorder  *follow.Recorder
+	steps     *follow.Steps
+	follower  *follow.Follower
+	current   *area   // mapping, mapped or active
+	areas     []*area // those in use, left ones too
+	attempts  int
+	plans     int
+	revisions int // of the plan, for what varies
+	inRow     int // unexpected requests
+	hits      int64
+	misses    int64 // in this iteration, by bytes
+	badTurns  int
 }
 
 func (s *service) start(c Config) {
@@ -106,8 +108,17 @@ func (p *Pool) record(at cuda.Ptr, bytes int64, stream uint64) {
 	if steps == nil {
 		return
 	}
-	s.phase, s.recorder = planning, nil
-	s.plans++
+	s.recorder = nil
+	s.plans, s.revisions = s.plans+1, 0
+	s.steps = steps
+	p.plan()
+}
+
+// plan has a plan made for the steps, in the background.
+func (p *Pool) plan() {
+	s := &p.service
+	steps := s.steps
+	s.phase = planning
 	p.work.Add(1)
 	go func() {
 		defer p.work.Done()
@@ -119,7 +130,7 @@ func (p *Pool) record(at cuda.Ptr, bytes int64, stream uint64) {
 		case err != nil || share < leastShare:
 			s.again()
 		default:
-			s.steps, s.phase = steps, ready
+			s.phase = ready
 			s.follow()
 		}
 	}()
@@ -185,6 +196,11 @@ func (p *Pool) begin(stream uint64) {
 	s := &p.service
 	switch s.phase {
 	case ready:
+		if s.revisions < mostRevisions && s.steps.Revise(s.follower) {
+			s.revisions++
+			p.plan()
+			return
+		}
 		p.prepare(stream)
 	case mapped:
 		if p.stitched.Activate(s.current.ran, s.current.stream) {

@@ -20,13 +20,17 @@ type Follower struct {
 	before  int64 // bytes of the last of them
 	streak  int   // followed in a row
 	streams map[uint64]uint64
+	hit     []bool // steps that came
+	missed  []bool // steps that did not, where others before and after them did
 
 	// Counts since the follower began.
 	Followed, Missing, Extra, Found int64
 }
 
 // NewFollower returns a follower at the first step.
-func NewFollower(s *Steps) *Follower { return &Follower{steps: s} }
+func NewFollower(s *Steps) *Follower {
+	return &Follower{steps: s, hit: make([]bool, len(s.List)), missed: make([]bool, len(s.List))}
+}
 
 // ByOrder makes the follower name streams by the order of their first use, as the
 // steps of a plan's file do.
@@ -42,6 +46,7 @@ func (f *Follower) Sure() bool { return f.streak >= sure }
 func (f *Follower) Next(bytes int64, stream uint64) (step int, ok bool) {
 	if step, ok = f.find(bytes, stream); ok {
 		f.streak++
+		f.hit[step], f.missed[step] = true, false
 	} else {
 		f.streak = 0
 	}
@@ -108,6 +113,7 @@ func (f *Follower) ahead(bytes int64, stream uint64) (step int, ok bool) {
 					f.skipped = f.skipped[:copy(f.skipped, f.skipped[1:])]
 				}
 				f.skipped = append(f.skipped, k)
+				f.missed[k] = true
 				f.Missing++
 			}
 			return f.advance(i), true

@@ -99,8 +99,7 @@ func (r *Recorder) consider(j, i int32) {
 	r.from, r.until = quiet, quiet+n
 }
 
-// steps makes steps of the requests [from, until), and compares them with the same
-// number before.
+// steps makes steps of the requests [from, until).
 func (r *Recorder) steps(from, until int32) *Steps {
 	begin, end := r.requests[from].made, r.tick+1
 	s := &Steps{Ticks: end - begin}
@@ -117,15 +116,5 @@ func (r *Recorder) steps(from, until int32) *Steps {
 		s.List = append(s.List, x)
 	}
 	s.index()
-	before := NewFollower(s)
-	matched := make([]bool, len(s.List))
-	for k := max(0, from-(until-from)); k < from; k++ {
-		if i, ok := before.Next(r.requests[k].bytes, r.requests[k].stream); ok {
-			matched[i] = true
-		}
-	}
-	for i := range s.List {
-		s.List[i].Varies = !matched[i] && int(from)-len(s.List)+i >= 0
-	}
 	return s
 }

@@ -19,7 +19,7 @@ type Step struct {
 	Offset       int64 // in the planned addresses; unplaced when it has none
 	Lower, Upper int64 // ticks from the iteration's begin
 	Lasting      bool  // it was not freed within the iteration
-	Varies       bool  // the iteration before asked for another size here, or not at all
+	Varies       bool  // another iteration asked for another size here, or not at all
 	Gaps         []Gap // of a step that varies: what is free of planned steps during its life
 
 	signature plan.Signature
@@ -51,6 +51,33 @@ func (s *Steps) index() {
 		delete(s.bySignature, x)
 	}
 }
+
+// Revise marks the steps that a follower missed as varying, if there are so many
+// that the plan should be made without them; then it returns true, and the plan is void.
+func (s *Steps) Revise(f *Follower) bool {
+	var missed, hit int64
+	for i, x := range s.List {
+		switch {
+		case x.Varies:
+		case f.missed[i]:
+			missed += x.Bytes
+		case f.hit[i]:
+			hit += x.Bytes
+		}
+	}
+	if missed*tolerated <= hit {
+		return false
+	}
+	for i := range s.List {
+		x := &s.List[i]
+		x.Varies = x.Varies || f.missed[i]
+		x.Offset, x.Gaps = unplaced, nil
+	}
+	return true
+}
+
+// tolerated is the part of the requested bytes, one in so many, that may be missed.
+const tolerated = 50
 
 // Plan places the steps that repeat exactly, and lists the gaps for those that
 // vary. It reports what share of all requested bytes has a place.
