@@ -47,10 +47,19 @@ func (l *sizeIndex) search(bytes int64, base cuda.Ptr) int {
 
 // fit is the smallest block of at least so many bytes, the first of several.
 func (l *sizeIndex) fit(bytes int64) *block {
-	if i := l.search(bytes, 0); i < len(l.blocks) {
-		return l.blocks[i]
+	i := l.search(bytes, 0)
+	if i == len(l.blocks) {
+		return nil
 	}
-	return nil
+	best := l.blocks[i]
+	if best.bytes > bytes+4<<20 {
+	for _, b := range l.blocks[i:] {
+		if b.base < best.base {
+			best = b
+		}
+	}
+	}
+	return best
 }
 
 func (l *sizeIndex) insert(b *block) {
