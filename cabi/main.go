@@ -146,7 +146,7 @@ func start(device int) (*live.Live, error) {
 		log.Warn("the launch hook is not loaded: nothing can be foreseen; start the job with `penstock run`")
 	}
 	switch o.Engine {
-	case options.EngineManaged, "auto", "none":
+	case options.EngineManaged, options.EngineAuto, options.EngineNone:
 	default:
 		return nil, fmt.Errorf("the %s engine is not built yet: use --engine managed", o.Engine)
 	}
@@ -155,8 +155,8 @@ func start(device int) (*live.Live, error) {
 	}
 	c := live.Config{
 		Policy: policy, BudgetBytes: o.Budget, HostBudgetBytes: o.HostBudget,
-		ManagedLimitBytes: o.ManagedLimit, PlainOnly: o.Engine == "none", LookaheadBytes: o.LookaheadBytes,
-		MissedRoutes: missed,
+		ManagedLimitBytes: o.ManagedLimit, PlainOnly: o.Engine == options.EngineNone, LookaheadBytes: o.LookaheadBytes,
+		MissedRoutes: missed, Pool: poolConfig(o),
 	}
 	if o.TracePath != "" {
 		r, err := startRecording(o, d.Info().Name, log)

@@ -38,7 +38,7 @@ var Table = []Option{
 	{Env: "PENSTOCK_MANAGED_LIMIT", Type: TypeBytes,
 		Doc: "most managed memory that the process may ever allocate, a safety net under all else (no limit)"},
 	{Env: "PENSTOCK_ENGINE", Flag: "engine", Commands: []string{"run"}, Type: TypeChoice, Choices: Engines, Default: EngineManaged,
-		Doc: "how bytes move: through unified memory, through explicit copies, not at all, or the best that the machine can do"},
+		Doc: "how bytes move: through unified memory, through explicit copies, not at all (none is an allocator and no more), or the best that the machine can do"},
 	{Env: "PENSTOCK_POLICY", Flag: "policy", Commands: []string{"run"}, Type: TypeChoice, Choices: Policies, Default: PolicyPenstock,
 		Doc: "what is moved when"},
 	{Env: "PENSTOCK_TRACE", Flag: "trace", Commands: []string{"run"}, Type: TypeFile,
@@ -53,6 +53,16 @@ var Table = []Option{
 		Doc: "how much is logged to stderr"},
 	{Env: "PENSTOCK_LOOKAHEAD", Type: TypeBytes,
 		Doc: "most bytes to bring to the device ahead of need (as much as displaces nothing that is needed sooner)"},
+	{Env: "PENSTOCK_PLANNING", Type: TypeBool, Default: "1",
+		Doc: "plan where the allocations of an iteration lie, once one has been seen; without, they are only stitched"},
+	{Env: "PENSTOCK_STITCH", Type: TypeChoice, Choices: Strategies, Default: StitchEager,
+		Doc: "when scattered free device memory is made one range: before more is taken, only when there is no more, or not at all (GMLake's defragLevel)"},
+	{Env: "PENSTOCK_STITCH_MIN", Type: TypeBytes, Default: "8MiB",
+		Doc: "smallest request that is served by stitching before more memory is taken (GMLake's fragLimit)"},
+	{Env: "PENSTOCK_STITCH_REUSE", Type: TypeNumber, Default: "10",
+		Doc: "how many times larger than a request a stitched range may be to serve it again (GMLake's reuseLimit); it costs addresses only"},
+	{Env: "PENSTOCK_STITCH_SPACE", Type: TypeBytes, Default: "256GiB",
+		Doc: "most addresses of stitched ranges; the least recently used one that is free is given up (GMLake's autoGC)"},
 	{Env: "PENSTOCK_VERIFY", Type: TypeBool, Default: "0",
 		Doc: "check every move with checksums before and after; slow"},
 
@@ -149,12 +159,16 @@ var Table = []Option{
 		Doc: "the hook that penstock.enable(restart=True) started the interpreter again with"},
 }
 
-// Engines, and policies of a real run. Simulations have the oracle besides.
+// Engines, strategies of stitching, and policies of a real run. Simulations have the oracle besides.
 const (
 	EngineManaged  = "managed"
 	EngineExplicit = "explicit"
 	EngineNone     = "none"
 	EngineAuto     = "auto"
+
+	StitchEager = "eager"
+	StitchLazy  = "lazy"
+	StitchNone  = "none"
 
 	PolicyNaive    = "naive"
 	PolicyLRU      = "lru"
@@ -166,6 +180,8 @@ const (
 var (
 	Engines  = []string{EngineManaged, EngineExplicit, EngineNone, EngineAuto}
 	Policies = []string{PolicyNaive, PolicyLRU, PolicyDeepUM, PolicyPenstock}
+	// Strategies are those of stitching.
+	Strategies = []string{StitchEager, StitchLazy, StitchNone}
 )
 
 func simulated() []string { return append(append([]string(nil), Policies...), "oracle") }

@@ -13,7 +13,6 @@ import (
 	"github.com/penstock-gpu/penstock/cuda/uvm"
 	"github.com/penstock-gpu/penstock/faults"
 	"github.com/penstock-gpu/penstock/internal/hook"
-	"github.com/penstock-gpu/penstock/pool"
 	"github.com/penstock-gpu/penstock/um"
 )
 
@@ -42,13 +41,17 @@ type Live struct {
 	hook   Hook // nil: no launches are seen
 	log    *zap.Logger
 
-	// plainMu guards plain memory. It is held across driver calls that may wait
-	// for another thread of the job, so the engine's threads never take it.
+	plain       plainPool    // has a lock of its own
+	plainBudget atomic.Int64 // bytes of device memory
+	overflowed  atomic.Bool  // the card was full once
+
+	// plainMu guards private pools and the opening of the arena. Like the lock of
+	// the pool it is held across driver calls that may wait for another thread of the
+	// job, so the engine's threads take neither.
 	plainMu    sync.Mutex
-	plain      *pool.Caching
 	privates   map[PoolID]*private
 	active     atomic.Pointer[private] // where allocations go; nil for the usual places
-	overflowed bool                    // the card was full once
+	anyPrivate atomic.Bool             // there are private pools
 
 	managed    atomic.Bool // runtime is set and will stay
 	mu         sync.Mutex
@@ -75,8 +78,8 @@ type Live struct {
 	faults                   faultFeed
 
 	counts                     counts
-	plainBytes                 atomic.Int64 // device memory in plain segments
-	plainLive                  atomic.Int64 // live bytes in them
+	plainBytes                 atomic.Int64 // device memory in plain pools
+	privateLive                atomic.Int64 // live bytes in private ones
 	tensorLive, tensorReserved atomic.Int64
 }
 
@@ -140,7 +143,10 @@ func New(c Config, d cuda.Driver, hookOrNil Hook, log *zap.Logger) (*Live, error
 	for d := range l.work {
 		l.work[d] = sync.NewCond(&l.mu)
 	}
-	l.plain = pool.NewCaching(plainSource{l}, eventFences{d})
+	l.plainBudget.Store(l.budget)
+	if err := l.openPlain(); err != nil {
+		return nil, err
+	}
 	if c.BudgetBytes > 0 && !c.PlainOnly {
 		if err := l.openArena(); err != nil {
 			return nil, err
@@ -337,6 +343,7 @@ func (l *Live) Close() error {
 		close(l.faults.stop)
 	}
 	l.threads.Wait()
+	l.plain.Close()
 	l.closeFaults()
 	l.mu.Lock()
 	defer l.mu.Unlock()
