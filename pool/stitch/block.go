@@ -53,11 +53,11 @@ func (l *sizeIndex) fit(bytes int64) *block {
 	}
 	best := l.blocks[i]
 	if best.bytes > bytes+4<<20 {
-	for _, b := range l.blocks[i:] {
-		if b.base < best.base {
-			best = b
+		for _, b := range l.blocks[i:] {
+			if b.base < best.base {
+				best = b
+			}
 		}
-	}
 	}
 	return best
 }
