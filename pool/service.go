@@ -32,7 +32,7 @@ const (
 	planningLimit = 2 * time.Second // of processor time, in the background
 	leastShare    = 0.5             // of the requested bytes that must repeat for a plan to be worth its addresses
 	mostAttempts  = 4               // to take the chosen addresses, before others are chosen
-	mostCreated   = 16              // one part in so many of the planned bytes may be new memory
+	mostCreated   = 32              // one part in so many of the planned bytes may be new memory
 	mostRevisions = 3               // of a plan
 	mostPlans     = 16              // made for one process
 	suspendAfter  = 64              // unexpected requests in a row: the job is doing something else
@@ -60,6 +60,7 @@ type service struct {
 	plans     int
 	revisions int // of the plan, for what varies
 	inRow     int // unexpected requests
+	turns     int // of the follower, that were noticed
 	hits      int64
 	misses    int64 // in this iteration, by bytes
 	badTurns  int
@@ -89,7 +90,7 @@ func (s *service) again() {
 // fromFile says whether the plan is for the whole job, and not for an iteration.
 func (s *service) fromFile() bool { return s.steps != nil && s.steps.Start > 0 }
 
-func (s *service) follow() { s.follower, s.inRow = follow.NewFollower(s.steps), 0 }
+func (s *service) follow() { s.follower, s.inRow, s.turns = follow.NewFollower(s.steps), 0, 0 }
 
 // areaOf finds the planned addresses that an address is in.
 func (s *service) areaOf(at cuda.Ptr) (*area, int64) {
@@ -153,7 +154,8 @@ func (p *Pool) fromPlan(bytes int64, stream uint64) (cuda.Ptr, bool) {
 	switch {
 	case i == 0 && p.planned == 0 && s.fromFile():
 		p.beginAtOnce(stream)
-	case i == s.steps.Start && s.follower.Sure():
+	case s.follower.Turns() != s.turns && s.follower.Sure():
+		s.turns = s.follower.Turns()
 		p.begin(stream)
 	}
 	if s.phase != active {

@@ -32,7 +32,7 @@ var mayImport = map[string][]string{
 	"correlate":  {"trace"},
 	"evict":      {"trace"},
 	"prefetch":   {"correlate", "trace"},
-	"pool":       {"cuda", "trace"},
+	"pool":       {"cuda", "trace", "pool/follow", "pool/plan", "pool/stitch"},
 	"faults":     {"trace"},
 	"faults/bpf": {"faults", "trace"},
 	"oracle":     {"trace"},
@@ -40,6 +40,8 @@ var mayImport = map[string][]string{
 	"um":         {"cuda", "evict", "prefetch", "correlate", "pool", "trace"},
 	"um/managed": {"cuda", "evict", "prefetch", "correlate", "pool", "trace", "um"},
 
+	"pool/stitch":          {"cuda"},
+	"pool/follow":          {"cuda", "pool/plan"},
 	"cuda/kernels":         {"cuda"},
 	"um/explicit/hostpool": {"cuda", "internal/hostmem"},
 }

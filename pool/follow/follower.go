@@ -19,6 +19,9 @@ type Follower struct {
 	lost    int   // unexpected requests in a row
 	before  int64 // bytes of the last of them
 	streak  int   // followed in a row
+	synced  bool  // it was sure once
+	last    int   // step that was followed in order
+	turns   int
 	streams map[uint64]uint64
 	hit     []bool // steps that came
 	missed  []bool // steps that did not, where others before and after them did
@@ -42,11 +45,19 @@ const sure = 8
 // Sure says whether the follower knows where the job is.
 func (f *Follower) Sure() bool { return f.streak >= sure }
 
+// Turns is how often an iteration began: a step came that stands before the one
+// that came last.
+func (f *Follower) Turns() int { return f.turns }
+
 // Next is the step that a request is, if it is one.
 func (f *Follower) Next(bytes int64, stream uint64) (step int, ok bool) {
 	if step, ok = f.find(bytes, stream); ok {
 		f.streak++
 		f.hit[step], f.missed[step] = true, false
+		if f.streak == sure && !f.synced { // what it took for steps until here were guesses
+			f.synced = true
+			clear(f.missed)
+		}
 	} else {
 		f.streak = 0
 	}
@@ -91,6 +102,7 @@ func (f *Follower) find(bytes int64, stream uint64) (step int, ok bool) {
 			f.lost = 0
 			f.Found++
 			f.skipped = f.skipped[:0]
+			f.last = int(i)
 			return f.advance(int(i)), true
 		}
 	}
@@ -132,7 +144,10 @@ func (f *Follower) after(i int) int {
 
 // advance goes on to the step after i.
 func (f *Follower) advance(i int) int {
-	f.next = f.after(i)
+	if i < f.last {
+		f.turns++
+	}
+	f.last, f.next = i, f.after(i)
 	if f.next == f.steps.Start {
 		f.skipped = f.skipped[:0]
 	}

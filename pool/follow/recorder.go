@@ -10,7 +10,10 @@ const (
 	leastRequests = 16      // in an iteration
 	shareOfAll    = 4       // an iteration has at least a quarter of all requests so far
 	nearPeak      = 0.9     // of the highest peak: what counts as one
-	nearLive      = 1 << 10 // live bytes at both ends of an iteration differ by at most a 1024th of the peak
+	nearFloor     = 0.3     // of the way from the floor up to the peak
+	sameLength    = 64      // two iterations differ by at most one request in so many
+	nearLive      = 64      // live bytes at both ends of an iteration differ by at most a 64th of the peak
+	occurrences   = 4       // of the same last requests that are remembered: layers are alike
 )
 
 // request is one recorded allocation.
@@ -20,6 +23,7 @@ type request struct {
 	live   int64 // bytes live before it
 	made   int64 // tick
 	freed  int64 // tick; 0 while live
+	since  int32 // requests since the same moment of what may be the iteration before; 0: it is not known
 }
 
 // Recorder records allocations and frees until it has seen an iteration.
@@ -29,7 +33,7 @@ type Recorder struct {
 	tick     int64              // allocations and frees so far
 	bytes    int64              // live
 	signer   plan.Signer
-	last     map[plan.Signature]int32 // the last request with it
+	last     map[plan.Signature][occurrences]int32 // the last requests with it, plus 1
 	peak     int64
 	peakAt   int32 // the last request near the peak
 
@@ -38,7 +42,7 @@ type Recorder struct {
 
 // NewRecorder returns an empty recorder.
 func NewRecorder() *Recorder {
-	return &Recorder{live: map[cuda.Ptr]int32{}, last: map[plan.Signature]int32{}}
+	return &Recorder{live: map[cuda.Ptr]int32{}, last: map[plan.Signature][occurrences]int32{}}
 }
 
 // Alloc notes an allocation. When it is the first after a whole iteration, the
@@ -57,15 +61,21 @@ func (r *Recorder) Alloc(p cuda.Ptr, bytes int64, stream uint64) *Steps {
 	r.tick++
 	r.requests = append(r.requests, request{bytes: bytes, stream: stream, live: r.bytes, made: r.tick})
 	r.live[p] = i
-	if r.bytes += bytes; float64(r.bytes) >= nearPeak*float64(r.peak) {
+	r.bytes += bytes
+	r.peak = max(r.peak, r.bytes)
+	if float64(r.bytes) >= nearPeak*float64(r.peak) {
 		r.peakAt = i
 	}
-	r.peak = max(r.peak, r.bytes)
 	sign := r.signer.Call(bytes)
-	if j, ok := r.last[sign]; ok && r.until == 0 && found == nil {
-		r.consider(j, i)
+	seen := r.last[sign]
+	for _, j := range seen {
+		if j > 0 && r.until == 0 && found == nil {
+			r.consider(j-1, i)
+		}
 	}
-	r.last[sign] = i
+	copy(seen[1:], seen[:])
+	seen[0] = i + 1
+	r.last[sign] = seen
 	return found
 }
 
@@ -81,8 +91,9 @@ func (r *Recorder) Free(p cuda.Ptr) {
 	r.bytes -= r.requests[i].bytes
 }
 
-// consider says whether requests j to i may be an iteration. If so, the one that is
-// taken begins where least memory is live, which may be later.
+// consider says whether requests j to i, after the same last requests, may be an
+// iteration. It is taken for one when the one before had the same length. It begins where
+// least memory is live, which may be later.
 func (r *Recorder) consider(j, i int32) {
 	n := i - j
 	difference := r.requests[i].live - r.requests[j].live
@@ -90,13 +101,22 @@ func (r *Recorder) consider(j, i int32) {
 		max(difference, -difference) > r.peak/nearLive {
 		return
 	}
-	quiet := j
+	quiet, floor := j, r.requests[j].live
 	for k := j; k < i; k++ {
 		if r.requests[k].live < r.requests[quiet].live {
 			quiet = k
 		}
 	}
-	r.from, r.until = quiet, quiet+n
+	for k := i / 3; k < i; k++ { // not from the beginning: an optimizer's state comes with the first iteration
+		floor = min(floor, r.requests[k].live)
+	}
+	if float64(r.requests[quiet].live-floor) > nearFloor*float64(r.peak-floor) {
+		return // a part of an iteration
+	}
+	if before := r.requests[j].since; before > 0 && max(n-before, before-n) <= n/sameLength {
+		r.from, r.until = quiet, quiet+n
+	}
+	r.requests[i].since = n
 }
 
 // steps makes steps of the requests [from, until).

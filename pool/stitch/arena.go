@@ -122,22 +122,14 @@ func (a *arena) settle(b *block) *block {
 	return b
 }
 
-// joins says whether two neighbours can be one block. Idle memory joins a
-// stream's: it is then used in that stream's order, which is never wrong.
+// joins says whether two neighbours can be one block.
 func joins(l, r *block) bool {
-	if l.state != r.state {
-		return false
-	}
-	return l.state == hole || l.state == free && (l.stream == r.stream || l.stream == anyStream || r.stream == anyStream)
+	return l.state == r.state && (l.state == hole || l.state == free && l.stream == r.stream)
 }
 
 // join makes l of l and r; both are unindexed.
 func (a *arena) join(l, r *block) {
-	if l.stream == anyStream {
-		l.stream, l.freed = r.stream, r.freed
-	} else if r.stream != anyStream {
-		l.freed = max(l.freed, r.freed)
-	}
+	l.freed = max(l.freed, r.freed)
 	l.bytes += r.bytes
 	l.next = r.next
 	if r.next != nil {
@@ -177,13 +169,13 @@ func (a *arena) whole(b *block, visit func(*chunk) bool) {
 }
 
 // grow creates physical memory at the end of a free last block, or in a hole that
-// is large enough, so that a free block of so many bytes exists. It is idle memory.
+// is large enough, so that a stream has a free block of so many bytes.
 func (a *arena) grow(bytes int64, stream uint64) (*block, error) {
 	h, have := a.roomFor(bytes, stream)
 	if h == nil {
 		return nil, fmt.Errorf("pool: the %d bytes of addresses of an arena are spent", a.bytes)
 	}
-	return a.fill(h, roundUp(bytes-have, pageBytes))
+	return a.fill(h, roundUp(bytes-have, pageBytes), stream)
 }
 
 // roomFor is the hole to grow into, and the usable free bytes before it.
@@ -192,7 +184,7 @@ func (a *arena) roomFor(bytes int64, stream uint64) (h *block, have int64) {
 	if h == nil || h == a.tail {
 		// The last hole goes on where the arena ends, and is the largest.
 		if t := a.tail; t.state == hole {
-			if f := t.prev; f != nil && f.state == free && (f.stream == stream || f.stream == anyStream) {
+			if f := t.prev; f != nil && f.state == free && f.stream == stream {
 				have = f.bytes
 			}
 			if t.bytes >= roundUp(bytes-have, pageBytes) {
@@ -204,8 +196,11 @@ func (a *arena) roomFor(bytes int64, stream uint64) (h *block, have int64) {
 	return h, 0
 }
 
-// fill creates physical memory in the first bytes of a hole.
-func (a *arena) fill(h *block, bytes int64) (*block, error) {
+// roomForNew is a hole for so many new bytes; nil when there is none.
+func (a *arena) roomForNew(bytes int64) *block { return a.holes.fit(roundUp(bytes, pageBytes)) }
+
+// fill creates physical memory in the first bytes of a hole, as free memory of a stream.
+func (a *arena) fill(h *block, bytes int64, stream uint64) (*block, error) {
 	p := a.pool
 	if err := p.budget.Take(bytes); err != nil {
 		return nil, err
@@ -223,7 +218,7 @@ func (a *arena) fill(h *block, bytes int64) (*block, error) {
 	}
 	p.stats.ReservedBytes += bytes
 	p.stats.ReservedPeakBytes = max(p.stats.ReservedPeakBytes, p.stats.ReservedBytes)
-	b.state, b.stream, b.freed = free, anyStream, 0
+	b.state, b.stream, b.freed = free, stream, 0
 	return a.settle(b), nil
 }
 

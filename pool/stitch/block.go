@@ -15,9 +15,6 @@ const (
 	hole              // addresses without memory
 )
 
-// anyStream is the stream of memory that no queued work can touch.
-const anyStream = ^uint64(0)
-
 // block is part of an arena's address space. The blocks of an arena cover it.
 type block struct {
 	base       cuda.Ptr

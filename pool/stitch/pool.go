@@ -83,9 +83,6 @@ func (p *Pool) Malloc(bytes int64, stream uint64) (cuda.Ptr, error) {
 	if bytes <= 0 || bytes > p.config.ReserveBytes {
 		return 0, fmt.Errorf("pool: cannot allocate %d bytes", bytes)
 	}
-	if stream == anyStream {
-		return 0, fmt.Errorf("pool: %#x is not a stream", stream)
-	}
 	want := roundUp(bytes, blockBytes)
 	a, err := p.arenaFor(want)
 	if err != nil {
@@ -102,7 +99,6 @@ func (p *Pool) Malloc(bytes int64, stream uint64) (cuda.Ptr, error) {
 	}
 	if b.state == free { // not a stitched one, which is whole already
 		b = a.take(b, b.base, b.base+cuda.Ptr(want))
-		b.stream = stream
 	}
 	b.requested = bytes
 	at := b.base
@@ -117,18 +113,12 @@ func (p *Pool) Malloc(bytes int64, stream uint64) (cuda.Ptr, error) {
 	return at, nil
 }
 
-// find is the best free block for a request: the smallest that is large enough.
+// find is the free block for a request, nil when there is none.
 func (p *Pool) find(a *arena, want int64, stream uint64) *block {
-	var best *block
 	if l := a.free[stream]; l != nil {
-		best = l.fit(want)
+		return l.fit(want)
 	}
-	if l := a.free[anyStream]; l != nil {
-		if b := l.fit(want); b != nil && (best == nil || b.bytes < best.bytes) {
-			best = b
-		}
-	}
-	return best
+	return nil
 }
 
 // findHarder goes through the states of GMLake that follow "a single block is large

@@ -58,11 +58,11 @@ func (p *Pool) Prepare(bytes int64, stream uint64, mostCreated int64) (*Range, e
 		if bytes-have > mostCreated {
 			return nil, fmt.Errorf("pool: %d bytes of a range of %d are not free", bytes-have, bytes)
 		}
-		h, _ := a.roomFor(bytes-have, anyStream)
+		h := a.roomForNew(bytes - have)
 		if h == nil {
 			return nil, fmt.Errorf("pool: no addresses for %d bytes", bytes-have)
 		}
-		if _, err := a.fill(h, roundUp(bytes-have, pageBytes)); err != nil {
+		if _, err := a.fill(h, roundUp(bytes-have, pageBytes), stream); err != nil {
 			return nil, err
 		}
 		gather()
@@ -131,9 +131,6 @@ func (p *Pool) Activate(r *Range, stream uint64) bool {
 		takes = append(takes, piece{usable[k], base, end})
 	}
 	r.parts = holdAll(takes)
-	for _, b := range r.parts {
-		b.stream = stream
-	}
 	return true
 }
 

@@ -65,6 +65,7 @@ func (a *arena) release(bytes int64, wait bool) (released int64) {
 	if p.driver.BindThread() != nil {
 		return 0
 	}
+	a.unite(wait)
 	for b := a.tail; b != nil && released < bytes; {
 		prev := b.prev
 		if b.state == free && p.done(b.stream, b.freed, wait) {
@@ -75,6 +76,22 @@ func (a *arena) release(bytes int64, wait bool) (released int64) {
 	p.stats.ReservedBytes -= released
 	p.budget.Give(released)
 	return released
+}
+
+// unite makes free memory of different streams one stream's, as far as their work
+// is done with it: a chunk can only go when all of it is in one block.
+func (a *arena) unite(wait bool) {
+	most, bytes := uint64(0), int64(-1)
+	for id, l := range a.free {
+		n := int64(0)
+		for _, b := range l.blocks {
+			n += b.bytes
+		}
+		if n > bytes || n == bytes && id < most {
+			most, bytes = id, n
+		}
+	}
+	a.pool.adopt(a, most, wait)
 }
 
 // releaseBlock gives back whole chunks of a free block.

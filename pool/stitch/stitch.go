@@ -97,13 +97,10 @@ func (s *stitched) available(want int64, usable []*block) (takes []piece, ok boo
 
 // usable are the free blocks that a stream may use now.
 func (a *arena) usable(stream uint64) []*block {
-	var all []*block
-	for _, id := range []uint64{stream, anyStream} {
-		if l := a.free[id]; l != nil {
-			all = append(all, l.blocks...)
-		}
+	if l := a.free[stream]; l != nil {
+		return slices.Clone(l.blocks)
 	}
-	return all
+	return nil
 }
 
 // worthwhile is the least part of a request that stitching must save of physical
@@ -126,11 +123,11 @@ func (t *stitches) make(a *arena, want int64, stream uint64) (*block, error) {
 		return nil, nil
 	}
 	if have < want {
-		h, _ := a.roomFor(want-have, anyStream)
+		h := a.roomForNew(want - have)
 		if h == nil {
 			return nil, nil
 		}
-		b, err := a.fill(h, roundUp(want-have, pageBytes))
+		b, err := a.fill(h, roundUp(want-have, pageBytes), stream)
 		if err != nil {
 			return nil, err
 		}
@@ -191,7 +188,7 @@ func (a *arena) runOf(b *block) run {
 func (t *stitches) take(s *stitched, takes []piece, stream uint64) *block {
 	s.parts = holdAll(takes)
 	for _, b := range s.parts {
-		b.stream, b.stitched = stream, s
+		b.stitched = s
 	}
 	return s.parts[0]
 }

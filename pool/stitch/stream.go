@@ -21,9 +21,6 @@ func (p *Pool) stream(id uint64) *streamState {
 
 // done says whether a stream's work is known to have passed its free number n.
 func (p *Pool) done(id, n uint64, wait bool) bool {
-	if id == anyStream {
-		return true
-	}
 	s := p.stream(id)
 	p.settleFence(s, wait)
 	if s.passed >= n {
@@ -60,7 +57,7 @@ func (p *Pool) settleFence(s *streamState, wait bool) {
 // with it. It says whether there was any.
 func (p *Pool) adopt(a *arena, stream uint64, wait bool) (any bool) {
 	for id, l := range a.free {
-		if id == stream || id == anyStream || len(l.blocks) == 0 {
+		if id == stream || len(l.blocks) == 0 {
 			continue
 		}
 		last := uint64(0)
