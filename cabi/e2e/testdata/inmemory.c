@@ -11,11 +11,11 @@ enum { LAYERS = 40, ITERATIONS = 9, WEIGHTS = 10 };
 
 static size_t layer_bytes(int k) { return (size_t)(3 + k % 5) * MiB / 2 + (size_t)(k % 3) * 512; }
 
-typedef struct job {
+typedef struct trainer {
     int id;
     CUstream main, side;
     tensor weight[WEIGHTS], sum;
-} job;
+} trainer;
 
 static void must(tensor *t, size_t bytes, CUstream s, uint32_t value) {
     if (make(t, bytes, s, value)) return;
@@ -23,7 +23,7 @@ static void must(tensor *t, size_t bytes, CUstream s, uint32_t value) {
     exit(1);
 }
 
-static void iterate(job *j, int it, void *event) {
+static void iterate(trainer *j, int it, void *event) {
     tensor act[LAYERS], extra;
     must(&extra, (size_t)(2 * MiB + 4096 * (unsigned)(it * 37 % 300)), j->main, 9);
     for (int k = 0; k < LAYERS; k++) {
@@ -59,7 +59,7 @@ static void iterate(job *j, int it, void *event) {
 }
 
 static void *work(void *arg) {
-    job *j = arg;
+    trainer *j = arg;
     CUcontext ctx;
     void *event;
     OK(CALL(cuDevicePrimaryCtxRetain, &ctx, 0));
@@ -72,10 +72,10 @@ static void *work(void *arg) {
 }
 
 static int train(int threads) {
-    static job j[4];
+    static trainer j[4];
     static char before[8192];
     for (int t = 0; t < threads; t++) {
-        j[t] = (job){.id = t, .main = t ? new_stream() : NULL, .side = new_stream()};
+        j[t] = (trainer){.id = t, .main = t ? new_stream() : NULL, .side = new_stream()};
         for (int i = 0; i < WEIGHTS; i++) must(&j[t].weight[i], 2 * MiB + 512, j[t].main, 0);
         must(&j[t].sum, 3 * MiB, j[t].side, 0);
     }
