@@ -12,7 +12,7 @@
  * functions cleared) add the stream's lock; their progress write, every 64th
  * launch here, costs what the driver takes for it.
  */
-#include "../testdata/engine.h"
+#include "../testdata/strict.h"
 
 enum { SLOTS = 64, BATCH = 400 };
 static CUdeviceptr base;

@@ -1,5 +1,5 @@
 /* Strict mode: what is waited for, and what is not. The main thread plays the engine, a job launches. */
-#include "engine.h"
+#include "strict.h"
 
 enum { SLOTS = 40, PLAIN = 41 };
 static CUdeviceptr base;
