@@ -112,7 +112,7 @@ var Table = []Option{
 
 	// Planning, and looking at memory.
 	{Flag: "trace", Commands: []string{"plan"}, Type: TypeFile,
-		Doc: "plan the allocations of this recording (.pstrace) or launch log (.tsv, .tsv.gz)"},
+		Doc: "plan the allocations of this recording, launch log, PyTorch memory snapshot or RMM log"},
 	{Flag: "csv", Commands: []string{"plan"}, Type: TypeFile,
 		Doc: "place the requests of this file, id,lower,upper,size as google/minimalloc has them"},
 	{Flag: "capacity", Commands: []string{"plan"}, Type: TypeBytes,
@@ -123,7 +123,11 @@ var Table = []Option{
 		Doc: "write the plan (of a trace) or the placements id,offset (of a CSV file) to this file (not written)"},
 	{Flag: "json", Commands: []string{"plan"}, Type: TypeBool, Default: "false",
 		Doc: "print the result as JSON"},
-	{Flag: "accept-damaged", Commands: []string{"plan"}, Type: TypeBool, Default: "false",
+	{Flag: "json", Commands: []string{"report fragmentation"}, Type: TypeBool, Default: "false",
+		Doc: "print the report as JSON"},
+	{Flag: "html", Commands: []string{"report fragmentation"}, Type: TypeFile,
+		Doc: "write a page with plots to this file, too (none)"},
+	{Flag: "accept-damaged", Commands: []string{"plan", "report fragmentation"}, Type: TypeBool, Default: "false",
 		Doc: "of a damaged or truncated trace, use the part before the damage"},
 
 	// Looking at faults.
