@@ -185,9 +185,9 @@ def run(argv, env, timeout_s):
     return {"rc": rc, "stdout": texts[0], "stderr": texts[1], "wall_s": round(time.monotonic() - began, 2), "timed_out": timed_out}
 
 
-def penstock_argv(command, budget=None, policy=None, report=None, host_budget=None, engine=None):
+def penstock_argv(command, budget=None, policy=None, report=None, host_budget=None, trace=None, engine=None):
     argv = [PENSTOCK, "run"]
-    for flag, value in (("--budget", budget), ("--policy", policy), ("--report", report), ("--host-budget", host_budget), ("--engine", engine)):
+    for flag, value in (("--budget", budget), ("--policy", policy), ("--report", report), ("--host-budget", host_budget), ("--trace", trace), ("--engine", engine)):
         if value:
             argv += [flag, value]
     return [*argv, "--", *command]
@@ -215,7 +215,7 @@ def tail(text, lines=12, characters=2000):
     return "\n".join(text.strip().splitlines()[-lines:])[-characters:]
 
 
-def train(card, model, iters, timeout_s, penstock=False, budget=None, policy=None, deterministic=False, sample=False, engine=None, host_budget=None, extra=None):
+def train(card, model, iters, timeout_s, penstock=False, budget=None, policy=None, deterministic=False, sample=False, trace=None, engine=None, host_budget=None, extra=None):
     """One run of workloads.py. Returns the raw record, with "error" set when it is of no use.
 
     A run that ran into its timeout keeps the iterations that it finished."""
@@ -225,7 +225,7 @@ def train(card, model, iters, timeout_s, penstock=False, budget=None, policy=Non
         command = [sys.executable, WORKLOADS, model, str(iters), "--progress", progress]
         if deterministic:
             command.append("--deterministic")
-        argv = penstock_argv(command, budget, policy, report, host_budget, engine) if penstock else command
+        argv = penstock_argv(command, budget, policy, report, host_budget, trace, engine) if penstock else command
         sampler = Sampler(card) if sample else None
         if sampler:
             sampler.start()

@@ -6,6 +6,12 @@ Prints one JSON line at the end. Seconds of an iteration include a
 synchronisation at its end. --progress appends a JSON line to a file after each
 iteration, for whoever has to end this program early.
 
+--on-device builds the model where it is trained, in its own type, which is much
+faster than on the host and trains the same. --lengths SEED draws the length of the
+sequences anew for each iteration. --warm-up N resets the peaks after N iterations.
+--no-fill leaves uninitialised memory alone under --deterministic. --largest-batch
+trains ever larger batches, for ITERS iterations each, until the allocator gives up.
+
 PENSTOCK_BENCH_STATS=1 adds penstock.stats() after each iteration, outside the
 timed part, when something else has already loaded the module penstock.
 """
@@ -13,6 +19,7 @@ timed part, when something else has already loaded the module penstock.
 import argparse
 import json
 import os
+import random
 import sys
 import time
 
@@ -25,15 +32,29 @@ MIXTRAL = dict(
 )  # fmt: skip
 
 
+class Settings:
+    """What the command line changes of a model."""
+
+    on_device = False
+    lengths = None  # random.Random: of the sequences
+    batch = None
+
+
 def language_model(family, batch, length, bf16=True, checkpointing=False, lora=False, **options):
     import torch
     import transformers
 
     config = getattr(transformers, family[0])(**options)
     config.use_cache = False
-    model = getattr(transformers, family[1])(config)
-    if bf16:
-        model = model.to(torch.bfloat16)
+    if Settings.on_device:
+        torch.set_default_dtype(torch.bfloat16 if bf16 else torch.float32)
+        with torch.device("cuda"):
+            model = getattr(transformers, family[1])(config)
+        torch.set_default_dtype(torch.float32)
+    else:
+        model = getattr(transformers, family[1])(config)
+        if bf16:
+            model = model.to(torch.bfloat16)
     model = model.to("cuda").train()
     if checkpointing:
         model.gradient_checkpointing_enable()
@@ -46,7 +67,9 @@ def language_model(family, batch, length, bf16=True, checkpointing=False, lora=F
     optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-4, fused=False)
 
     def step():
-        ids = torch.randint(0, config.vocab_size, (batch, length), device="cuda")
+        # At most the usual length, at least an eighth of it, by 64.
+        drawn = Settings.lengths.randint(length // 512, length // 64) * 64 if Settings.lengths else length
+        ids = torch.randint(0, config.vocab_size, (Settings.batch or batch, drawn), device="cuda")
         loss = model(input_ids=ids, labels=ids).loss
         loss.backward()
         optimizer.step()
@@ -65,8 +88,8 @@ def vision_model(name, batch):
     criterion = torch.nn.CrossEntropyLoss()
 
     def step():
-        images = torch.randn(batch, 3, 224, 224, device="cuda")
-        labels = torch.randint(0, 1000, (batch,), device="cuda")
+        images = torch.randn(Settings.batch or batch, 3, 224, 224, device="cuda")
+        labels = torch.randint(0, 1000, (Settings.batch or batch,), device="cuda")
         with torch.autocast("cuda", torch.bfloat16):
             loss = criterion(model(images), labels)
         loss.backward()
@@ -86,6 +109,8 @@ MODELS = {
     "gpt2l": lambda: language_model(GPT2, 8, 1024, bf16=False, n_embd=1280, n_layer=36, n_head=20),
     "llama1b": lambda: language_model(LLAMA_LM, 4, 2048, **LLAMA),
     "llama1b-lr": lambda: language_model(LLAMA_LM, 8, 2048, checkpointing=True, lora=True, **LLAMA),
+    "llama1b-r": lambda: language_model(LLAMA_LM, 8, 2048, checkpointing=True, **LLAMA),
+    "llama1b-lr-short": lambda: language_model(LLAMA_LM, 64, 512, checkpointing=True, lora=True, **LLAMA),
     "moe": lambda: language_model(MIXTRAL_LM, 4, 1024, **MIXTRAL),
     "resnet152": lambda: vision_model("resnet152", 128),
 }
@@ -109,13 +134,53 @@ def loaded_penstock():
     return sys.modules.get("penstock") if os.environ.get("PENSTOCK_BENCH_STATS") == "1" else None
 
 
+def requested_peak():
+    """Most bytes that were asked for at a time; None where the allocator does not say."""
+    import torch
+
+    stats = torch.cuda.memory_stats()
+    return stats.get("requested_bytes.all.peak") or None
+
+
+def largest_batch(step, iters, first, by, cap_bytes, limit_s):
+    """Raises the batch size until memory is out. Returns what happened."""
+    import torch
+
+    total = torch.cuda.get_device_properties(0).total_memory
+    torch.cuda.set_per_process_memory_fraction(cap_bytes / total)
+    fitted, message, seconds, losses, began = None, None, [], [], time.perf_counter()
+    batch = first
+    while time.perf_counter() - began < limit_s:
+        Settings.batch = batch
+        try:
+            for _ in range(iters):
+                start = time.perf_counter()
+                losses.append(float(step().detach()))
+                seconds.append(time.perf_counter() - start)
+        except torch.OutOfMemoryError as e:
+            message = str(e).splitlines()[0][:300]
+            break
+        fitted = batch
+        batch += by
+    return {"largest_batch": fitted, "failed_batch": batch if message else None, "message": message, "cap_bytes": cap_bytes,
+            "iter_s": seconds[-iters:], "loss": losses[-iters:], "seconds": time.perf_counter() - began}  # fmt: skip
+
+
 def main():
     parser = argparse.ArgumentParser(description="Train a model for some iterations on random data.")
     parser.add_argument("model", choices=sorted(MODELS))
     parser.add_argument("iters", type=int)
     parser.add_argument("--deterministic", action="store_true", help="deterministic algorithms; parameter checksums at the end")
     parser.add_argument("--progress", metavar="FILE", help="append a JSON line for each iteration")
+    parser.add_argument("--on-device", action="store_true", help="build the model on the GPU")
+    parser.add_argument("--lengths", type=int, metavar="SEED", help="draw the sequence length of each iteration")
+    parser.add_argument("--warm-up", type=int, default=0, metavar="N", help="reset the peaks after N iterations")
+    parser.add_argument("--no-fill", action="store_true", help="do not fill uninitialised memory under --deterministic")
+    parser.add_argument("--largest-batch", metavar="FIRST,STEP,BYTES,SECONDS", help="under a cap of BYTES of device memory")
     args = parser.parse_args()
+    Settings.on_device = args.on_device
+    if args.lengths is not None:
+        Settings.lengths = random.Random(args.lengths)
     if args.iters < 1:
         parser.error("at least one iteration")
     if args.deterministic:
@@ -126,21 +191,33 @@ def main():
     if args.deterministic:
         torch.use_deterministic_algorithms(True)
         torch.backends.cudnn.deterministic = True
+        if args.no_fill:
+            torch.utils.deterministic.fill_uninitialized_memory = False
     torch.manual_seed(0)
     began = time.perf_counter()
     model, step = MODELS[args.model]()
     torch.cuda.synchronize()
     build_s = time.perf_counter() - began
 
+    if args.largest_batch:
+        first, by, cap, limit_s = (int(x) for x in args.largest_batch.split(","))
+        found = largest_batch(step, args.iters, first, by, cap, limit_s)
+        print(json.dumps({"model": args.model, **found, "penstock_loaded": "penstock" in sys.modules, "torch": torch.__version__}), flush=True)
+        return
+
     penstock = loaded_penstock()
     before = penstock.stats() if penstock else None
     seconds, losses, stats = [], [], []
+    reserved = []
     for i in range(args.iters):
+        if args.warm_up and i == args.warm_up:
+            torch.cuda.reset_peak_memory_stats()
         began = time.perf_counter()
         loss = step()
         torch.cuda.synchronize()
         seconds.append(time.perf_counter() - began)
         losses.append(float(loss.detach()))
+        reserved.append(torch.cuda.memory_reserved())
         if penstock:
             stats.append(penstock.stats())
         if args.progress:
@@ -153,6 +230,7 @@ def main():
     result = {
         "model": args.model, "iter_s": seconds, "loss": losses,
         "peak_allocated_bytes": torch.cuda.max_memory_allocated(), "peak_reserved_bytes": torch.cuda.max_memory_reserved(),
+        "peak_requested_bytes": requested_peak(), "reserved_bytes": reserved, "warm_up": args.warm_up,
         "deterministic": args.deterministic, "build_s": build_s, "parameters": sum(p.numel() for p in model.parameters()),
         "penstock_loaded": "penstock" in sys.modules, "torch": torch.__version__, "cuda": torch.version.cuda,
     }  # fmt: skip

@@ -8,6 +8,7 @@
 #include <errno.h>
 #include <pthread.h>
 #include <stdint.h>
+#include <stdlib.h>
 
 #include "_cgo_export.h"
 
@@ -106,4 +107,26 @@ PUBLIC int penstock_end_pool(int device, unsigned long long id_hi, unsigned long
 PUBLIC int penstock_release_pool(int device, unsigned long long id_hi, unsigned long long id_lo)
 {
     return alive() ? engineReleasePool(device, id_hi, id_lo) : -ECHILD;
+}
+
+/* Observing a program that knows nothing of Penstock; called by the hook. */
+
+static void close_observer(void)
+{
+    if (alive())
+        observeClose();
+}
+
+PUBLIC void penstock_observe_alloc(unsigned long long ptr, size_t bytes)
+{
+    if (!alive())
+        return;
+    if (observeAlloc(ptr, bytes) == 1) /* the first: later handlers of the program come before ours, the driver's after */
+        atexit(close_observer);
+}
+
+PUBLIC void penstock_observe_free(unsigned long long ptr)
+{
+    if (alive())
+        observeFree(ptr);
 }

@@ -27,6 +27,7 @@ import "C"
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"runtime"
@@ -122,11 +123,7 @@ func start(device int) (*live.Live, error) {
 	}
 	co := cuda.Options{Ordinal: device, ManagedLimitBytes: o.ManagedLimit}
 	if C.hook_loaded() != 0 {
-		co.Resolve = func(name string) unsafe.Pointer {
-			c := C.CString(name)
-			defer C.free(unsafe.Pointer(c))
-			return C.hook_real(c)
-		}
+		co.Resolve = hookResolve
 	}
 	d, err := cuda.Open(co)
 	if err != nil {
@@ -154,17 +151,32 @@ func start(device int) (*live.Live, error) {
 	c := live.Config{
 		Engine: live.EngineFor(o.Engine), Verify: o.Verify,
 		Policy: policy, BudgetBytes: o.Budget, HostBudgetBytes: o.HostBudget,
-		ManagedLimitBytes: o.ManagedLimit, PlainOnly: o.Engine == "none", LookaheadBytes: o.LookaheadBytes,
-		MissedRoutes: missed,
+		ManagedLimitBytes: o.ManagedLimit, PlainOnly: o.Engine == options.EngineNone, LookaheadBytes: o.LookaheadBytes,
+		MissedRoutes: missed, Pool: poolConfig(o),
 	}
 	if o.TracePath != "" {
-		r, err := startRecording(o.TracePath, d.Info().Name, log)
+		r, err := startRecording(o, d.Info().Name, log)
 		if err != nil {
 			return nil, err
 		}
 		c.Sink, state.close = r, r.close
 	}
 	return live.New(c, d, h, log)
+}
+
+// hookResolve finds the real driver functions, past the hook.
+func hookResolve(name string) unsafe.Pointer {
+	c := C.CString(name)
+	defer C.free(unsafe.Pointer(c))
+	return C.hook_real(c)
+}
+
+// attachHook views the state that the hook shares.
+func attachHook() (*hook.Shared, error) {
+	if C.hook_loaded() == 0 {
+		return nil, errors.New("the launch hook is not loaded")
+	}
+	return hook.New(C.hook_attach(hook.ABI))
 }
 
 // environ is the process's environment as it is now: Go's own view of it, in a

@@ -69,6 +69,12 @@ int penstock_begin_pool(int device, unsigned long long id_hi, unsigned long long
 int penstock_end_pool(int device, unsigned long long id_hi, unsigned long long id_lo);
 int penstock_release_pool(int device, unsigned long long id_hi, unsigned long long id_lo);
 
+/* Under PENSTOCK_OBSERVE=1 the launch hook reports managed memory that the program
+ * itself allocates, and is about to free. Everything that happens to it is
+ * recorded to PENSTOCK_TRACE until the process exits; nothing is moved. */
+void penstock_observe_alloc(unsigned long long ptr, size_t bytes);
+void penstock_observe_free(unsigned long long ptr);
+
 /* Prints the verdict, closes the trace and stops the runtime's threads. Allocations stay valid until exit. */
 void penstock_close(void);
 

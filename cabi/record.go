@@ -8,7 +8,11 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/penstock-gpu/penstock/cuda"
+	"github.com/penstock-gpu/penstock/faults"
+	"github.com/penstock-gpu/penstock/faults/analyse"
+	"github.com/penstock-gpu/penstock/faults/record"
 	"github.com/penstock-gpu/penstock/internal/hook"
+	"github.com/penstock-gpu/penstock/options"
 	"github.com/penstock-gpu/penstock/trace"
 	"github.com/penstock-gpu/penstock/um"
 )
@@ -16,37 +20,42 @@ import (
 // recorder writes what happens to a trace. Its methods are called under the
 // engine's lock, in order.
 type recorder struct {
-	writer *trace.Writer
-	log    *zap.Logger
-	began  time.Time
+	log    *record.Log
+	zap    *zap.Logger
 	ids    map[cuda.Ptr]uint64
-	named  map[uint32]bool
+	stacks bool
+	driver bool // the driver's own events are recorded, and the engine's moves are among them
 	failed bool
 }
 
 // startRecording creates the trace.
-func startRecording(path, gpu string, log *zap.Logger) (*recorder, error) {
-	w, err := trace.Create(path, trace.Header{
-		Source: "penstock", Command: strings.Join(os.Args, " "), GPU: gpu, Started: time.Now(),
-	}, trace.WriterOptions{})
+func startRecording(o options.Runtime, gpu string, log *zap.Logger) (*recorder, error) {
+	l, err := record.Create(o.TracePath, trace.Header{
+		Source: "penstock", Command: strings.Join(os.Args, " "), GPU: gpu, Policy: o.Policy, BudgetBytes: o.Budget, Process: os.Getpid(),
+	})
 	if err != nil {
 		return nil, err
 	}
-	return &recorder{writer: w, log: log, began: time.Now(), ids: map[cuda.Ptr]uint64{}, named: map[uint32]bool{}}, nil
+	return &recorder{log: l, zap: log, ids: map[cuda.Ptr]uint64{}, stacks: o.Stacks}, nil
 }
 
-func (r *recorder) append(e *trace.Event) {
-	e.Time = time.Since(r.began)
-	if err := r.writer.Append(e); err != nil && !r.failed {
+// check tells of a write error, once.
+func (r *recorder) check() {
+	if err := r.log.Err(); err != nil && !r.failed {
 		r.failed = true
-		r.log.Error("the trace is not recorded any further", zap.Error(err))
+		r.zap.Error("the trace is not recorded any further", zap.Error(err))
 	}
 }
 
 // Alloc implements live.Sink.
 func (r *recorder) Alloc(id uint64, p cuda.Ptr, bytes int64, stream uint64) {
 	r.ids[p] = id
-	r.append(&trace.Event{Kind: trace.KindAlloc, Alloc: id, Bytes: bytes, Address: uint64(p), Stream: stream})
+	site := ""
+	if r.stacks {
+		site = pythonSite()
+	}
+	r.log.Add(trace.Event{Kind: trace.KindAlloc, Alloc: id, Bytes: bytes, Address: uint64(p), Stream: stream, Name: site})
+	r.check()
 }
 
 // Free implements live.Sink.
@@ -56,26 +65,12 @@ func (r *recorder) Free(p cuda.Ptr) {
 		return
 	}
 	delete(r.ids, p)
-	r.append(&trace.Event{Kind: trace.KindFree, Alloc: id})
+	r.log.Add(trace.Event{Kind: trace.KindFree, Alloc: id})
 }
 
 // Record implements live.Sink.
 func (r *recorder) Record(rec *hook.Record, stream uint64, function string, address func(slot uint32) (cuda.Ptr, bool)) {
-	e := trace.Event{Stream: stream, Duration: -1, Kind: trace.KindLaunch}
-	switch rec.Kind {
-	case hook.Copy:
-		e.Kind = trace.KindCopy
-		e.Copy = map[uint32]trace.CopyKind{
-			hook.CopyH2D: trace.CopyHostToDevice, hook.CopyD2H: trace.CopyDeviceToHost,
-			hook.CopyD2D: trace.CopyDeviceToDevice, hook.CopyFill: trace.CopyFill,
-		}[rec.ID]
-	default:
-		if !r.named[rec.ID] {
-			r.named[rec.ID] = true
-			r.append(&trace.Event{Kind: trace.KindFunction, Function: rec.ID, Name: function})
-		}
-		e.Function = rec.ID
-	}
+	e := operationOf(rec, stream)
 	for _, s := range rec.Slots {
 		if p, ok := address(s); ok {
 			if id, ok := r.ids[p]; ok {
@@ -83,12 +78,48 @@ func (r *recorder) Record(rec *hook.Record, stream uint64, function string, addr
 			}
 		}
 	}
-	r.append(&e)
+	r.log.Operation(e, rec.Seq, func() string { return function }, 0)
 }
+
+// operationOf is a hook's record in a trace's terms, without its accesses.
+func operationOf(rec *hook.Record, stream uint64) trace.Event {
+	e := trace.Event{Stream: stream, Duration: -1, Kind: trace.KindLaunch}
+	if rec.Kind != hook.Copy {
+		e.Function = rec.ID
+		return e
+	}
+	e.Kind = trace.KindCopy
+	e.Copy = map[uint32]trace.CopyKind{
+		hook.CopyH2D: trace.CopyHostToDevice, hook.CopyD2H: trace.CopyDeviceToHost,
+		hook.CopyD2D: trace.CopyDeviceToDevice, hook.CopyFill: trace.CopyFill,
+	}[rec.ID]
+	return e
+}
+
+// Progress implements live.Sink.
+func (r *recorder) Progress(stream, seq uint64) { r.log.Progress(stream, seq) }
+
+// Faults implements live.Sink.
+func (r *recorder) Faults(events []faults.Event, lost faults.Lost) {
+	r.log.Faults(events)
+	r.log.Lost(lost)
+	r.check()
+}
+
+// FaultSource implements live.Sink.
+func (r *recorder) FaultSource(why string) {
+	r.driver = why == ""
+	if why != "" {
+		r.log.Lacks(why)
+	}
+}
+
+// DriverSums implements live.Sink.
+func (r *recorder) DriverSums(s faults.Sums) { r.log.Mark(analyse.Counters(s).Mark()) }
 
 // Move implements live.Sink.
 func (r *recorder) Move(m *um.Move, began, ended time.Duration) {
-	if m.Kind != um.MoveFetch && m.Kind != um.MoveEvict {
+	if r.driver || m.Kind != um.MoveFetch && m.Kind != um.MoveEvict {
 		return
 	}
 	to := trace.SideDevice
@@ -96,12 +127,12 @@ func (r *recorder) Move(m *um.Move, began, ended time.Duration) {
 		to = trace.SideHost
 	}
 	for _, x := range m.Ranges {
-		r.append(&trace.Event{Kind: trace.KindMigration, Address: uint64(x.Base), Bytes: x.Bytes, To: to, Cause: trace.CauseUser, Duration: ended - began})
+		r.log.Add(trace.Event{Kind: trace.KindMigration, Address: uint64(x.Base), Bytes: x.Bytes, To: to, Cause: trace.CauseUser, Duration: ended - began})
 	}
 }
 
 func (r *recorder) close() {
-	if err := r.writer.Close(); err != nil && !r.failed {
-		r.log.Error("closing the trace", zap.Error(err))
+	if err := r.log.Close(nil); err != nil && !r.failed {
+		r.zap.Error("closing the trace", zap.Error(err))
 	}
 }

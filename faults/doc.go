@@ -38,7 +38,7 @@
 //
 // # Lock order
 //
-// One mutex for each queue, Queue.mu, taken by Drain, Flush and Close. Dropped and Unknown take it too.
+// Of each queue Queue.flushing, taken by Flush and Close, and then Queue.mu, taken by all but the wait of Flush.
 // Nothing is called with it held but system calls on the two descriptors.
 //
 // # Caveats

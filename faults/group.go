@@ -182,6 +182,21 @@ func (g *Group) Lost() (sum Lost) {
 	return sum
 }
 
+// Counters starts the driver's own counters of every address space.
+func (g *Group) Counters() (all []*Counters, err error) {
+	for _, q := range g.queues {
+		c, err := q.Counters()
+		if err != nil {
+			for _, c := range all {
+				_ = c.Close()
+			}
+			return nil, err
+		}
+		all = append(all, c)
+	}
+	return all, nil
+}
+
 // Coverage implements Source.
 func (g *Group) Coverage() Coverage { return g.queues[0].Coverage() }
 

@@ -51,6 +51,7 @@ type Queue struct {
 	kernel      kernel
 	originNanos int64
 
+	flushing sync.Mutex // taken before mu; while it is held spaceFD stays open
 	mu       sync.Mutex
 	closed   bool
 	kinds    Kinds
@@ -123,15 +124,16 @@ func open(o Options, k kernel) (_ *Queue, err error) {
 	return s, nil
 }
 
-func (s *Queue) mapRing(entries int) (err error) {
-	anonymous := func(bytes int) ([]byte, error) {
-		b, err := unix.Mmap(-1, 0, bytes, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_POPULATE)
-		if err != nil {
-			return nil, err
-		}
-		// The driver pins these pages: after a fork, a write would move ours elsewhere.
-		return b, unix.Madvise(b, unix.MADV_DONTFORK)
+// anonymous maps memory that the driver may pin: after a fork, a write would move ours elsewhere.
+func anonymous(bytes int) ([]byte, error) {
+	b, err := unix.Mmap(-1, 0, bytes, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_POPULATE)
+	if err != nil {
+		return nil, err
 	}
+	return b, unix.Madvise(b, unix.MADV_DONTFORK)
+}
+
+func (s *Queue) mapRing(entries int) (err error) {
 	page := unix.Getpagesize()
 	if s.queue, err = anonymous((entries*EntryBytes + page - 1) / page * page); err != nil {
 		return err
@@ -272,11 +274,15 @@ func (s *Queue) Coverage() Coverage {
 	}}
 }
 
-// Flush makes the driver queue the events of GPU work that is already done.
+// Flush makes the driver queue the events of GPU work that is already done. It
+// waits for the driver, but holds nobody up who drains.
 func (s *Queue) Flush() error {
+	s.flushing.Lock()
+	defer s.flushing.Unlock()
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.closed {
+	closed := s.closed
+	s.mu.Unlock()
+	if closed {
 		return fmt.Errorf("faults: flush of a closed source")
 	}
 	if st, err := s.call(s.spaceFD, ioctlFlush, make([]byte, 4), 0); err != nil || st != statusOK {
@@ -287,6 +293,8 @@ func (s *Queue) Flush() error {
 
 // Close stops the events and gives everything back. Counts stay readable. It may be called again.
 func (s *Queue) Close() error {
+	s.flushing.Lock()
+	defer s.flushing.Unlock()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {

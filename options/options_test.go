@@ -72,10 +72,11 @@ func TestFromEnviron(t *testing.T) {
 		{"nothing", []string{"HOME=/root", "PENSTOCKS=1"}, func(*options.Runtime) {}},
 		{"empty is unset", []string{"PENSTOCK_BUDGET=", "PENSTOCK_POLICY=", "PENSTOCK_VERIFY="}, func(*options.Runtime) {}},
 		{"all", []string{"PENSTOCK_BUDGET=24GiB", "PENSTOCK_HOST_BUDGET=100GB", "PENSTOCK_MANAGED_LIMIT=8GiB", "PENSTOCK_LOOKAHEAD=1G", "PENSTOCK_ENGINE=none",
-			"PENSTOCK_POLICY=lru", "PENSTOCK_TRACE=/t=1.pstrace", "PENSTOCK_REPORT=/r.json", "PENSTOCK_LOG=debug", "PENSTOCK_JSON=1", "PENSTOCK_VERIFY=yes", "PENSTOCK_DISABLE=0"},
+			"PENSTOCK_POLICY=lru", "PENSTOCK_TRACE=/t=1.pstrace", "PENSTOCK_REPORT=/r.json", "PENSTOCK_LOG=debug", "PENSTOCK_JSON=1", "PENSTOCK_VERIFY=yes", "PENSTOCK_DISABLE=0",
+			"PENSTOCK_PLANNING=off", "PENSTOCK_STITCH=none", "PENSTOCK_STITCH_MIN=1M", "PENSTOCK_STITCH_REUSE=2.5", "PENSTOCK_STITCH_SPACE=1G"},
 			func(r *options.Runtime) {
 				*r = options.Runtime{Budget: 24 << 30, HostBudget: 100e9, ManagedLimit: 8 << 30, LookaheadBytes: 1 << 30, Engine: "none", Policy: "lru",
-					TracePath: "/t=1.pstrace", ReportPath: "/r.json", LogLevel: "debug", JSON: true, Verify: true}
+					TracePath: "/t=1.pstrace", ReportPath: "/r.json", LogLevel: "debug", JSON: true, Verify: true, Stitch: "none", StitchMinBytes: 1 << 20, StitchReuse: 2.5, StitchSpaceBytes: 1 << 30}
 			}},
 		{"first wins", []string{"PENSTOCK_BUDGET=1", "PENSTOCK_BUDGET=2"}, func(r *options.Runtime) { r.Budget = 1 }},
 		{"others' variables", []string{"PENSTOCK_LIB=/lib", "PENSTOCK_ACTIVE=1", "PENSTOCK_RESTARTED=x", "PENSTOCK_BENCH_STATS=1", "PENSTOCK_TEST_X=1"}, func(*options.Runtime) {}},
@@ -107,6 +108,9 @@ func TestFromEnvironErrors(t *testing.T) {
 		"PENSTOCK_POLICY=oracle":      "choose one of naive, lru, deepum, penstock",
 		"PENSTOCK_LOG=loud":           "choose one of debug, info, warn, error",
 		"PENSTOCK_VERIFY=perhaps":     "write 1 or 0",
+		"PENSTOCK_STITCH=always":      "choose one of eager, lazy, none",
+		"PENSTOCK_STITCH_REUSE=0.5":   "not a number from 1 to",
+		"PENSTOCK_STITCH_REUSE=NaN":   "not a number from 1 to",
 		"PENSTOCK_MANAGED_LIMIT=1e99": "PENSTOCK_MANAGED_LIMIT",
 	} {
 		if _, err := options.FromEnviron([]string{kv}); err == nil || !strings.Contains(err.Error(), want) {
@@ -129,7 +133,7 @@ func TestFromEnv(t *testing.T) {
 // Environ must carry every field: one that is forgotten in the bindings would
 // not reach the process.
 func TestEnvironCarriesEveryField(t *testing.T) {
-	values := map[string]string{"Engine": "auto", "Policy": "naive", "LogLevel": "error"}
+	values := map[string]string{"Engine": "auto", "Policy": "naive", "LogLevel": "error", "Stitch": "lazy"}
 	typ := reflect.TypeFor[options.Runtime]()
 	for i := range typ.NumField() {
 		r := options.Defaults()
@@ -137,8 +141,10 @@ func TestEnvironCarriesEveryField(t *testing.T) {
 		switch f.Kind() {
 		case reflect.Int64:
 			f.SetInt(12345)
+		case reflect.Float64:
+			f.SetFloat(12.5)
 		case reflect.Bool:
-			f.SetBool(true)
+			f.SetBool(!f.Bool())
 		case reflect.String:
 			f.SetString("/some/file")
 			if v, ok := values[typ.Field(i).Name]; ok {

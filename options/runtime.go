@@ -18,16 +18,23 @@ type Runtime struct {
 	Engine         string
 	Policy         string
 	TracePath      string
+	Stacks         bool
 	ReportPath     string
 	LogLevel       string
 	JSON           bool // print the verdict as JSON
 	Verify         bool
 	Disable        bool
+
+	Planning         bool
+	Stitch           string
+	StitchMinBytes   int64   // 0 = unset
+	StitchReuse      float64 // 0 = unset
+	StitchSpaceBytes int64   // 0 = unset
 }
 
 // Defaults are the options of a process that sets none.
 func Defaults() Runtime {
-	return Runtime{Engine: EngineManaged, Policy: PolicyPenstock, LogLevel: "warn"}
+	return Runtime{Engine: EngineManaged, Policy: PolicyPenstock, LogLevel: "warn", Planning: true, Stitch: StitchEager}
 }
 
 // binding ties a variable to its field.
@@ -35,6 +42,7 @@ type binding struct {
 	bytes func(*Runtime) *int64
 	text  func(*Runtime) *string
 	flag  func(*Runtime) *bool
+	ratio func(*Runtime) *float64 // at least 1
 }
 
 var bindings = map[string]binding{
@@ -48,8 +56,14 @@ var bindings = map[string]binding{
 	"PENSTOCK_REPORT":        {text: func(r *Runtime) *string { return &r.ReportPath }},
 	"PENSTOCK_LOG":           {text: func(r *Runtime) *string { return &r.LogLevel }},
 	"PENSTOCK_JSON":          {flag: func(r *Runtime) *bool { return &r.JSON }},
+	"PENSTOCK_STACKS":        {flag: func(r *Runtime) *bool { return &r.Stacks }},
 	"PENSTOCK_VERIFY":        {flag: func(r *Runtime) *bool { return &r.Verify }},
 	"PENSTOCK_DISABLE":       {flag: func(r *Runtime) *bool { return &r.Disable }},
+	"PENSTOCK_PLANNING":      {flag: func(r *Runtime) *bool { return &r.Planning }},
+	"PENSTOCK_STITCH":        {text: func(r *Runtime) *string { return &r.Stitch }},
+	"PENSTOCK_STITCH_MIN":    {bytes: func(r *Runtime) *int64 { return &r.StitchMinBytes }},
+	"PENSTOCK_STITCH_REUSE":  {ratio: func(r *Runtime) *float64 { return &r.StitchReuse }},
+	"PENSTOCK_STITCH_SPACE":  {bytes: func(r *Runtime) *int64 { return &r.StitchSpaceBytes }},
 }
 
 // FromEnv reads the environment that the process was started with; see the
@@ -116,6 +130,12 @@ func (r *Runtime) set(name, value string) error {
 			return fmt.Errorf("%s: %q is neither yes nor no: write 1 or 0", name, value)
 		}
 		*b.flag(r) = v
+	case b.ratio != nil:
+		v, err := strconv.ParseFloat(value, 64)
+		if err != nil || !(v >= 1 && v <= maxRatio) {
+			return fmt.Errorf("%s: %q is not a number from 1 to %d", name, value, int64(maxRatio))
+		}
+		*b.ratio(r) = v
 	default:
 		if c := Table[i].Choices; c != nil && !slices.Contains(c, value) {
 			return fmt.Errorf("%s: %q is unknown: choose one of %s", name, value, strings.Join(c, ", "))
@@ -124,6 +144,8 @@ func (r *Runtime) set(name, value string) error {
 	}
 	return nil
 }
+
+const maxRatio = 1e6
 
 func parseBool(value string) (v, ok bool) {
 	switch strings.ToLower(value) {
@@ -147,8 +169,16 @@ func (r Runtime) Environ() []string {
 				environ = append(environ, name+"="+strconv.FormatInt(v, 10))
 			}
 		case b.flag != nil:
-			if *b.flag(&r) {
-				environ = append(environ, name+"=1")
+			if v := *b.flag(&r); v != *b.flag(&defaults) {
+				text := "0"
+				if v {
+					text = "1"
+				}
+				environ = append(environ, name+"="+text)
+			}
+		case b.ratio != nil:
+			if v := *b.ratio(&r); v != 0 {
+				environ = append(environ, name+"="+strconv.FormatFloat(v, 'g', -1, 64))
 			}
 		default:
 			if v := *b.text(&r); v != "" && v != *b.text(&defaults) {

@@ -12,6 +12,7 @@ const (
 	TypeFolder Type = "folder"
 	TypeBool   Type = "yes/no" // 1 or 0 in a variable
 	TypeNumber Type = "number"
+	TypeTime   Type = "time" // Go's durations: 500ms, 60s, 2m
 	TypeList   Type = "list" // separated by commas
 )
 
@@ -37,11 +38,13 @@ var Table = []Option{
 	{Env: "PENSTOCK_MANAGED_LIMIT", Type: TypeBytes,
 		Doc: "most managed memory that the process may ever allocate, a safety net under all else (no limit)"},
 	{Env: "PENSTOCK_ENGINE", Flag: "engine", Commands: []string{"run"}, Type: TypeChoice, Choices: Engines, Default: EngineManaged,
-		Doc: "how bytes move: through unified memory, through explicit copies, not at all, or the best that the machine can do"},
+		Doc: "how bytes move: through unified memory, through explicit copies, not at all (none is an allocator and no more), or the best that the machine can do"},
 	{Env: "PENSTOCK_POLICY", Flag: "policy", Commands: []string{"run"}, Type: TypeChoice, Choices: Policies, Default: PolicyPenstock,
 		Doc: "what is moved when"},
 	{Env: "PENSTOCK_TRACE", Flag: "trace", Commands: []string{"run"}, Type: TypeFile,
 		Doc: "record the run to this file (not recorded)"},
+	{Env: "PENSTOCK_STACKS", Flag: "stacks", Commands: []string{"run"}, Type: TypeBool, Default: "0",
+		Doc: "with --trace, record where in the Python program each allocation is made"},
 	{Env: "PENSTOCK_REPORT", Flag: "report", Commands: []string{"run"}, Type: TypeFile,
 		Doc: "write the verdict at exit to this file as JSON (not written)"},
 	{Env: "PENSTOCK_JSON", Flag: "json", Commands: []string{"run"}, Type: TypeBool, Default: "0",
@@ -50,6 +53,16 @@ var Table = []Option{
 		Doc: "how much is logged to stderr"},
 	{Env: "PENSTOCK_LOOKAHEAD", Type: TypeBytes,
 		Doc: "most bytes to bring to the device ahead of need (as much as displaces nothing that is needed sooner)"},
+	{Env: "PENSTOCK_PLANNING", Type: TypeBool, Default: "1",
+		Doc: "plan where the allocations of an iteration lie, once one has been seen; without, they are only stitched"},
+	{Env: "PENSTOCK_STITCH", Type: TypeChoice, Choices: Strategies, Default: StitchEager,
+		Doc: "when scattered free device memory is made one range: before more is taken, only when there is no more, or not at all (GMLake's defragLevel)"},
+	{Env: "PENSTOCK_STITCH_MIN", Type: TypeBytes, Default: "8MiB",
+		Doc: "smallest request that is served by stitching before more memory is taken (GMLake's fragLimit)"},
+	{Env: "PENSTOCK_STITCH_REUSE", Type: TypeNumber, Default: "10",
+		Doc: "how many times larger than a request a stitched range may be to serve it again (GMLake's reuseLimit); it costs addresses only"},
+	{Env: "PENSTOCK_STITCH_SPACE", Type: TypeBytes, Default: "256GiB",
+		Doc: "most addresses of stitched ranges; the least recently used one that is free is given up (GMLake's autoGC)"},
 	{Env: "PENSTOCK_VERIFY", Type: TypeBool, Default: "0",
 		Doc: "check every move with checksums before and after; slow"},
 
@@ -84,12 +97,64 @@ var Table = []Option{
 		Doc: "write a page with plots to this file (none)"},
 	{Flag: "html", Commands: []string{"demo"}, Type: TypeFile, Default: "demo.html",
 		Doc: "write the page with plots to this file"},
+	{Flag: "sizes", Commands: []string{"bench stitch"}, Type: TypeList, Default: "2MiB,20MiB,64MiB",
+		Doc: "sizes of the physical handles to measure"},
+	{Flag: "total", Commands: []string{"bench stitch"}, Type: TypeBytes, Default: "1GiB",
+		Doc: "memory to stitch"},
+	{Flag: "json", Commands: []string{"bench stitch"}, Type: TypeBool, Default: "false",
+		Doc: "print the measurements as JSON"},
 	{Flag: "json", Commands: []string{"doctor"}, Type: TypeBool, Default: "false",
 		Doc: "print the diagnosis as JSON"},
 	{Flag: "json", Commands: []string{"measure"}, Type: TypeBool, Default: "false",
 		Doc: "print what was measured as JSON"},
 	{Flag: "host-budget", Commands: []string{"measure"}, Type: TypeBytes, Default: "8GiB",
 		Doc: "pinned host memory to measure with"},
+
+	// Planning, and looking at memory.
+	{Flag: "trace", Commands: []string{"plan"}, Type: TypeFile,
+		Doc: "plan the allocations of this recording, launch log, PyTorch memory snapshot or RMM log"},
+	{Flag: "csv", Commands: []string{"plan"}, Type: TypeFile,
+		Doc: "place the requests of this file, id,lower,upper,size as google/minimalloc has them"},
+	{Flag: "capacity", Commands: []string{"plan"}, Type: TypeBytes,
+		Doc: "be content with a plan that needs at most so much (as little as can be)"},
+	{Flag: "time", Commands: []string{"plan"}, Type: TypeTime, Default: "60s",
+		Doc: "search no longer than this; it ends earlier when nothing better is to be expected"},
+	{Flag: "out", Commands: []string{"plan"}, Type: TypeFile,
+		Doc: "write the plan (of a trace) or the placements id,offset (of a CSV file) to this file (not written)"},
+	{Flag: "json", Commands: []string{"plan"}, Type: TypeBool, Default: "false",
+		Doc: "print the result as JSON"},
+	{Flag: "json", Commands: []string{"report fragmentation"}, Type: TypeBool, Default: "false",
+		Doc: "print the report as JSON"},
+	{Flag: "html", Commands: []string{"report fragmentation"}, Type: TypeFile,
+		Doc: "write a page with plots to this file, too (none)"},
+	{Flag: "accept-damaged", Commands: []string{"plan", "report fragmentation"}, Type: TypeBool, Default: "false",
+		Doc: "of a damaged or truncated trace, use the part before the damage"},
+
+	// Looking at faults.
+	{Flag: "output", Commands: []string{"faults record"}, Type: TypeFile, Default: "faults.pstrace",
+		Doc: "write the recording to this file"},
+	{Flag: "pid", Commands: []string{"faults record"}, Type: TypeNumber,
+		Doc: "listen to a process that runs already, instead of starting a command"},
+	{Flag: "seconds", Commands: []string{"faults record"}, Type: TypeNumber,
+		Doc: "with --pid, stop after so long (when the process ends, or at an interrupt)"},
+	{Flag: "budget", Commands: []string{"faults record"}, Type: TypeBytes,
+		Doc: "run the command under Penstock with so much device memory, as penstock run does (it is only observed)"},
+	{Flag: "policy", Commands: []string{"faults record"}, Type: TypeChoice, Choices: Policies,
+		Doc: "run the command under Penstock with this policy (it is only observed)"},
+	{Flag: "stacks", Commands: []string{"faults record"}, Type: TypeBool, Default: "false",
+		Doc: "with --budget or --policy, record where in the Python program each allocation is made"},
+	{Flag: "view", Commands: []string{"faults report"}, Type: TypeList, Default: "summary,causes,kernels,allocations,phases,migrations",
+		Doc: "views to show, or all"},
+	{Flag: "format", Commands: []string{"faults report"}, Type: TypeChoice, Choices: []string{"table", "csv", "json", "md", "html"}, Default: "table",
+		Doc: "how to write them; html is one page with all views"},
+	{Flag: "output", Commands: []string{"faults report", "faults export"}, Type: TypeFile,
+		Doc: "write to this file (the standard output)"},
+	{Flag: "format", Commands: []string{"faults export"}, Type: TypeChoice, Choices: []string{"chrome", "pprof", "csv", "jsonl", "prometheus"},
+		Doc: "the format to write"},
+	{Flag: "merge", Commands: []string{"faults export"}, Type: TypeFile,
+		Doc: "with --format chrome, a trace of torch.profiler to put into the same file (none)"},
+	{Flag: "json", Commands: []string{"faults explain", "faults diff"}, Type: TypeBool, Default: "false",
+		Doc: "print JSON"},
 
 	// Not for setting by hand, but known.
 	{Env: "PENSTOCK_LIB", Type: TypeFolder,
@@ -98,16 +163,22 @@ var Table = []Option{
 		Doc: "leave a program started by penstock run alone"},
 	{Env: "PENSTOCK_ACTIVE", Type: TypeBool, Internal: true,
 		Doc: "the process was started by penstock run"},
+	{Env: "PENSTOCK_OBSERVE", Type: TypeBool, Internal: true,
+		Doc: "the process was started by penstock faults record: the hook loads the recorder"},
 	{Env: "PENSTOCK_RESTARTED", Type: TypeFile, Internal: true,
 		Doc: "the hook that penstock.enable(restart=True) started the interpreter again with"},
 }
 
-// Engines, and policies of a real run. Simulations have the oracle besides.
+// Engines, strategies of stitching, and policies of a real run. Simulations have the oracle besides.
 const (
 	EngineManaged  = "managed"
 	EngineExplicit = "explicit"
 	EngineNone     = "none"
 	EngineAuto     = "auto"
+
+	StitchEager = "eager"
+	StitchLazy  = "lazy"
+	StitchNone  = "none"
 
 	PolicyNaive    = "naive"
 	PolicyLRU      = "lru"
@@ -119,6 +190,8 @@ const (
 var (
 	Engines  = []string{EngineManaged, EngineExplicit, EngineNone, EngineAuto}
 	Policies = []string{PolicyNaive, PolicyLRU, PolicyDeepUM, PolicyPenstock}
+	// Strategies are those of stitching.
+	Strategies = []string{StitchEager, StitchLazy, StitchNone}
 )
 
 func simulated() []string { return append(append([]string(nil), Policies...), "oracle") }

@@ -1,22 +1,44 @@
 // Package pool keeps the in-GPU portion: memory that stays on the device.
 //
+// # The story
+//
+// [Pool] is the one pool. It stitches (package stitch) from the first request on,
+// and watches. Once it has seen two iterations of a job (package follow) it plans where
+// the allocations of one lie (package plan), in the background; chooses, when an
+// iteration begins, enough of the memory that is free then; maps it a second time as
+// one range, in the background; and takes that range when a later iteration begins,
+// if the memory is free again. From then on requests above 1 MiB that come as
+// planned get their planned addresses. What lives across iterations stays where it
+// is: nothing is moved.
+//
+// A request that is not in the plan, or whose place is in use, goes to stitching;
+// one whose size varies goes to the gaps that the plan leaves during its life. When
+// the job does something else for long, or memory runs out, the range is given up
+// and its free memory serves everything; the plan is taken up again when the
+// iterations go on. What an iteration left free from its begin to its end is given back.
+//
 // [Caching] is an allocator over segments of plain device memory that behaves as
 // PyTorch's caching allocator does (c10/cuda/CUDACachingAllocator.cpp): requests
 // are rounded to 512 bytes, those of up to 1 MiB share 2 MiB segments, larger
 // ones of up to 10 MiB share 20 MiB segments, and what is larger still gets a
 // segment rounded to 2 MiB; blocks are best fit within their stream's pool,
-// split, and joined again with free neighbours. It serves small allocations of
-// both engines, everything when a job fits, and, over simulated managed memory,
-// the baseline that Penstock is compared with.
+// split, and joined again with free neighbours. It serves the private pools of CUDA
+// graphs, drivers that cannot map memory, and, over simulated managed memory, the
+// baseline that Penstock is compared with.
 //
 // # Invariants
 //
-//   - A block freed by one stream is reused only for that stream. Other streams
-//     that used it (record_stream) must have passed their fence first.
+//   - A planned address is given out only when what is really there is free, and the
+//     stream that used it last is the same one or known to be done.
+//   - A block freed by one stream is reused only for that stream, until the other is
+//     known to be done. Streams that were recorded must have passed their fence first.
+//   - A plan that is wrong costs memory or time, never a value.
 //   - The blocks of a segment cover it without gaps or overlaps; no two free
-//     neighbours exist. [Caching.Check] verifies both.
+//     neighbours exist. [Caching.Check] and [Pool.Check] verify them.
 //
-// # Caveats
+// # Locks
 //
-// A Caching is not safe for concurrent use: its owner holds a lock.
+// A Pool has one lock, held for less than a microsecond unless the driver is asked
+// for memory. The goroutines that plan and map do so without it. A Caching has
+// none: its owner holds a lock.
 package pool

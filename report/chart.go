@@ -29,6 +29,7 @@ const keptMoments = 360
 type chart struct {
 	ID             string
 	Title          string
+	Note           string // in brackets behind the title of the table
 	Description    string // the plot in words, for those who do not see it
 	XLabel, YLabel string
 	XTicks, YTicks []tick
@@ -126,16 +127,15 @@ type axis struct {
 // newChart is an empty plot.
 func newChart(title string, width float64, x, y axis) chart {
 	return chart{
-		Title: title, XLabel: x.label, YLabel: y.label,
+		Title: title, Note: "simulated", XLabel: x.label, YLabel: y.label,
 		XTicks: ticks(xScale(x.limit, width), x.unit, 6), YTicks: ticks(yScale(y.limit), y.unit, 5),
 		Width: width, Height: chartHeight, Left: plotLeft, Right: width - rightMargin, Top: plotTop, Bottom: plotBottom,
 	}
 }
 
 // thin picks the samples a plot shows: in each stretch of time the first, the
-// last, and those of the least and the most residency and live bytes, so that
-// no peak is lost.
-func thin(samples []replay.Sample, keep int) []replay.Sample {
+// last, and those of the least and the most of two values, so that no peak is lost.
+func thin[S any](samples []S, keep int, values func(S) (a, b int64)) []S {
 	if len(samples) <= keep {
 		return samples
 	}
@@ -147,31 +147,35 @@ func thin(samples []replay.Sample, keep int) []replay.Sample {
 		if from == to {
 			continue
 		}
-		low, high, lowLive, highLive := from, from, from, from
+		lowA, highA, lowB, highB := from, from, from, from
 		for i := from + 1; i < to; i++ {
-			if samples[i].ResidentBytes < samples[low].ResidentBytes {
-				low = i
+			a, b := values(samples[i])
+			if v, _ := values(samples[lowA]); a < v {
+				lowA = i
 			}
-			if samples[i].ResidentBytes > samples[high].ResidentBytes {
-				high = i
+			if v, _ := values(samples[highA]); a > v {
+				highA = i
 			}
-			if samples[i].LiveBytes < samples[lowLive].LiveBytes {
-				lowLive = i
+			if _, v := values(samples[lowB]); b < v {
+				lowB = i
 			}
-			if samples[i].LiveBytes > samples[highLive].LiveBytes {
-				highLive = i
+			if _, v := values(samples[highB]); b > v {
+				highB = i
 			}
 		}
-		chosen = append(chosen, from, low, high, lowLive, highLive, to-1)
+		chosen = append(chosen, from, lowA, highA, lowB, highB, to-1)
 	}
 	slices.Sort(chosen)
 	chosen = slices.Compact(chosen)
-	out := make([]replay.Sample, len(chosen))
+	out := make([]S, len(chosen))
 	for i, at := range chosen {
 		out[i] = samples[at]
 	}
 	return out
 }
+
+// residency is what plots of replays must not lose.
+func residency(s replay.Sample) (resident, live int64) { return s.ResidentBytes, s.LiveBytes }
 
 // path draws a value of the samples.
 func path(samples []replay.Sample, x, y scale, value func(replay.Sample) float64) string {

@@ -1,5 +1,6 @@
-// Package report shows replay results to people: as an aligned text table for
-// a terminal and as one HTML page with plots.
+// Package report shows results to people: as text for a terminal and as HTML pages
+// with plots. Its subjects are replays ([WriteHTML]) and what an allocator lost to
+// fragmentation over a run ([FragmentationOf]).
 //
 // # Story
 //
@@ -20,8 +21,9 @@
 //
 //   - Results are checked before the first byte is written: an error means that
 //     nothing was written, unless the writer itself failed.
-//   - Every page and every table says that its numbers are simulated. A result
-//     that is not marked as simulated is refused rather than mislabelled.
+//   - What is simulated says so, on every page and every table. A replay that is
+//     not marked as simulated is refused rather than mislabelled; a fragmentation
+//     report says whether what was reserved is recorded or simulated.
 //   - Names come from traces, which anyone may have made. They reach HTML only
 //     through html/template, and a terminal only with control characters
 //     escaped.

@@ -128,7 +128,7 @@ func TestThinKeepsExtremes(t *testing.T) {
 			highest, lowest = max(highest, samples[i].ResidentBytes), min(lowest, samples[i].ResidentBytes)
 			live = max(live, samples[i].LiveBytes)
 		}
-		kept := thin(samples, keptMoments)
+		kept := thin(samples, keptMoments, residency)
 		if len(kept) > keptMoments+6 {
 			t.Errorf("%d samples: kept %d", n, len(kept))
 		}

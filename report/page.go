@@ -379,7 +379,7 @@ func progressCharts(c benchCase, p point, classes classer, id string) []chart {
 		ch.Data.Head = []string{"policy", "start", "25 %", "50 %", "75 %", "end", "iteration"}
 		var words []string
 		for _, r := range rows {
-			samples := thin(r.Timeline, keptMoments)
+			samples := thin(r.Timeline, keptMoments, residency)
 			last := samples[len(samples)-1]
 			total := plot.format(plot.value(last)) + " " + plot.unit
 			ch.Lines = append(ch.Lines, line{
@@ -417,7 +417,7 @@ func memoryCharts(c benchCase, p point, classes classer, id string) []chart {
 		ch := newChart(r.label, narrowWidth, axis{last, c.time.seconds, "time (" + c.time.name + ")"}, axis{limit, c.bytes.bytes, c.bytes.name})
 		ch.ID = fmt.Sprintf("%s-memory%d", id, i+1)
 		x, y := xScale(last, narrowWidth), yScale(limit)
-		samples := thin(r.Timeline, keptMoments)
+		samples := thin(r.Timeline, keptMoments, residency)
 		resident := path(samples, x, y, func(s replay.Sample) float64 { return float64(s.ResidentBytes) })
 		live := path(samples, x, y, func(s replay.Sample) float64 { return float64(s.LiveBytes) })
 		ch.Lines = []line{

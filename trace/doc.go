@@ -8,8 +8,9 @@
 // same stream of events is recorded from a live training process ([Writer]),
 // replayed on a simulated GPU, and learned from. A recording is a .pstrace file,
 // whose schema is docs/trace-format.md; a launch log (.tsv or .tsv.gz, one event
-// a line, timings at the end) is accepted wherever a recording is. [Load] takes
-// either, told apart by content and not by name, and returns a checked [Trace];
+// a line, timings at the end), a PyTorch memory snapshot and an RMM log are accepted
+// wherever a recording is. [Load] takes any, told apart by content and not by name,
+// and returns a checked [Trace];
 // [Reader] iterates over a recording too long to hold.
 //
 // # Invariants
@@ -44,7 +45,8 @@
 //
 // A launch log does not say how a kernel uses its parameters, nor how much of an
 // allocation it touches, so imported launches carry [AccessUnknown]; their events
-// have no clock (Time is 0). The number of parameters of a function is not kept.
+// have no clock (Time is 0). Memory snapshots and RMM logs have no launches and no
+// marks. The number of parameters of a function is not kept.
 // Events that were lost before they reached the Writer cannot be noticed here.
 // Recordings are not synced to the disk: they survive the death of the process,
 // not that of the machine.

@@ -15,8 +15,8 @@ import (
 // take. It is what stands between a small hostile file and the whole machine.
 const LoadLimitBytes = 4 << 30
 
-// Load reads a recording (.pstrace) or a launch log (.tsv, .tsv.gz), told apart
-// by content, and validates it. When the file is damaged the trace holds the
+// Load reads a recording (.pstrace), a launch log (.tsv, .tsv.gz), a PyTorch memory
+// snapshot (.pickle) or an RMM log (.csv), told apart by content, and validates it. When the file is damaged the trace holds the
 // intact part and the error is a *DamageError; after any other error it is nil.
 func Load(path string) (*Trace, error) {
 	f, err := os.Open(path)
@@ -48,14 +48,12 @@ func load(path string, r io.Reader, limitBytes int64) (*Trace, error) {
 	case len(head) >= 2 && head[0] == 0x1f && head[1] == 0x8b:
 		var zr *gzip.Reader
 		if zr, err = gzip.NewReader(in); err == nil {
-			err = l.launchLog(zr)
+			err = l.foreign(bufio.NewReaderSize(zr, 64<<10), true)
 		} else {
 			err = &DamageError{Path: path, Problem: "the gzip header is damaged", Err: truncation(err)}
 		}
-	case looksLikeText(head):
-		err = l.launchLog(in)
 	default:
-		err = fmt.Errorf("%s: %w: it is neither a %s recording nor a launch log (.tsv, .tsv.gz): name one of those", path, ErrNotTrace, Extension)
+		err = l.foreign(in, false)
 	}
 	var damage *DamageError
 	if err != nil && !errors.As(err, &damage) {
@@ -65,6 +63,22 @@ func load(path string, r io.Reader, limitBytes int64) (*Trace, error) {
 		return nil, invalid
 	}
 	return l.trace, err
+}
+
+// foreign imports what is no recording of ours.
+func (l *loader) foreign(in *bufio.Reader, compressed bool) error {
+	head, err := in.Peek(len(rmmHeading))
+	switch {
+	case len(head) >= 2 && head[0] == 0x80 && head[1] >= 2 && head[1] <= 5:
+		return l.snapshot(in)
+	case string(head) == rmmHeading:
+		return l.rmmLog(in)
+	case looksLikeText(head) || compressed: // its errors name the line
+		return l.launchLog(in)
+	case err != nil && !errors.Is(err, io.EOF):
+		return fmt.Errorf("cannot read trace %s: %w", l.path, err)
+	}
+	return fmt.Errorf("%s: %w: it is neither a %s recording, a launch log (.tsv, .tsv.gz), a PyTorch memory snapshot (.pickle) nor an RMM log (.csv): name one of those", l.path, ErrNotTrace, Extension)
 }
 
 // looksLikeText says whether the file may be a launch log: a letter, a tab.

@@ -11,6 +11,16 @@ type Trace struct {
 	Name   string // the file's name without folder and extension
 	Header Header
 	Events []Event
+
+	// Reserved is what the recorded process's own allocator had reserved, over time,
+	// where the source says so (PyTorch memory snapshots). Recordings do not keep it.
+	Reserved []Reserved
+}
+
+// Reserved says that from an event on, so many bytes were reserved.
+type Reserved struct {
+	Event int // index in Trace.Events
+	Bytes int64
 }
 
 // Header says where a trace comes from. Every field is optional.
@@ -42,7 +52,7 @@ const Extension = ".pstrace"
 // nameOf is the trace's name: the file's, without folder and known extensions.
 func nameOf(path string) string {
 	name := filepath.Base(path)
-	for _, ext := range []string{".gz", ".tsv", Extension} {
+	for _, ext := range []string{".gz", ".tsv", ".csv", ".pickle", ".pkl", Extension} {
 		if s := strings.TrimSuffix(name, ext); s != "" {
 			name = s
 		}

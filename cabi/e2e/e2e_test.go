@@ -271,8 +271,8 @@ func TestInjectedFailures(t *testing.T) {
 		says       string // on stdout when it ends with an error
 		logs       string // on stderr, in any case
 	}{
-		{"every plain allocation", "cuMemAlloc", false, "CUDA_ERROR_OUT_OF_MEMORY", ""},
-		{"one plain allocation", "cuMemAlloc:2", true, "CUDA_ERROR_OUT_OF_MEMORY", ""},
+		{"every plain allocation", "cuMemCreate", false, "CUDA_ERROR_OUT_OF_MEMORY", ""},
+		{"one plain allocation", "cuMemCreate:2", true, "CUDA_ERROR_OUT_OF_MEMORY", ""},
 		{"the arena", "cuMemAllocManaged", false, "managed arena", ""},
 		{"the gate words", "cuMemHostAlloc", false, "pinned memory", ""},
 		// An engine that has failed does not see work finish, so memory that several

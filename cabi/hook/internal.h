@@ -11,7 +11,7 @@
  *   record.c   one operation: its slots and its record in the ring
  *   gate.c, strict.c  a mode's waits before it and progress after it
  *   func.c     parameter layouts of kernels; streams.c  stream indices, captures
- *   launch.c, copy.c, graph.c  the wrappers; nccl.c  those of NCCL's calls
+ *   launch.c, copy.c, graph.c  the wrappers; nccl.c  those of NCCL's calls; observe.c  of managed memory
  *
  * Locks: the table locks of func.c, streams.c and graph.c, under which no other
  * is taken and no driver call made; one lock a stream (gated and strict mode),

@@ -42,6 +42,11 @@
  * lock; nor does a copy that waits for its stream enter the driver before the
  * stream is idle. Streams with the shared index run one operation at a time.
  *
+ * Not seen, in any mode: memory reached through a texture or surface object or by
+ * the program's own stream memory operations, what kernels launch themselves, and
+ * NCCL calls that nccl.def does not list (their kernels are, by their parameters).
+ * An engine in strict mode keeps such memory on the device or does without.
+ *
  * Ordering (Dekker): the hook stores slot_last_seq[slot] = seq, then loads
  * slot_state[slot]. The engine stores slot_state[slot] = ABSENT, then loads
  * slot_last_seq[slot]. Both sides use sequentially consistent operations, so at

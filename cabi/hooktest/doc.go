@@ -6,7 +6,11 @@
 //
 // The programs contain the checks. Each attaches to the hook as the engine does
 // (testdata/engine.h), so the contract in penstock_hook.h is exercised by a
-// second implementation of its other side.
+// second implementation of its other side. In those of strict mode (strict*.c,
+// nccl.c; strict.h) the main thread plays the engine and a thread of its own launches, so
+// that it can be seen to wait; dekker.c has an engine that evicts at random while
+// threads launch, and kernels that check that their memory is there. NCCL is a
+// stand-in (fake_nccl.c).
 //
 // # Caveats
 //

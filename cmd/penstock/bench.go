@@ -47,6 +47,7 @@ measured: every number is simulated.`,
 	boolFlag(cmd, &f.json, "json")
 	boolFlag(cmd, &f.csv, "csv")
 	boolFlag(cmd, &f.acceptDamaged, "accept-damaged")
+	cmd.AddCommand(newBenchStitchCommand())
 	return cmd
 }
 

@@ -10,6 +10,7 @@ import (
 
 	"github.com/penstock-gpu/penstock/cuda"
 	"github.com/penstock-gpu/penstock/faults"
+	"github.com/penstock-gpu/penstock/faults/bpf"
 	"github.com/penstock-gpu/penstock/internal/gpuinfo"
 )
 
@@ -20,6 +21,8 @@ type doctorMachine interface {
 	kernelDriver() string
 	nvml() (gpuinfo.Report, error)
 	eventQueue() error // nil when it can be opened
+	probeNeeds() []bpf.Need
+	patched() (bool, error)
 	environment() faults.Environment
 	wsl() bool
 	kernelRelease() string
@@ -51,7 +54,8 @@ func diagnose(ctx context.Context, m doctorMachine) diagnosis {
 	add(checks...)
 	add(checkDevices(m, surveys)...)
 	add(checkHostMemory(m))
-	add(checkEvents(m))
+	add(checkEvents(m), checkProbes(m))
+	add(checkPatch(m)...)
 	add(checkLibraries(ctx, m, surveys)...)
 	add(checkPython(ctx, m)...)
 

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/penstock-gpu/penstock/cuda"
+	"github.com/penstock-gpu/penstock/cuda/uvm"
 	"github.com/penstock-gpu/penstock/faults"
 	"github.com/penstock-gpu/penstock/internal/gpuinfo"
 )
@@ -60,6 +61,8 @@ func (realMachine) nvml() (gpuinfo.Report, error) {
 }
 
 func (realMachine) eventQueue() error { return faults.CheckNode() }
+
+func (realMachine) patched() (bool, error) { return uvm.ProbePatch() }
 
 func (realMachine) environment() faults.Environment { return faults.LookAround() }
 

@@ -15,6 +15,7 @@ import (
 
 	"github.com/penstock-gpu/penstock/cuda"
 	"github.com/penstock-gpu/penstock/faults"
+	"github.com/penstock-gpu/penstock/faults/bpf"
 	"github.com/penstock-gpu/penstock/internal/gpuinfo"
 )
 
@@ -39,6 +40,9 @@ type fakeMachine struct {
 	probeCalls int
 	tested     selfTestReport
 	testErr    error
+	needs      []bpf.Need
+	hasPatch   bool
+	patchErr   error
 }
 
 func healthy() *fakeMachine {
@@ -67,6 +71,8 @@ func (m *fakeMachine) libcudaPath() string             { return "/usr/lib/libcud
 func (m *fakeMachine) kernelDriver() string            { return m.driver }
 func (m *fakeMachine) nvml() (gpuinfo.Report, error)   { return m.gpus, m.nvmlErr }
 func (m *fakeMachine) eventQueue() error               { return m.eventErr }
+func (m *fakeMachine) probeNeeds() []bpf.Need          { return m.needs }
+func (m *fakeMachine) patched() (bool, error)          { return m.hasPatch, m.patchErr }
 func (m *fakeMachine) environment() faults.Environment { return m.env }
 func (m *fakeMachine) wsl() bool                       { return m.isWSL }
 func (m *fakeMachine) kernelRelease() string           { return "6.8.0" }
@@ -387,5 +393,35 @@ func TestLibraryError(t *testing.T) {
 	}
 	if err := (realMachine{}).libraryError(filepath.Join(dir, "gone.so")); err == nil || !strings.Contains(err.Error(), "does not exist") {
 		t.Errorf("gone: %v", err)
+	}
+}
+
+// TestDoctorKernel: what eBPF lacks is named, and the managed engine does not depend on it.
+func TestDoctorKernel(t *testing.T) {
+	m := healthy()
+	if c := findCheck(t, diagnose(context.Background(), m), "eBPF probes"); c.Status != checkOK || !strings.Contains(c.Found, "can be watched") {
+		t.Errorf("%+v", c)
+	}
+	m.needs = []bpf.Need{{What: "rights", WhatToDo: "be root"}, {What: "BTF", Problem: "there is none", Optional: true}}
+	if c := findCheck(t, diagnose(context.Background(), m), "eBPF probes"); c.Status != checkOK || !strings.HasSuffix(c.Found, "there is none") {
+		t.Errorf("%+v", c)
+	}
+	m.needs[0].Problem = "this process lacks CAP_BPF"
+	d := diagnose(context.Background(), m)
+	if c := findCheck(t, d, "eBPF probes"); c.Status != checkWarn || c.Found != "rights: this process lacks CAP_BPF" || !strings.HasPrefix(c.Do, "be root") || !d.ManagedEngine {
+		t.Errorf("%+v, %t", c, d.ManagedEngine)
+	}
+	if c := findCheck(t, d, "driver patch"); c.Status != checkOK || !strings.HasPrefix(c.Found, "not in this driver") {
+		t.Errorf("%+v", c)
+	}
+	m.hasPatch = true
+	if c := findCheck(t, diagnose(context.Background(), m), "driver patch"); !strings.HasPrefix(c.Found, "in this driver") {
+		t.Errorf("%+v", c)
+	}
+	m.patchErr = errors.New("no driver")
+	for _, c := range diagnose(context.Background(), m).Checks {
+		if c.Name == "driver patch" {
+			t.Errorf("%+v", c)
+		}
 	}
 }

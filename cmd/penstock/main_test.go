@@ -181,15 +181,22 @@ func TestInterrupted(t *testing.T) {
 func TestFlagsAreInTheOptionsTable(t *testing.T) {
 	root := newRootCommand()
 	seen := map[string]bool{}
+	all := root.Commands()
 	for _, cmd := range root.Commands() {
+		all = append(all, cmd.Commands()...)
+	}
+	for _, cmd := range all {
+		if cmd.HasParent() && cmd.Parent().Name() == "completion" {
+			continue
+		}
 		cmd.Flags().VisitAll(func(f *pflag.Flag) {
 			if f.Name == "help" || cmd.Name() == "completion" {
 				return
 			}
-			seen[cmd.Name()+" "+f.Name] = true
-			o, ok := options.Lookup(cmd.Name(), f.Name)
+			seen[tableName(cmd)+" "+f.Name] = true
+			o, ok := options.Lookup(tableName(cmd), f.Name)
 			if !ok {
-				t.Errorf("%s --%s is not in options.Table", cmd.Name(), f.Name)
+				t.Errorf("%s --%s is not in options.Table", tableName(cmd), f.Name)
 			} else if o.Env == "" && f.Value.Type() == "string" && f.DefValue != o.Default {
 				t.Errorf("%s --%s: default %q, the table says %q", cmd.Name(), f.Name, f.DefValue, o.Default)
 			}

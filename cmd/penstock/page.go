@@ -12,18 +12,21 @@ import (
 )
 
 // checkPage says early that a page cannot be written, before minutes of replay.
-func checkPage(path string) error {
+func checkPage(path string) error { return checkOutput("html", path) }
+
+// checkOutput says early that a file named by a flag cannot be written.
+func checkOutput(flag, path string) error {
 	if info, err := os.Stat(path); err == nil {
 		if info.IsDir() {
-			return fmt.Errorf("--html: %s is a folder: name a file in it", path)
+			return fmt.Errorf("--%s: %s is a folder: name a file in it", flag, path)
 		}
 		if unix.Access(path, unix.W_OK) != nil {
-			return fmt.Errorf("--html: %s cannot be overwritten: name another file", path)
+			return fmt.Errorf("--%s: %s cannot be overwritten: name another file", flag, path)
 		}
 		return nil
 	}
 	if dir := filepath.Dir(path); unix.Access(dir, unix.W_OK|unix.X_OK) != nil {
-		return fmt.Errorf("--html: %s cannot be written to: make the folder or name a file elsewhere", dir)
+		return fmt.Errorf("--%s: %s cannot be written to: make the folder or name a file elsewhere", flag, dir)
 	}
 	return nil
 }

@@ -33,13 +33,7 @@ func shippedInput() (input, error) {
 }
 
 func checkInput(tr *trace.Trace, err error, acceptDamaged bool, notes io.Writer) (input, error) {
-	var damage *trace.DamageError
-	switch {
-	case errors.As(err, &damage) && acceptDamaged && len(tr.Events) > 0:
-		fmt.Fprintf(notes, "penstock: using the %d intact events: %v\n", len(tr.Events), err)
-	case errors.As(err, &damage) && len(tr.Events) > 0:
-		return input{}, fmt.Errorf("%w with --accept-damaged", err)
-	case err != nil:
+	if err := intact(tr, err, acceptDamaged, notes); err != nil {
 		return input{}, err
 	}
 	in := input{Trace: tr, peakBytes: tr.PeakLiveBytes(), largest: tr.LargestLaunch()}
@@ -50,6 +44,19 @@ func checkInput(tr *trace.Trace, err error, acceptDamaged bool, notes io.Writer)
 		return input{}, fmt.Errorf("trace %s has no launch on any memory, so there is nothing to replay: record a training run", tr.Name)
 	}
 	return in, nil
+}
+
+// intact decides whether what was read of a trace will do.
+func intact(tr *trace.Trace, err error, acceptDamaged bool, notes io.Writer) error {
+	var damage *trace.DamageError
+	switch {
+	case errors.As(err, &damage) && acceptDamaged && len(tr.Events) > 0:
+		fmt.Fprintf(notes, "penstock: using the %d intact events: %v\n", len(tr.Events), err)
+		return nil
+	case errors.As(err, &damage) && len(tr.Events) > 0:
+		return fmt.Errorf("%w with --accept-damaged", err)
+	}
+	return err
 }
 
 // budgetAt is the device memory that a ratio leaves.

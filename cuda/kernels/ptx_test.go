@@ -12,9 +12,15 @@ import (
 	"github.com/penstock-gpu/penstock/cuda"
 )
 
+// heap is memory that stays where it is, unlike a small slice on a stack: the
+// machine knows it by its address.
+//
+//go:noinline
+func heap[T any](n int) []T { return make([]T, n) }
+
 // aligned is memory at a multiple of 16, with offset more bytes before it.
 func aligned(bytes, offset int) []byte {
-	b := make([]byte, bytes+offset+16)
+	b := heap[byte](bytes + offset + 16)
 	for uintptr(unsafe.Pointer(&b[0]))%16 != 0 {
 		b = b[1:]
 	}
@@ -38,7 +44,7 @@ func TestPTXChecksum(t *testing.T) {
 		{16 * 4 * 16, 1, 16}, {16*4*16 + 9, 1, 16}, {16*4*32*3 + 16*5 + 3, 2, 16}, {20_000, 3, 32}, {64 << 10, 1, blockThreads},
 	} {
 		b := randomBytes(aligned(c.bytes, 0), uint64(c.bytes))
-		out := make([]Sum128, c.blocks+1)
+		out := heap[Sum128](c.blocks + 1)
 		m.run(t, c.blocks, c.threads, address(b), uint64(c.bytes/16), uint64(c.bytes%16), uint64(uintptr(unsafe.Pointer(&out[0]))))
 		var got Sum128
 		for _, s := range out[:c.blocks] {
@@ -67,7 +73,7 @@ func TestPTXScan(t *testing.T) {
 					w[i] = r.Uint64N(2000)
 				}
 				w[0], w[count-1] = uint64(lo), uint64(hi)-1
-				list := make([]uint64, 1+room+1)
+				list := heap[uint64](1 + room + 1)
 				list[room+1] = 77
 				m.run(t, 2, 16, address(b), uint64(count), uint64(lo), uint64(hi-lo), uint64(uintptr(unsafe.Pointer(&list[0]))), uint64(room))
 				var want []uint64

@@ -1,32 +1,5 @@
 //go:build linux
 
-// Package uvm moves and discards managed memory by asking the unified-memory
-// driver directly, on the descriptor that libcuda opened in this process.
-//
-// # Why not through libcuda
-//
-// A launch that is held back on its stream can leave another thread of the job
-// waiting inside libcuda with its lock taken: in a synchronous copy, or in a
-// launch when the stream's queue is full. Every prefetch or discard through
-// libcuda then waits for that lock, and the move that would end the wait is
-// never made. The driver itself knows no such lock. Measured on an H200 (driver
-// 580.159, bench/probe stage f): with a thread in cuMemcpyDtoH on a gated stream
-// cuMemPrefetchAsync, cuMemDiscardBatchAsync, cuEventRecord and others block;
-// the calls here do not. They also run in both directions at once (33 GB/s in
-// beside 12 GB/s out, stage b), where calls through libcuda starve each other.
-//
-// # Interface
-//
-// Ioctl numbers and layouts are those of kernel-open/nvidia-uvm/uvm_ioctl.h and
-// uvm_linux_ioctl.h, equal from driver 535 to 595 for what is used here
-// (UVM_DISCARD exists from 580 on). The request number is the bare integer and
-// ioctl returns 0 even on failure: the status field is what counts.
-//
-// # Caveats
-//
-// The interface is private to NVIDIA's driver: [Open] verifies by a harmless
-// call that it is the one expected, and callers fall back to libcuda without
-// holding launches back if it is not.
 package uvm
 
 import (
@@ -90,6 +63,7 @@ var ErrNoDescriptor = errors.New("no /dev/nvidia-uvm descriptor of this process 
 type Space struct {
 	fd        int
 	gpu, host [uuidBytes]byte
+	patched   bool
 }
 
 // Open finds the descriptor whose address space holds a managed range, and
@@ -116,6 +90,7 @@ func Open(r cuda.Range, d cuda.DeviceInfo) (*Space, error) {
 			_ = unix.Close(own) // the first error says more
 			return nil, err
 		}
+		s.patched = hasPatch(own)
 		return s, nil
 	}
 	return nil, fmt.Errorf("%w (%d descriptors tried)", ErrNoDescriptor, len(fds))
@@ -149,8 +124,14 @@ func parseUUID(text string) (id [uuidBytes]byte, err error) {
 	return id, nil
 }
 
+// ioctl is the system call; tests put a driver in its place.
+var ioctl = func(fd int, request uintptr, params []byte) unix.Errno {
+	_, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), request, uintptr(unsafe.Pointer(&params[0])))
+	return errno
+}
+
 func call(fd int, request uintptr, name string, params []byte, statusAt int) error {
-	if _, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), request, uintptr(unsafe.Pointer(&params[0]))); errno != 0 {
+	if errno := ioctl(fd, request, params); errno != 0 {
 		return fmt.Errorf("%s: %w", name, errno)
 	}
 	switch status := binary.LittleEndian.Uint32(params[statusAt:]); status {
@@ -181,7 +162,7 @@ func (s *Space) findHost() error {
 		if versioned { // driver 560
 			binary.LittleEndian.PutUint32(p[8:], 1)
 		}
-		if _, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(s.fd), reqUUIDTable, uintptr(unsafe.Pointer(&p[0]))); errno != 0 {
+		if errno := ioctl(s.fd, reqUUIDTable, p[:]); errno != 0 {
 			return fmt.Errorf("UVM_TOOLS_GET_PROCESSOR_UUID_TABLE: %w", errno)
 		}
 		return nil

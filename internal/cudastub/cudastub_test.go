@@ -80,6 +80,7 @@ func TestFixedAddresses(t *testing.T) {
 	if p != hint {
 		t.Errorf("free again, and still not given: %#x", uint64(p))
 	}
+	r.must(r.d.AddressFree(p, 32*mib)) // for when the test runs again
 	if _, err := r.d.AddressReserve(2*mib, 3*mib, 0); !errors.Is(err, cuda.ErrInvalidValue) {
 		t.Errorf("an alignment of 3 MiB: %v", err)
 	}
@@ -131,7 +132,7 @@ func TestChunksAndAccounts(t *testing.T) {
 
 func TestHostMemoryIsRegisteredOnce(t *testing.T) {
 	r := newRig(t)
-	own := make([]byte, 64<<10)
+	own := make([]byte, 1<<20)
 	p := (cuda.Ptr(uintptr(unsafe.Pointer(&own[0]))) + 4095) / 4096 * 4096
 	r.must(r.d.HostRegister(p+8192, 8192))
 	for _, bytes := range []int64{16384, 12288} { // from before it, over it and into it
@@ -238,7 +239,7 @@ func TestEarlyUnmapKills(t *testing.T) {
 		r := newRig(t)
 		r.chunk(0, 2*mib, cuda.Device)
 		if what == "unmap" {
-			r.must(r.d.Launch(r.d.Function("slow_add"), one, one, r.s, uint64(r.p), 1024, 1, 50_000))
+			r.must(r.d.Launch(r.d.Function("slow_add"), one, one, r.s, uint64(r.p), 1024, 1, 500_000))
 			time.Sleep(10 * time.Millisecond)
 		}
 		r.must(r.d.Unmap(r.p, 2*mib))
@@ -272,7 +273,7 @@ func TestAFullQueueBlocksOthers(t *testing.T) {
 		other, err := d.StreamCreate()
 		r.must(err)
 		spin := d.Function("spin")
-		const long = 300 * time.Millisecond
+		const long = 900 * time.Millisecond
 		r.must(d.Launch(spin, one, one, r.s, uint64(long.Microseconds())))
 		r.must(d.Launch(spin, one, one, r.s, 0))
 		done := make(chan error)

@@ -188,6 +188,18 @@ func (h *Shared) Progress(stream int) uint32 {
 	return atomic.LoadUint32(h.word(h.s.progress, stream))
 }
 
+// Widen completes the low word of a seq that is not beyond head; 0 when there is none such.
+func Widen(low uint32, head uint64) uint64 {
+	seq := head&^0xffffffff | uint64(low)
+	if seq <= head {
+		return seq
+	}
+	if seq < 1<<32 {
+		return 0
+	}
+	return seq - 1<<32
+}
+
 // Head is the seq of the newest operation that was given one.
 func (h *Shared) Head() uint64 { return atomic.LoadUint64((*uint64)(unsafe.Pointer(&h.s.head))) }
 

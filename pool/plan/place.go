@@ -2,56 +2,197 @@ package plan
 
 import (
 	"context"
+	"runtime"
+	"slices"
+	"sync"
 	"time"
 )
 
+// DefaultTimeLimit is the time limit of [Options] without one.
+const DefaultTimeLimit = 10 * time.Second
+
 // Options say how hard to try.
 type Options struct {
-	CapacityBytes int64         // stop when everything lies below it; 0: as low as can be
-	TimeLimit     time.Duration // 0: until nothing better is to be expected
+	CapacityBytes int64            // be content below it; 0: as low as can be
+	TimeLimit     time.Duration    // 0: DefaultTimeLimit
+	Progress      func(best int64) // called with the bytes of each new best placement; may be nil
 }
 
 // Placement is where everything goes.
 type Placement struct {
-	Offsets    []int64 // by request
-	Bytes      int64   // the highest end of a request: what the placement needs
-	BoundBytes int64   // no placement can need less
+	Offsets       []int64 // by request
+	Bytes         int64   // the highest end of a request: what the placement needs
+	PeakLiveBytes int64   // most bytes alive at once
+	BoundBytes    int64   // no placement can need less; more than the peak where the search proved it
 }
 
 // Place gives every request an offset. It returns the best placement found when it
-// reaches the capacity or the bound, when the time is up or when ctx ends, which
-// is no error. A request that cannot be is an *InputError.
+// reaches the capacity or the bound, when the time is up, when it has stopped
+// getting better, or when ctx ends, which is no error. A request that cannot be is
+// an *InputError. The first placement is always made, whatever the time limit.
+//
+// With the time the machine comes into it: two runs may find different placements.
 func Place(ctx context.Context, requests []Request, o Options) (Placement, error) {
 	p, err := newProblem(requests)
 	if err != nil {
 		return Placement{}, err
 	}
-	var deadline time.Time
-	if o.TimeLimit > 0 {
-		deadline = time.Now().Add(o.TimeLimit)
-	}
-	stop := func() bool {
-		return ctx.Err() != nil || !deadline.IsZero() && time.Now().After(deadline)
-	}
-	best := Placement{Offsets: make([]int64, len(requests)), BoundBytes: p.boundBytes}
-	offsets := make([]int64, len(p.buffers))
-	for i, ordering := range orderings() {
-		// The first is cheap, and without it there is no placement at all.
-		first := i == 0
-		if !first && (best.Bytes <= max(p.boundBytes, o.CapacityBytes) || stop()) {
-			break
-		}
-		height, ok := p.pack(p.order(ordering), ordering.fit, best.Bytes, offsets, func() bool { return !first && stop() })
-		if !ok {
-			continue
-		}
-		best.Bytes = height
-		for k, i := range p.index {
-			best.Offsets[i] = offsets[k]
+	s := newSearch(ctx, p, o)
+	s.greedy()
+	if s.open() {
+		if len(p.buffers) <= mostExactBuffers && !p.wraps && !p.pinned {
+			s.exactly()
+		} else {
+			s.improve()
 		}
 	}
-	if err := Check(requests, best.Offsets, best.Bytes); err != nil {
+	result := Placement{Offsets: make([]int64, len(requests)), Bytes: s.best, PeakLiveBytes: p.peakBytes, BoundBytes: s.bound}
+	for k, i := range p.index {
+		result.Offsets[i] = s.offsets[k]
+	}
+	if err := Check(requests, result.Offsets, result.Bytes); err != nil {
 		return Placement{}, err
 	}
-	return best, nil
+	return result, nil
+}
+
+// search is the state of one Place, shared by its workers. mu guards best, bound,
+// offsets, order and bestAt.
+type search struct {
+	p        *problem
+	ctx      context.Context
+	begun    time.Time
+	deadline time.Time
+	content  int64 // low enough
+	progress func(int64)
+	workers  int
+
+	mu      sync.Mutex
+	best    int64 // 0: nothing yet
+	bound   int64
+	offsets []int64
+	order   []int32 // that gave best, when an order did
+	bestAt  time.Time
+}
+
+func newSearch(ctx context.Context, p *problem, o Options) *search {
+	limit := o.TimeLimit
+	if limit <= 0 {
+		limit = DefaultTimeLimit
+	}
+	now := time.Now()
+	return &search{p: p, ctx: ctx, begun: now, deadline: now.Add(limit), bestAt: now, content: max(p.boundBytes, o.CapacityBytes),
+		bound: p.boundBytes, progress: o.Progress, workers: runtime.GOMAXPROCS(0), offsets: make([]int64, len(p.buffers))}
+}
+
+// open says that it is worth going on.
+func (s *search) open() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.best > max(s.content, s.bound) && !s.over()
+}
+
+// over says that the time is up.
+func (s *search) over() bool { return s.ctx.Err() != nil || time.Now().After(s.deadline) }
+
+// stop is open for the inside of a worker's step.
+func (s *search) stop() bool { return !s.open() }
+
+// offer keeps a placement if it is the best. order is what it was packed in, or nil.
+func (s *search) offer(bytes int64, offsets []int64, order []int32) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.best > 0 && bytes >= s.best {
+		return false
+	}
+	s.best, s.order, s.bestAt = bytes, slices.Clone(order), time.Now()
+	copy(s.offsets, offsets)
+	if s.progress != nil {
+		s.progress(bytes)
+	}
+	return true
+}
+
+// each runs work on all workers.
+func (s *search) each(work func(worker int)) {
+	var wg sync.WaitGroup
+	for w := range s.workers {
+		wg.Go(func() { work(w) })
+	}
+	wg.Wait()
+}
+
+// greedy packs in all the orders that are known to be good.
+func (s *search) greedy() {
+	all := orderings()
+	offsets := make([]int64, len(s.p.buffers))
+	first := s.p.order(all[0])
+	// The first is quick, and without it there would be nothing to return.
+	height, _ := s.p.pack(first, all[0].fit, 0, offsets, func() bool { return false })
+	s.offer(height, offsets, first)
+	next := make(chan ordering)
+	go func() {
+		defer close(next)
+		for _, o := range all[1:] {
+			if !s.open() {
+				return
+			}
+			next <- o
+		}
+	}()
+	s.each(func(int) {
+		offsets := make([]int64, len(s.p.buffers))
+		for o := range next {
+			order := s.p.order(o)
+			if height, ok := s.p.pack(order, o.fit, s.limit(), offsets, s.stop); ok {
+				s.offer(height, offsets, order)
+			}
+		}
+	})
+}
+
+// limit is what a new placement must stay below.
+func (s *search) limit() int64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.best
+}
+
+// exactly searches small problems.
+func (s *search) exactly() {
+	s.each(func(worker int) {
+		r := newRanker(s.p, uint64(worker))
+		e := newExact(s.p)
+		for try := 1; s.open(); try++ {
+			goal := s.goal(try)
+			e.capacity, e.stop = goal, s.stop
+			if e.run(r.next(), luby(try)*nodesPerBuffer*int64(len(s.p.buffers))) {
+				var height int64
+				for i, at := range e.offsets {
+					height = max(height, at+s.p.buffers[i].bytes)
+				}
+				s.offer(height, e.offsets, nil)
+			} else if !e.stopped {
+				s.refuted(goal)
+			}
+		}
+	})
+}
+
+// goal is what a try aims at: mostly at what would be enough, now and then at half way there.
+func (s *search) goal(try int) int64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	low := max(s.content, s.bound)
+	if try%16 == 15 {
+		return low + (s.best-1-low)/2
+	}
+	return low
+}
+
+// refuted says that nothing fits in so many bytes.
+func (s *search) refuted(bytes int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.bound = max(s.bound, bytes+1)
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"math/rand/v2"
 	"testing"
+	"time"
 )
 
 // overlapsPlainly compares every pair, piece by piece.
@@ -48,7 +49,7 @@ func TestPlacementsDoNotOverlap(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	for range 300 {
 		requests := randomRequests(r, 1+r.IntN(60), r.IntN(2) == 0, r.IntN(2) == 0)
-		placement, err := Place(context.Background(), requests, Options{})
+		placement, err := Place(context.Background(), requests, Options{TimeLimit: 20 * time.Millisecond})
 		if err != nil {
 			t.Fatal(err)
 		}

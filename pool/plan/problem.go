@@ -25,6 +25,7 @@ type problem struct {
 	times      int32   // how many there are
 	wraps      bool    // some buffer has two pieces
 	pinned     bool    // some buffer has its place given
+	peakBytes  int64   // most bytes alive at once
 	boundBytes int64   // no placement is lower
 }
 
@@ -98,7 +99,7 @@ func newProblem(requests []Request) (*problem, error) {
 		p.index = append(p.index, int32(i))
 	}
 	p.times = int32(len(times))
-	p.boundBytes = p.bound()
+	p.bound()
 	return p, nil
 }
 
@@ -125,10 +126,9 @@ const maxTotalBytes = 1 << 62
 
 var errTooMuch = errors.New("the sizes add up to more than 2^62 bytes")
 
-// bound is the most bytes alive at once, or where the highest pinned buffer ends.
-func (p *problem) bound() int64 {
+// bound works out peakBytes and boundBytes.
+func (p *problem) bound() {
 	change := make([]int64, p.times+1)
-	var most, live int64
 	for i := range p.buffers {
 		b := &p.buffers[i]
 		change[b.lower] += b.bytes
@@ -138,12 +138,13 @@ func (p *problem) bound() int64 {
 			change[b.againUpper] -= b.bytes
 		}
 		if b.pinned {
-			most = max(most, b.offset+b.bytes)
+			p.boundBytes = max(p.boundBytes, b.offset+b.bytes)
 		}
 	}
+	var live int64
 	for _, c := range change {
 		live += c
-		most = max(most, live)
+		p.peakBytes = max(p.peakBytes, live)
 	}
-	return most
+	p.boundBytes = max(p.boundBytes, p.peakBytes)
 }

@@ -60,6 +60,7 @@ type physical struct {
 	spare  map[int64][]cuda.Handle
 	spares int64 // bytes of spare handles
 	limbo  int64 // bytes of handles that a worker is unmapping or releasing
+	going  int64 // of these, bytes that are released before anything is created
 }
 
 func (p *physical) total() int64 { return p.mapped + p.spares + p.limbo }

@@ -66,6 +66,15 @@ func (m *Move) What() string {
 		t.chunks[m.index].offset, t.chunks[m.index].offset+m.Chunk.Bytes, t.bytes, uint64(t.base), nameOf(t.lastName))
 }
 
+// going are the bytes that the move releases.
+func (m *Move) going() int64 {
+	n := m.limbo
+	for _, x := range m.keep {
+		n -= x.Bytes
+	}
+	return n
+}
+
 // Direction is the side that the chunk goes to.
 func (m *Move) Direction() Direction {
 	if m.Kind == MoveEvict {
@@ -181,6 +190,7 @@ func (r *Runtime) provide(m *Move) bool {
 		short = r.unearth(m, g, short)
 	}
 	r.physical.limbo += m.limbo
+	r.physical.going += m.going()
 	m.created = m.Handle == 0
 	return true
 }
@@ -200,6 +210,7 @@ func (r *Runtime) trim(bytes int64) *Move {
 		return nil
 	}
 	r.physical.limbo += m.limbo
+	r.physical.going += m.going()
 	return m
 }
 
@@ -389,6 +400,7 @@ func (r *Runtime) Submitted(m *Move, ticket uint32) {
 		r.addresses.give(g.base, g.size)
 	}
 	r.physical.limbo -= m.limbo
+	r.physical.going -= m.going()
 	for _, x := range m.keep {
 		r.physical.giveSpare(x.Handle, x.Bytes)
 	}

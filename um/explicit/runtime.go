@@ -554,7 +554,7 @@ func (r *Runtime) Stats() Stats {
 }
 
 func (r *Runtime) notePeak() {
-	r.stats.DevicePeakBytes = max(r.stats.DevicePeakBytes, r.physical.total()+r.plainBytes)
+	r.stats.DevicePeakBytes = max(r.stats.DevicePeakBytes, r.physical.total()-r.physical.going+r.plainBytes)
 }
 
 // LiveBytes are the bytes of live tensors, as asked for.

@@ -1,6 +1,7 @@
 package live
 
 import (
+	"errors"
 	"fmt"
 	"sync/atomic"
 	"time"
@@ -55,16 +56,36 @@ func (l *Live) malloc(bytes int64, stream uint64) (cuda.Ptr, error) {
 		}
 		return l.mallocBeside(bytes, stream, err)
 	}
-	l.plainMu.Lock()
-	defer l.plainMu.Unlock()
-	defer l.notePlain()
-	if x := l.active.Load(); x != nil {
-		return x.pool.Malloc(bytes, stream)
+	if l.active.Load() != nil {
+		if p, ok, err := l.mallocPrivate(bytes, stream); ok {
+			return p, err
+		}
 	}
 	p, err := l.plain.Malloc(bytes, stream)
 	switch {
-	case err == nil || l.config.PlainOnly || l.swap != nil:
-		return p, err
+	case err == nil:
+		return p, nil
+	case l.config.PlainOnly || l.swap != nil:
+		return 0, l.plainIsFull(bytes, err)
+	}
+	return l.mallocAfterOverflow(bytes, stream, err)
+}
+
+// plainIsFull says why plain memory does not serve a request.
+func (l *Live) plainIsFull(bytes int64, err error) error {
+	if errors.Is(err, ErrOutOfMemory) || errors.Is(err, cuda.ErrOutOfMemory) {
+		return fmt.Errorf("%w: %s asked for with %s live and %s reserved of a device budget of %s, and nothing may leave the device", ErrOutOfMemory,
+			GiB(bytes), GiB(l.liveBytes()), GiB(l.reservedBytes()), GiB(l.plainBudget.Load()))
+	}
+	return err
+}
+
+// mallocAfterOverflow serves a request that plain memory had no room for: from the
+// arena, which is opened when the card is full for the first time.
+func (l *Live) mallocAfterOverflow(bytes int64, stream uint64, err error) (cuda.Ptr, error) {
+	l.plainMu.Lock()
+	defer l.plainMu.Unlock()
+	switch {
 	case l.managed.Load() && bytes >= um.SmallBytes: // another thread opened the arena while this one waited
 		return l.mallocTensor(bytes, stream)
 	case l.managed.Load():
@@ -72,7 +93,7 @@ func (l *Live) malloc(bytes int64, stream uint64) (cuda.Ptr, error) {
 	}
 	l.log.Info("device memory is full: further allocations can leave the device",
 		zap.Int64("plain_bytes", l.plainBytes.Load()), zap.Int64("budget_bytes", l.budget))
-	l.overflowed = true
+	l.overflowed.Store(true)
 	l.counts.retries.Add(1)
 	if err := l.openArena(); err != nil {
 		return 0, fmt.Errorf("%w: %d bytes asked for with %d of %d in use, and %v", ErrOutOfMemory, bytes, l.plainBytes.Load(), l.budget, err)
@@ -108,9 +129,6 @@ func (l *Live) onlyFragmented(bytes int64) bool {
 // mallocBeside serves a tensor from plain device memory, where it stays, because
 // the arena has no range of that size in one piece. Others leave to make room.
 func (l *Live) mallocBeside(bytes int64, stream uint64, refused error) (cuda.Ptr, error) {
-	l.plainMu.Lock()
-	defer l.plainMu.Unlock()
-	defer l.notePlain()
 	l.makeRoom(bytes)
 	p, err := l.plain.Malloc(bytes, stream)
 	if err != nil {
@@ -205,13 +223,13 @@ func (l *Live) Free(p cuda.Ptr) error {
 		l.freed(err)
 		return err
 	}
-	l.plainMu.Lock()
-	defer l.plainMu.Unlock()
-	defer l.notePlain()
-	err := l.plainPool(p).Free(p)
+	private, err := l.freePrivate(p)
+	if !private {
+		err = l.plain.Free(p)
+	}
 	l.freed(err)
-	if l.overflowed && l.plain.HasEmpty() {
-		l.plain.EmptyCache()
+	if l.overflowed.Load() {
+		l.plain.GiveBackEmpty()
 	}
 	return err
 }
@@ -227,15 +245,6 @@ func (l *Live) freed(err error) {
 func (l *Live) noteTensors() {
 	l.tensorLive.Store(l.runtime.LiveBytes())
 	l.tensorReserved.Store(l.runtime.ReservedBytes())
-}
-
-// notePlain does so for plain memory.
-func (l *Live) notePlain() {
-	n := l.plain.Stats().LiveBytes
-	for _, x := range l.privates {
-		n += x.pool.Stats().LiveBytes
-	}
-	l.plainLive.Store(n)
 }
 
 func (l *Live) hookHead() uint64 {
@@ -257,16 +266,14 @@ func (l *Live) RecordStream(p cuda.Ptr, stream uint64) error {
 		defer l.mu.Unlock()
 		return l.runtime.RecordStream(p, l.streamID(stream))
 	}
-	l.plainMu.Lock()
-	defer l.plainMu.Unlock()
-	l.plainPool(p).RecordStream(p, stream)
+	if !l.recordPrivate(p, stream) {
+		l.plain.RecordStream(p, stream)
+	}
 	return nil
 }
 
 // EmptyCache gives unused plain segments back to the driver.
 func (l *Live) EmptyCache() {
-	l.plainMu.Lock()
-	defer l.plainMu.Unlock()
 	l.plain.EmptyCache()
 }
 
@@ -289,6 +296,7 @@ func (l *Live) SetFraction(f float64) error {
 	} else {
 		l.budget = l.config.BudgetBytes
 	}
+	l.plainBudget.Store(l.budget)
 	switch {
 	case l.swap != nil:
 		l.swap.runtime.SetBudget(l.budget)
@@ -311,81 +319,4 @@ func (l *Live) streamID(handle uint64) int {
 		l.ownStreams = append(l.ownStreams, -1)
 	}
 	return id
-}
-
-// plainSource provides plain device memory within the budget. The caller holds plainMu.
-type plainSource struct{ l *Live }
-
-func (s plainSource) Acquire(bytes int64) (cuda.Ptr, error) {
-	l := s.l
-	if l.swap != nil {
-		return l.swap.acquirePlain(bytes)
-	}
-	if used := l.plainBytes.Load(); used+bytes > l.budget {
-		return 0, fmt.Errorf("%w: %d bytes of plain device memory asked for with %d of the budget of %d in use", ErrOutOfMemory, bytes, used, l.budget)
-	}
-	if err := l.driver.BindThread(); err != nil {
-		return 0, err
-	}
-	p, err := l.driver.MemAlloc(bytes)
-	if err != nil {
-		return 0, fmt.Errorf("%w: %w", ErrOutOfMemory, err)
-	}
-	l.addPlain(bytes)
-	return p, nil
-}
-
-func (s plainSource) Release(p cuda.Ptr, bytes int64) error {
-	l := s.l
-	if l.swap != nil {
-		return l.swap.releasePlain(p, bytes)
-	}
-	if err := l.driver.BindThread(); err != nil {
-		return err
-	}
-	if err := l.driver.MemFree(p); err != nil {
-		return err
-	}
-	l.addPlain(-bytes)
-	return nil
-}
-
-// addPlain accounts for plain device memory.
-func (l *Live) addPlain(bytes int64) {
-	n := l.plainBytes.Add(bytes)
-	if l.swap != nil {
-		l.mu.Lock()
-		l.swap.runtime.SetPlainBytes(n)
-		l.mu.Unlock()
-		return
-	}
-	if l.managed.Load() {
-		l.mu.Lock()
-		l.runtime.SetPlainBytes(n)
-		l.mu.Unlock()
-	}
-}
-
-// eventFences orders reuse of plain memory by driver events.
-type eventFences struct{ driver cuda.Driver }
-
-func (f eventFences) Fence(stream uint64) (any, error) {
-	if err := f.driver.BindThread(); err != nil {
-		return nil, err
-	}
-	e, err := f.driver.EventCreate()
-	if err != nil {
-		return nil, err
-	}
-	return e, f.driver.EventRecord(e, cuda.Stream(stream))
-}
-
-func (f eventFences) Passed(fence any) bool {
-	e := fence.(cuda.Event)
-	done, err := f.driver.EventQuery(e)
-	if err != nil || !done {
-		return false
-	}
-	_ = f.driver.EventDestroy(e) // it has completed; a failure to destroy it leaks a few bytes
-	return true
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/penstock-gpu/penstock/pool"
 	"github.com/penstock-gpu/penstock/um"
 )
 
@@ -27,14 +28,15 @@ func EngineFor(name string) Engine {
 // Config says how the engine runs in a process.
 type Config struct {
 	Engine            Engine
+	Verify            bool // the explicit engine checks every move by checksum
 	Policy            um.Policy
-	BudgetBytes       int64 // device memory; 0 = what the card has free, less a reserve
-	HostBudgetBytes   int64 // host memory; 0 = most of what is available
-	ManagedLimitBytes int64 // most managed address space; 0 = no limit
-	LookaheadBytes    int64 // most that is fetched ahead of need at a time; 0 = as much as fits
-	PlainOnly         bool  // no managed memory at all: a caching allocator
-	Verify            bool  // the explicit engine checks every move by checksum
-	Sink              Sink  // receives what happens; may be nil
+	BudgetBytes       int64       // device memory; 0 = what the card has free, less a reserve
+	HostBudgetBytes   int64       // host memory; 0 = most of what is available
+	ManagedLimitBytes int64       // most managed address space; 0 = no limit
+	LookaheadBytes    int64       // most that is fetched ahead of need at a time; 0 = as much as fits
+	PlainOnly         bool        // no managed memory at all: nothing leaves the device
+	Pool              pool.Config // how plain memory is laid out
+	Sink              Sink        // receives what happens; may be nil
 	// MissedRoutes are ways to the driver whose launches the hook does not see, in words.
 	MissedRoutes []string
 }

@@ -35,7 +35,8 @@ type swap struct {
 	hostErr error // why host memory cannot be had
 	warned  bool  // of the launch that waits now
 
-	plainHandles map[cuda.Ptr]cuda.Handle // of segments of plain memory; plainMu guards it
+	plainMu      sync.Mutex // guards plainHandles; the last of all locks
+	plainHandles map[cuda.Ptr]cuda.Handle // of segments of plain memory
 
 	moveTime   [2]time.Duration // copies were under way
 	inspected  int64            // launches whose memory was searched for addresses
@@ -346,13 +347,11 @@ func (e *swap) search(q *question) ([]cuda.Ptr, error) {
 	}
 	l.mu.Unlock()
 	defer l.mu.Lock()
-	l.plainMu.Lock()
 	for _, p := range plain {
-		if r, ok := l.plainPool(p).Containing(p); ok {
+		if r, ok := l.containing(p); ok {
 			ranges[r] = true
 		}
 	}
-	l.plainMu.Unlock()
 	if err := e.finder.Begin(stream); err != nil {
 		return nil, err
 	}

@@ -93,7 +93,9 @@ func (e *swap) mapPlain(size int64) (p cuda.Ptr, err error) {
 	}
 	if err = d.Map(p, size, h); err == nil {
 		if err = d.SetAccess(p, size); err == nil {
+			e.plainMu.Lock()
 			e.plainHandles[p] = h
+			e.plainMu.Unlock()
 			return p, nil
 		}
 		_ = d.Unmap(p, size)
@@ -119,10 +121,13 @@ func (e *swap) releasePlain(p cuda.Ptr, bytes int64) error {
 	if err := d.Unmap(p, size); err != nil {
 		return err
 	}
-	if err := d.MemRelease(e.plainHandles[p]); err != nil {
+	e.plainMu.Lock()
+	h := e.plainHandles[p]
+	delete(e.plainHandles, p)
+	e.plainMu.Unlock()
+	if err := d.MemRelease(h); err != nil {
 		return err
 	}
-	delete(e.plainHandles, p)
 	e.l.addPlain(-size)
 	return d.AddressFree(p, size)
 }

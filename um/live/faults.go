@@ -2,6 +2,8 @@ package live
 
 import (
 	"errors"
+	"slices"
+	"time"
 
 	"go.uber.org/zap"
 
@@ -12,8 +14,11 @@ import (
 
 // faultFeed counts what the driver reports of faults and migrations.
 type faultFeed struct {
-	source *faults.Queue // nil where the driver's event queue cannot be had
-	events []faults.Event
+	source   *faults.Queue    // nil where the driver's event queue cannot be had
+	counters *faults.Counters // while recording; nil where they cannot be had
+	events   []faults.Event
+	lastAt   time.Time // of a fault, while recording
+	stop     chan struct{}
 
 	faults, batches    int64
 	lastBatch          uint32
@@ -28,7 +33,17 @@ func (l *Live) openFaults() {
 	if l.space != nil {
 		o.SpaceFD = l.space.FD()
 	}
+	if l.sink != nil {
+		o.Kinds = faults.Everything
+	}
 	s, err := faults.Open(o)
+	if l.sink != nil {
+		why := ""
+		if err != nil {
+			why = err.Error()
+		}
+		l.sink.FaultSource(why)
+	}
 	if err != nil {
 		var no *faults.Unavailable
 		if errors.As(err, &no) {
@@ -39,6 +54,62 @@ func (l *Live) openFaults() {
 		return
 	}
 	l.faults.source = s
+	if l.sink == nil {
+		return
+	}
+	if l.faults.counters, err = s.Counters(); err != nil {
+		l.log.Info("the driver's own sums are not recorded", zap.Error(err))
+	}
+	l.faults.stop = make(chan struct{})
+	l.threads.Add(1)
+	go l.flushFaults()
+}
+
+// While recording, progress is asked for more closely as long as kernels fault,
+// so that faults find their kernels; and the driver is made to tell of
+// migrations that are over, so that they are recorded near their time.
+const (
+	progressWhileFaulting = 1
+	faultingLasts         = 100 * time.Millisecond
+	flushEvery            = 50 * time.Millisecond
+)
+
+func (l *Live) flushFaults() {
+	defer l.threads.Done()
+	for tick := time.NewTicker(flushEvery); ; {
+		select {
+		case <-l.faults.stop:
+			tick.Stop()
+			return
+		case <-tick.C:
+			if err := l.faults.source.Flush(); err != nil {
+				l.log.Debug("flushing the driver's events", zap.Error(err))
+			}
+		}
+	}
+}
+
+// recordFaults hands what was drained to the sink. The caller holds the lock.
+func (l *Live) recordFaults() {
+	f := &l.faults
+	if len(f.events) > 0 {
+		l.progress() // what had finished when these were read
+		l.sink.Faults(f.events, f.source.Lost())
+	}
+	if l.hook == nil || l.progressWords == 0 {
+		return
+	}
+	faulting := slices.ContainsFunc(f.events, func(e faults.Event) bool { return e.Kind == trace.KindFault })
+	switch now := time.Now(); {
+	case faulting && f.lastAt.IsZero():
+		l.hook.SetProgressEvery(progressWhileFaulting)
+		f.lastAt = now
+	case faulting:
+		f.lastAt = now
+	case !f.lastAt.IsZero() && now.Sub(f.lastAt) > faultingLasts:
+		l.hook.SetProgressEvery(progressEvery)
+		f.lastAt = time.Time{}
+	}
 }
 
 func (l *Live) closeFaults() {
@@ -47,6 +118,14 @@ func (l *Live) closeFaults() {
 			l.mu.Lock()
 			l.feedFaults()
 			l.mu.Unlock()
+		}
+		if c := l.faults.counters; c != nil {
+			l.mu.Lock()
+			l.sink.DriverSums(c.Read())
+			l.mu.Unlock()
+			if err := c.Close(); err != nil {
+				l.log.Debug("closing the driver's counters", zap.Error(err))
+			}
 		}
 		if err := s.Close(); err != nil {
 			l.log.Debug("closing the fault source", zap.Error(err))
@@ -61,6 +140,9 @@ func (l *Live) feedFaults() {
 		return
 	}
 	f.events = f.source.Drain(f.events[:0])
+	if l.sink != nil {
+		l.recordFaults()
+	}
 	for i := range f.events {
 		e := &f.events[i]
 		switch e.Kind {

@@ -11,8 +11,8 @@ import (
 
 	"github.com/penstock-gpu/penstock/cuda"
 	"github.com/penstock-gpu/penstock/cuda/uvm"
+	"github.com/penstock-gpu/penstock/faults"
 	"github.com/penstock-gpu/penstock/internal/hook"
-	"github.com/penstock-gpu/penstock/pool"
 	"github.com/penstock-gpu/penstock/um"
 )
 
@@ -41,13 +41,17 @@ type Live struct {
 	hook   Hook // nil: no launches are seen
 	log    *zap.Logger
 
-	// plainMu guards plain memory. It is held across driver calls that may wait
-	// for another thread of the job, so the engine's threads never take it.
+	plain       plainPool    // has a lock of its own
+	plainBudget atomic.Int64 // bytes of device memory
+	overflowed  atomic.Bool  // the card was full once
+
+	// plainMu guards private pools and the opening of the arena. Like the lock of
+	// the pool it is held across driver calls that may wait for another thread of the
+	// job, so the engine's threads take neither.
 	plainMu    sync.Mutex
-	plain      *pool.Caching
 	privates   map[PoolID]*private
 	active     atomic.Pointer[private] // where allocations go; nil for the usual places
-	overflowed bool                    // the card was full once
+	anyPrivate atomic.Bool             // there are private pools
 
 	managed    atomic.Bool // runtime is set and will stay
 	mu         sync.Mutex
@@ -75,8 +79,8 @@ type Live struct {
 	faults                   faultFeed
 
 	counts                     counts
-	plainBytes                 atomic.Int64 // device memory in plain segments
-	plainLive                  atomic.Int64 // live bytes in them
+	plainBytes                 atomic.Int64 // device memory in plain pools
+	privateLive                atomic.Int64 // live bytes in private ones
 	tensorLive, tensorReserved atomic.Int64
 }
 
@@ -93,6 +97,14 @@ type Sink interface {
 	Free(p cuda.Ptr)
 	Record(r *hook.Record, stream uint64, function string, address func(slot uint32) (cuda.Ptr, bool))
 	Move(m *um.Move, began, ended time.Duration)
+	// Progress says that a stream has finished everything up to a record.
+	Progress(stream, seq uint64)
+	// Faults are what the driver has reported, and what it has lost in all.
+	Faults(events []faults.Event, lost faults.Lost)
+	// FaultSource says once why the driver's events cannot be seen; "" when they can.
+	FaultSource(why string)
+	// DriverSums are the driver's own sums, at the end.
+	DriverSums(s faults.Sums)
 }
 
 // ErrOutOfMemory is what Malloc fails with when both budgets are spent.
@@ -132,7 +144,10 @@ func New(c Config, d cuda.Driver, hookOrNil Hook, log *zap.Logger) (*Live, error
 	for d := range l.work {
 		l.work[d] = sync.NewCond(&l.mu)
 	}
-	l.plain = pool.NewCaching(plainSource{l}, eventFences{d})
+	l.plainBudget.Store(l.budget)
+	if err := l.openPlain(); err != nil {
+		return nil, err
+	}
 	if c.Engine == Explicit {
 		return l, l.openSwap()
 	}
@@ -335,7 +350,11 @@ func (l *Live) Close() error {
 		l.swap.wakeAll()
 	}
 	l.mu.Unlock()
+	if l.faults.stop != nil {
+		close(l.faults.stop)
+	}
 	l.threads.Wait()
+	l.plain.Close()
 	l.closeFaults()
 	l.mu.Lock()
 	defer l.mu.Unlock()

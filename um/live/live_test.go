@@ -10,6 +10,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/penstock-gpu/penstock/cuda"
+	"github.com/penstock-gpu/penstock/faults"
 	"github.com/penstock-gpu/penstock/internal/hook"
 	"github.com/penstock-gpu/penstock/um"
 )
@@ -397,7 +398,11 @@ func TestFencesOfPlainMemory(t *testing.T) {
 }
 
 // recording is a Sink.
-type recording struct{ log []string }
+type recording struct {
+	log      []string
+	unseen   string
+	progress uint64
+}
 
 func (s *recording) Alloc(id uint64, p cuda.Ptr, bytes int64, stream uint64) {
 	s.log = append(s.log, "alloc")
@@ -412,6 +417,10 @@ func (s *recording) Record(rec *hook.Record, stream uint64, function string, add
 	}
 }
 func (s *recording) Move(*um.Move, time.Duration, time.Duration) {}
+func (s *recording) Progress(stream, seq uint64)                 { s.progress = seq }
+func (s *recording) Faults([]faults.Event, faults.Lost)          {}
+func (s *recording) FaultSource(why string)                      { s.unseen = why }
+func (s *recording) DriverSums(faults.Sums)                      {}
 
 // TestSink receives what happens in the order of happening.
 func TestSink(t *testing.T) {
@@ -425,6 +434,9 @@ func TestSink(t *testing.T) {
 	r.must(r.l.Close())
 	if got := strings.Join(s.log, ", "); got != "alloc, kernel, names a tensor, free" {
 		t.Errorf("recorded: %s", got)
+	}
+	if !strings.Contains(s.unseen, "GPU fault events unavailable") {
+		t.Errorf("the recording says that faults are missing because %q", s.unseen)
 	}
 }
 

@@ -29,6 +29,7 @@ func (l *Live) BeginPool(id PoolID) error {
 		l.privates[id] = p
 	}
 	p.users++
+	l.anyPrivate.Store(true)
 	l.active.Store(p)
 	return nil
 }
@@ -46,6 +47,7 @@ func (l *Live) EndPool(PoolID) error {
 func (l *Live) ReleasePool(id PoolID) error {
 	l.plainMu.Lock()
 	defer l.plainMu.Unlock()
+	defer l.notePrivate()
 	p := l.privates[id]
 	if p == nil {
 		return fmt.Errorf("no private pool %x-%x", id[0], id[1])
@@ -60,12 +62,81 @@ func (l *Live) ReleasePool(id PoolID) error {
 	return nil
 }
 
-// plainPool is the pool that holds a live allocation of plain memory.
-func (l *Live) plainPool(p cuda.Ptr) *pool.Caching {
+// mallocPrivate allocates from the private pool in use; ok is false when there is
+// none any more.
+func (l *Live) mallocPrivate(bytes int64, stream uint64) (p cuda.Ptr, ok bool, err error) {
+	l.plainMu.Lock()
+	defer l.plainMu.Unlock()
+	x := l.active.Load()
+	if x == nil {
+		return 0, false, nil
+	}
+	p, err = x.pool.Malloc(bytes, stream)
+	l.notePrivate()
+	return p, true, err
+}
+
+// freePrivate frees an allocation of a private pool; ok is false when it is none.
+func (l *Live) freePrivate(p cuda.Ptr) (ok bool, err error) {
+	if !l.anyPrivate.Load() {
+		return false, nil
+	}
+	l.plainMu.Lock()
+	defer l.plainMu.Unlock()
+	defer l.notePrivate()
+	if x := l.ownerOf(p); x != nil {
+		return true, x.pool.Free(p)
+	}
+	return false, nil
+}
+
+// recordPrivate is RecordStream for private pools.
+func (l *Live) recordPrivate(p cuda.Ptr, stream uint64) (ok bool) {
+	if !l.anyPrivate.Load() {
+		return false
+	}
+	l.plainMu.Lock()
+	defer l.plainMu.Unlock()
+	x := l.ownerOf(p)
+	if x != nil {
+		x.pool.RecordStream(p, stream)
+	}
+	return x != nil
+}
+
+func (l *Live) ownerOf(p cuda.Ptr) *private {
 	for _, x := range l.privates {
 		if x.pool.Owns(p) {
-			return x.pool
+			return x
 		}
 	}
-	return l.plain
+	return nil
+}
+
+// notePrivate keeps the pools' total where it can be read without the lock.
+func (l *Live) notePrivate() {
+	n := int64(0)
+	for _, x := range l.privates {
+		n += x.pool.Stats().LiveBytes
+	}
+	l.privateLive.Store(n)
+	l.anyPrivate.Store(len(l.privates) > 0)
+}
+
+// containing is the live block of plain memory that an address lies in, where the
+// pools can tell.
+func (l *Live) containing(p cuda.Ptr) (cuda.Range, bool) {
+	if c, ok := l.plain.(*cachingPool); ok {
+		if r, ok := c.Containing(p); ok {
+			return r, true
+		}
+	}
+	l.plainMu.Lock()
+	defer l.plainMu.Unlock()
+	for _, x := range l.privates {
+		if r, ok := x.pool.Containing(p); ok {
+			return r, true
+		}
+	}
+	return cuda.Range{}, false
 }

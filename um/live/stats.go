@@ -48,8 +48,15 @@ type Stats struct {
 	InSeconds         float64        `json:"in_seconds"`  // the worker that brings in was busy
 	OutSeconds        float64        `json:"out_seconds"` // the worker that takes out was busy
 	SpaceStallSeconds float64        `json:"space_stall_seconds"`
-	PlainTensors      int64          `json:"plain_tensors"`     // served from plain memory because the arena had no range in one piece
-	LockWaitSeconds   float64        `json:"lock_wait_seconds"` // the job's threads waited for the engine's lock
+	PlanState         string         `json:"plan_state"`            // of memory that stays on the device
+	PlanBytes         int64          `json:"plan_bytes"`            // planned addresses
+	PlannedAllocs     int64          `json:"planned_allocations"`   // served by the plan
+	UnplannedAllocs   int64          `json:"unplanned_allocations"` // not served by it while it was followed
+	Stitches          int64          `json:"stitches"`              // ranges made of scattered memory
+	StitchedHandles   int64          `json:"stitched_handles"`      // in them
+	StitchReuses      int64          `json:"stitch_reuses"`         // allocations served by ranges made before
+	PlainTensors      int64          `json:"plain_tensors"`         // served from plain memory because the arena had no range in one piece
+	LockWaitSeconds   float64        `json:"lock_wait_seconds"`     // the job's threads waited for the engine's lock
 	GatedLaunches     int64          `json:"gated_launches"`
 	LateLaunches      int64          `json:"late_launches"`
 	OpaqueLaunches    int64          `json:"opaque_launches"`
@@ -70,9 +77,7 @@ type Stats struct {
 
 // Stats reports the engine's state.
 func (l *Live) Stats() Stats {
-	l.plainMu.Lock()
 	plain := l.plain.Stats()
-	l.plainMu.Unlock()
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.drain()
@@ -85,6 +90,8 @@ func (l *Live) Stats() Stats {
 		Retries: l.counts.retries.Load() + plain.Retries, OOMs: l.counts.ooms.Load(),
 		Faults: unavailable, DroppedEvents: unavailable, H2DBytes: 0, PredictionHitRate: unavailable,
 		Engine: "plain", Policy: l.config.Policy.Name, Hooked: l.hook != nil, MissedRoutes: l.config.MissedRoutes,
+		PlanState: plain.PlanState, PlanBytes: plain.PlanBytes, PlannedAllocs: plain.Planned, UnplannedAllocs: plain.Unplanned,
+		Stitches: plain.Stitches, StitchedHandles: plain.StitchedHandles, StitchReuses: plain.StitchReuses,
 		InSeconds: l.moveTime[um.In].Seconds(), OutSeconds: l.moveTime[um.Out].Seconds(),
 	}
 	s.DeviceFreeBytes = max(0, l.budget-s.AllocatedBytes)
@@ -129,15 +136,15 @@ func (l *Live) Stats() Stats {
 
 // ResetPeaks makes the present the peak.
 func (l *Live) ResetPeaks() {
-	l.plainMu.Lock()
 	l.plain.ResetPeaks()
-	l.plainMu.Unlock()
 	l.counts.livePeak.Store(l.liveBytes())
 	l.counts.reservedPeak.Store(l.reservedBytes())
 }
 
 // liveBytes are the bytes of live allocations, as asked for.
-func (l *Live) liveBytes() int64 { return l.plainLive.Load() + l.tensorLive.Load() }
+func (l *Live) liveBytes() int64 {
+	return l.plain.LiveBytes() + l.privateLive.Load() + l.tensorLive.Load()
+}
 
 // reservedBytes are the bytes that live allocations and caches occupy.
 func (l *Live) reservedBytes() int64 { return l.plainBytes.Load() + l.tensorReserved.Load() }

@@ -58,8 +58,9 @@ func (l *Live) opStream(index int) int {
 
 // hookStream is a stream as the hook numbers it.
 type hookStream struct {
-	id     int // the runtime's number; -1 when not known yet
-	handle uint64
+	id       int // the runtime's number; -1 when not known yet
+	handle   uint64
+	reported uint64 // progress that was recorded last
 }
 
 // handle is the handle of the stream with one of the hook's indices.
@@ -98,13 +99,13 @@ func (l *Live) progress() {
 		if x.id < 0 {
 			continue
 		}
-		low := l.hook.Progress(i)
-		seq := head&^0xffffffff | uint64(low)
-		if seq > head {
-			if seq < 1<<32 {
-				continue
-			}
-			seq -= 1 << 32
+		seq := hook.Widen(l.hook.Progress(i), head)
+		if seq == 0 {
+			continue
+		}
+		if l.sink != nil && seq != x.reported {
+			l.hookStreams[i].reported = seq
+			l.sink.Progress(x.handle, seq)
 		}
 		if l.swap != nil {
 			l.swap.runtime.Progress(x.id, seq)

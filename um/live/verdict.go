@@ -28,6 +28,10 @@ func (s Stats) Verdict() string {
 		line("faults: %s; predicted exactly: %s; stalled %.2f s (%.2f s of it for space)",
 			faults, predicted, s.StallSeconds, s.SpaceStallSeconds)
 	}
+	if s.PlannedAllocs+s.Stitches > 0 {
+		line("reserved %s at most for %s; %d allocations planned and %d beside the plan; %d ranges stitched of %d handles",
+			GiB(s.ReservedPeakBytes), GiB(s.AllocatedPeakBytes), s.PlannedAllocs, s.UnplannedAllocs, s.Stitches, s.StitchedHandles)
+	}
 	line("%s", s.limit())
 	for _, w := range s.warnings() {
 		line("warning: %s", w)

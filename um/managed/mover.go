@@ -16,6 +16,8 @@ type Mover interface {
 // operations are what a move consists of.
 type operations interface {
 	prefetch(r []cuda.Range, to cuda.Location) error
+	evict(r []cuda.Range) error
+	touch(r []cuda.Range) error
 	discard(r []cuda.Range) error
 }
 
@@ -28,8 +30,10 @@ func carryOut(o operations, m *um.Move) error {
 
 func steps(o operations, m *um.Move) error {
 	switch m.Kind {
-	case um.MoveFetch, um.MoveTouch:
+	case um.MoveFetch:
 		return o.prefetch(m.Ranges, cuda.Device)
+	case um.MoveTouch:
+		return o.touch(m.Ranges)
 	case um.MovePopulate:
 		if m.StaleFirst {
 			if err := o.discard(m.Ranges); err != nil {
@@ -38,7 +42,7 @@ func steps(o operations, m *um.Move) error {
 		}
 		return o.prefetch(m.Ranges, cuda.Device)
 	case um.MoveEvict:
-		return o.prefetch(m.Ranges, cuda.Host)
+		return o.evict(m.Ranges)
 	case um.MoveDiscard:
 		return o.discard(m.Ranges)
 	case um.MovePrepare:
@@ -80,6 +84,9 @@ func (s *Streamed) prefetch(r []cuda.Range, to cuda.Location) error {
 	return s.driver.Prefetch(r, to, s.stream)
 }
 
+func (s *Streamed) evict(r []cuda.Range) error { return s.prefetch(r, cuda.Host) }
+func (s *Streamed) touch(r []cuda.Range) error { return s.prefetch(r, cuda.Device) }
+
 func (s *Streamed) discard(r []cuda.Range) error {
 	if !s.driver.Capabilities().DiscardBatch {
 		return nil // before 13.0: dead pages stay and are moved like others
@@ -90,9 +97,12 @@ func (s *Streamed) discard(r []cuda.Range) error {
 // Close gives the stream back.
 func (s *Streamed) Close() error { return s.driver.StreamDestroy(s.stream) }
 
-// Space is the part of *uvm.Space that moves need.
+// Space is the part of *uvm.Space that moves need. With kmod-patch in the driver,
+// Evict and Touch are cheaper than the migrations that they are otherwise.
 type Space interface {
 	Migrate(r cuda.Range, to cuda.Location) error
+	Evict(r cuda.Range) error
+	Touch(r cuda.Range) error
 	Discard(r cuda.Range) error
 }
 
@@ -106,17 +116,16 @@ func NewDirect(s Space) *Direct { return &Direct{s} }
 func (d *Direct) Do(m *um.Move) error { return carryOut(d, m) }
 
 func (d *Direct) prefetch(ranges []cuda.Range, to cuda.Location) error {
-	for _, r := range ranges {
-		if err := d.space.Migrate(r, to); err != nil {
-			return err
-		}
-	}
-	return nil
+	return each(ranges, func(r cuda.Range) error { return d.space.Migrate(r, to) })
 }
 
-func (d *Direct) discard(ranges []cuda.Range) error {
+func (d *Direct) evict(ranges []cuda.Range) error   { return each(ranges, d.space.Evict) }
+func (d *Direct) touch(ranges []cuda.Range) error   { return each(ranges, d.space.Touch) }
+func (d *Direct) discard(ranges []cuda.Range) error { return each(ranges, d.space.Discard) }
+
+func each(ranges []cuda.Range, do func(cuda.Range) error) error {
 	for _, r := range ranges {
-		if err := d.space.Discard(r); err != nil {
+		if err := do(r); err != nil {
 			return err
 		}
 	}

@@ -35,6 +35,8 @@ func (c *calls) Migrate(r cuda.Range, to cuda.Location) error {
 // space is the Space; the driver's Discard has another signature.
 type space struct{ *calls }
 
+func (s space) Evict(r cuda.Range) error   { return s.note("evict %d+%d", r.Base, r.Bytes) }
+func (s space) Touch(r cuda.Range) error   { return s.note("touch %d+%d", r.Base, r.Bytes) }
 func (s space) Discard(r cuda.Range) error { return s.note("discard %d+%d", r.Base, r.Bytes) }
 
 func (c *calls) Capabilities() cuda.Capabilities {
@@ -67,8 +69,8 @@ func TestMoves(t *testing.T) {
 		streamed []string
 	}{
 		{um.MoveFetch, false, in, []string{"prefetch 2 ranges device 9"}},
-		{um.MoveTouch, false, in, []string{"prefetch 2 ranges device 9"}},
-		{um.MoveEvict, false, out, []string{"prefetch 2 ranges host 9"}},
+		{um.MoveTouch, false, []string{"touch 100+2", "touch 200+4"}, []string{"prefetch 2 ranges device 9"}},
+		{um.MoveEvict, false, []string{"evict 100+2", "evict 200+4"}, []string{"prefetch 2 ranges host 9"}},
 		{um.MovePrepare, false, out, []string{"prefetch 2 ranges host 9"}},
 		{um.MovePopulate, false, in, []string{"prefetch 2 ranges device 9"}},
 		{um.MovePopulate, true, slices.Concat(drop, in), []string{"discard 2 ranges 9", "prefetch 2 ranges device 9"}},
@@ -117,9 +119,9 @@ func TestOldDriver(t *testing.T) {
 }
 
 func TestFailures(t *testing.T) {
-	d := space{&calls{fail: "migrate"}}
+	d := space{&calls{fail: "evict"}}
 	if err := NewDirect(d).Do(move(um.MoveEvict, false)); err == nil || err.Error() != "evict of 2 ranges: no luck" || len(d.log) != 1 {
-		t.Errorf("a failing migration: %v after %q", err, d.log)
+		t.Errorf("a failing eviction: %v after %q", err, d.log)
 	}
 	d = space{&calls{fail: "discard"}}
 	if err := NewDirect(d).Do(move(um.MovePopulate, true)); err == nil || err.Error() != "populate of 2 ranges: no luck" || len(d.log) != 1 {

@@ -6,7 +6,7 @@
  * slot_state was stored, slot_last_seq then read is no newer than what was
  * drained, and the progress of every drained use was reported.
  */
-#include "engine.h"
+#include "strict.h"
 
 enum { SLOTS = 64, LAUNCHERS = 4, PARAMS = 3 };
 #define SECONDS 1.5

@@ -2,7 +2,7 @@
  * NCCL's calls in strict mode. argv[1]: how they are found; "linked" and "dlsym"
  * (of a handle) do the same, "local" is a user of NCCL loaded with RTLD_LOCAL.
  */
-#include "engine.h"
+#include "strict.h"
 
 static CUdeviceptr base;
 static CUdeviceptr at(int slot) { return base + (uint64_t)(slot - 1) * 2 * MiB; }

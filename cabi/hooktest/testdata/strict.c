@@ -1,5 +1,5 @@
 /* Strict mode: what is waited for, and what is not. The main thread plays the engine, a job launches. */
-#include "engine.h"
+#include "strict.h"
 
 enum { SLOTS = 40, PLAIN = 41 };
 static CUdeviceptr base;
@@ -441,6 +441,41 @@ static void granted_and_absent(void) {
     SYNC(NULL);
 }
 
+/* A launch on several devices is one opaque operation, and all its streams are done when it is reported. */
+static CUresult launch_pair(job *j) {
+    CUdeviceptr p[2] = {at(19), at(20)};
+    uint64_t n = 1;
+    uint32_t inc = 1;
+    CUstream *s = j->host;
+    void *params[2][3] = {{&p[0], &n, &inc}, {&p[1], &n, &inc}};
+    CUDA_LAUNCH_PARAMS list[2];
+    for (int i = 0; i < 2; i++) list[i] = (CUDA_LAUNCH_PARAMS){function("touch_add"), 1, 1, 1, 1, 1, 1, 0, s[i], params[i]};
+    return CALL(cuLaunchCooperativeKernelMultiDevice, list, 2, 0);
+}
+static void multi_device(void) {
+    clear_function("touch_add");
+    CUstream s[2] = {new_stream(), new_stream()};
+    job j = {.call = launch_pair, .host = s};
+    set_state(20, PSK_SLOT_ABSENT);
+    hold(s[1], held);
+    begin_job(&j);
+    record *r = await();
+    CHECK_EQ(r->flags, PSK_FLAG_OPAQUE | PSK_FLAG_COOPERATIVE | PSK_FLAG_GATED | PSK_FLAG_PROGRESS);
+    CHECK(r->n == 2 && r->slots[0] == 19 && r->slots[1] == 20);
+    set_state(20, PSK_SLOT_RESIDENT);
+    waits(&j);
+    grant(r->seq);
+    waits(&j); /* the second stream is not done */
+    CHECK(progress(r->stream) != (uint32_t)r->seq);
+    release(held);
+    OK(end_job(&j));
+    CHECK_EQ(word_at(at(19)), 1);
+    CHECK_EQ(word_at(at(20)), 1);
+    SYNC(s[0]);
+    CHECK_EQ(progress(r->stream), (uint32_t)r->seq);
+    none_left();
+}
+
 /* Streams beyond the table: one operation at a time, and reported from the CPU. */
 static void shared_streams(void) {
     clear_function("touch_add");
@@ -537,6 +572,7 @@ int main(int argc, char **argv) {
     schedule();
     addresses();
     granted_and_absent();
+    multi_device();
     shared_streams();
     none_left();
     CHECK_EQ(S->dropped, 0);

@@ -3,7 +3,7 @@
  * when the stream is idle. The stub's own copies do not hold a lock, so the
  * tests look at whether the copy was put on its stream while that was held.
  */
-#include "engine.h"
+#include "strict.h"
 
 enum { BIG = 128 << 10, LIMIT = 64 << 10 };
 static CUdeviceptr A, B;

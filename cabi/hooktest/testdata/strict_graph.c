@@ -1,5 +1,5 @@
 /* Strict mode: captured operations wait for nothing, a graph's launch for what its nodes name. */
-#include "engine.h"
+#include "strict.h"
 
 static CUdeviceptr base;
 static CUdeviceptr at(int slot) { return base + (uint64_t)(slot - 1) * 2 * MiB; }

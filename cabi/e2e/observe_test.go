@@ -1,0 +1,80 @@
+package e2e
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/penstock-gpu/penstock/trace"
+)
+
+// A program that knows nothing of Penstock is recorded: every managed
+// allocation, every launch with what it names, and how far streams got. Faults
+// cannot be seen on the stub, and the recording says so.
+func TestObserve(t *testing.T) {
+	t.Parallel()
+	plain := program(t, "plain")
+	path := filepath.Join(t.TempDir(), "run.pstrace")
+	env := []string{"PENSTOCK_OBSERVE=1", "PENSTOCK_LIB=" + buildDir, "PENSTOCK_TRACE=" + path}
+	r := mustRun(t, env, plain)
+	if r.stdout != "done\n" || !strings.Contains(r.stderr, "penstock: recorded to "+path+" (faults could not be seen)") {
+		t.Errorf("%s%s", r.stdout, r.stderr)
+	}
+	tr, err := trace.Load(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if tr.Header.Process == 0 || tr.Header.ClockNanos == 0 || !strings.HasSuffix(tr.Header.Command, "plain") {
+		t.Errorf("%+v", tr.Header)
+	}
+	var launches, named, allocs, frees, done uint64
+	lacks := ""
+	for _, e := range tr.Events {
+		switch e.Kind {
+		case trace.KindAlloc:
+			allocs++
+		case trace.KindFree:
+			frees++
+		case trace.KindLaunch:
+			launches++
+			named += uint64(len(e.Accesses))
+		case trace.KindProgress:
+			done = e.Alloc
+		case trace.KindMark:
+			lacks += e.Name + "\n"
+		}
+	}
+	if allocs != 2 || frees != 2 || launches != 41 || named != 41 {
+		t.Errorf("%d allocations, %d frees, %d launches that name %d, want 2, 2, 41, 41", allocs, frees, launches, named)
+	}
+	if done < 30 || done > launches {
+		t.Errorf("the last progress is of operation %d of %d", done, launches)
+	}
+	if !strings.Contains(lacks, "lacks GPU fault events unavailable") || strings.Count(lacks, "clock ") < 2 {
+		t.Errorf("marks:\n%s", lacks)
+	}
+
+	// A second process of the same job has a file of its own.
+	mustRun(t, env, plain)
+	if files, err := filepath.Glob(filepath.Join(filepath.Dir(path), "run.*.pstrace")); err != nil || len(files) != 1 {
+		t.Errorf("%v %v", files, err)
+	}
+	// Without the request nothing is loaded.
+	if r := mustRun(t, []string{"PENSTOCK_LIB=" + buildDir}, plain); r.stdout != "done\n" || r.stderr != "" {
+		t.Errorf("%s%s", r.stdout, r.stderr)
+	}
+	// A request that cannot be met does not keep the program from running.
+	for want, env := range map[string][]string{
+		"PENSTOCK_TRACE names no file": {"PENSTOCK_OBSERVE=1", "PENSTOCK_LIB=" + buildDir},
+		"nothing is recorded":          {"PENSTOCK_OBSERVE=1", "PENSTOCK_LIB=/nowhere", "PENSTOCK_TRACE=" + path},
+		"not a directory":              {"PENSTOCK_OBSERVE=1", "PENSTOCK_LIB=" + buildDir, "PENSTOCK_TRACE=" + filepath.Join(path, "x", "y")},
+	} {
+		if r := mustRun(t, env, plain); r.stdout != "done\n" || !strings.Contains(r.stderr, want) || strings.Count(r.stderr, "\n") != 1 {
+			t.Errorf("want %q: %s%s", want, r.stdout, r.stderr)
+		}
+	}
+	if _, err := os.Stat(path); err != nil {
+		t.Error(err)
+	}
+}

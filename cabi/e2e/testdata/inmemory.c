@@ -1,0 +1,178 @@
+/*
+ * A job that fits, on --engine none: iterations whose sizes repeat, a tensor of
+ * another size in each, a second stream that reads late, threads. Every word is
+ * compared. "latency" times allocation and free instead.
+ */
+#include "job.h"
+
+#include <time.h>
+
+enum { LAYERS = 40, ITERATIONS = 9, WEIGHTS = 10 };
+
+static size_t layer_bytes(int k) { return (size_t)(3 + k % 5) * MiB / 2 + (size_t)(k % 3) * 512; }
+
+typedef struct trainer {
+    int id;
+    CUstream main, side;
+    tensor weight[WEIGHTS], sum;
+} trainer;
+
+static void must(tensor *t, size_t bytes, CUstream s, uint32_t value) {
+    if (make(t, bytes, s, value)) return;
+    fprintf(stderr, "allocation of %zu bytes: %s\n", bytes, last_error());
+    exit(1);
+}
+
+static void iterate(trainer *j, int it, void *event) {
+    tensor act[LAYERS], extra;
+    must(&extra, (size_t)(2 * MiB + 4096 * (unsigned)(it * 37 % 300)), j->main, 9);
+    for (int k = 0; k < LAYERS; k++) {
+        if (it == 7 && k % 10 == 3) { /* one that is missing, one that is resized, late in the job */
+            must(&act[k], layer_bytes(k) + 8192, j->main, (uint32_t)k);
+        } else {
+            must(&act[k], layer_bytes(k), j->main, (uint32_t)k);
+        }
+        tensor temporary;
+        must(&temporary, 2 * MiB, j->main, 1);
+        add(it + k, j->main, &act[k], (uint32_t)it);
+        add(it, j->main, &temporary, 1);
+        drop(&temporary);
+        if (k % 8 == 5) { /* read late by another stream, and freed before that */
+            tensor lent;
+            must(&lent, 3 * MiB, j->main, 2);
+            OK(CALL(cuEventRecord, event, j->main));
+            OK(CALL(cuStreamWaitEvent, j->side, event, 0));
+            uint64_t us = 200;
+            launch(it, j->side, f_spin, (void *[]){&us});
+            add_to(it, j->side, &j->sum, &lent);
+            P.record_stream(lent.p, j->side);
+            drop(&lent);
+        }
+    }
+    for (int k = LAYERS - 1; k >= 0; k--) {
+        add(it, j->main, &j->weight[k % WEIGHTS], 1);
+        if (k % 11 == 0) SYNC(j->main), check_value(&act[k]);
+        drop(&act[k]);
+    }
+    SYNC(j->main), check_value(&extra);
+    drop(&extra);
+}
+
+static void *work(void *arg) {
+    trainer *j = arg;
+    CUcontext ctx;
+    void *event;
+    OK(CALL(cuDevicePrimaryCtxRetain, &ctx, 0));
+    OK(CALL(cuCtxSetCurrent, ctx));
+    OK(CALL(cuEventCreate, &event, 0));
+    for (int it = 0; it < ITERATIONS; it++) iterate(j, it, event);
+    SYNC(j->main);
+    SYNC(j->side);
+    return NULL;
+}
+
+static int train(int threads) {
+    static trainer j[4];
+    static char before[8192];
+    for (int t = 0; t < threads; t++) {
+        j[t] = (trainer){.id = t, .main = t ? new_stream() : NULL, .side = new_stream()};
+        for (int i = 0; i < WEIGHTS; i++) must(&j[t].weight[i], 2 * MiB + 512, j[t].main, 0);
+        must(&j[t].sum, 3 * MiB, j[t].side, 0);
+    }
+    pthread_t thread[4];
+    for (int t = 0; t < threads; t++) CHECK(!pthread_create(&thread[t], NULL, work, &j[t]));
+    for (int t = 0; t < threads; t++) pthread_join(thread[t], NULL);
+    strcpy(before, stats());
+    printf("STATS %s\n", before);
+    for (int t = 0; t < threads; t++) {
+        for (int i = 0; i < WEIGHTS; i++) check_value(&j[t].weight[i]);
+        check_value(&j[t].sum);
+    }
+    CHECK_EQ(count("illegal"), 0);
+    CHECK_EQ(stat_now("allocations_live"), threads * (WEIGHTS + 1));
+    CHECK_EQ(stat_now("allocated_bytes"), threads * (WEIGHTS * (2 * (long long)MiB + 512) + 3 * (long long)MiB));
+    /* empty_cache gives back all but what is live, by whole chunks. */
+    P.empty_cache();
+    CHECK(stat_now("reserved_bytes") < (long long)threads * (WEIGHTS + 1) * 4 * (long long)MiB);
+    CHECK(stat_now("reserved_bytes") <= device_bytes());
+    /* Under a fraction of the card, out of memory comes early and says so; nothing is lost. */
+    CHECK_EQ(P.set_memory_fraction(0.5, 0), 0);
+    CHECK(!P.malloc((ssize_t)(stat_now("device_total_bytes") / 2 + (long long)MiB), 0, NULL));
+    printf("OOM %s\n", last_error());
+    tensor big;
+    must(&big, (size_t)(stat_now("device_total_bytes") / 4), NULL, 5);
+    SYNC(NULL);
+    check_value(&big), drop(&big);
+    for (int t = 0; t < threads; t++) {
+        for (int i = 0; i < WEIGHTS; i++) check_value(&j[t].weight[i]), drop(&j[t].weight[i]);
+        drop(&j[t].sum);
+    }
+    P.empty_cache();
+    CHECK_EQ(stat_now("reserved_bytes"), 0);
+    CHECK_EQ(stat_now("allocated_bytes"), 0);
+    P.close();
+    return 0;
+}
+
+/* ---- latency ---- */
+
+enum { ROUNDS = 40000, KEPT = 24 };
+static uint32_t took[2][8][ROUNDS];
+static long long sizes_from, sizes_step;
+
+static long long now_ns(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return t.tv_sec * 1000000000ll + t.tv_nsec;
+}
+
+static void *measure(void *arg) {
+    int t = (int)(intptr_t)arg;
+    uint64_t x = 0x9e3779b97f4a7c15ull * (uint64_t)(t + 1);
+    void *live[KEPT] = {0};
+    for (int i = -ROUNDS / 4; i < ROUNDS; i++) {
+        x ^= x << 13, x ^= x >> 7, x ^= x << 17;
+        void **p = &live[x % KEPT];
+        ssize_t n = (ssize_t)(sizes_from + (long long)(x >> 20) % 13 * sizes_step);
+        long long began = now_ns();
+        if (*p) P.free(*p, 0, 0, NULL);
+        long long freed = now_ns();
+        *p = P.malloc(n, 0, NULL);
+        long long done = now_ns();
+        CHECK(*p);
+        if (i >= 0) took[0][t][i] = (uint32_t)(done - freed), took[1][t][i] = (uint32_t)(freed - began);
+    }
+    for (int i = 0; i < KEPT; i++) P.free(live[i], 0, 0, NULL);
+    return NULL;
+}
+
+static int by_value(const void *a, const void *b) { return (*(const uint32_t *)a > *(const uint32_t *)b) - (*(const uint32_t *)a < *(const uint32_t *)b); }
+
+static void latency(int threads) {
+    pthread_t thread[8];
+    for (int t = 0; t < threads; t++) CHECK(!pthread_create(&thread[t], NULL, measure, (void *)(intptr_t)t));
+    for (int t = 0; t < threads; t++) pthread_join(thread[t], NULL);
+    for (int k = 0; k < 2; k++) {
+        size_t n = (size_t)threads * ROUNDS;
+        uint32_t *all = malloc(n * sizeof *all);
+        for (int t = 0; t < threads; t++) memcpy(all + (size_t)t * ROUNDS, took[k][t], sizeof took[k][t]);
+        qsort(all, n, sizeof *all, by_value);
+        printf("LATENCY %s from %lld bytes, %d threads: median %u ns, p99 %u ns\n", k ? "free" : "malloc", sizes_from, threads, all[n / 2], all[n * 99 / 100]);
+        free(all);
+    }
+}
+
+int main(int argc, char **argv) {
+    CHECK(argc == 3);
+    load();
+    resolve();
+    CHECK_EQ(P.init(0), 0);
+    int threads = atoi(argv[2]);
+    CHECK(threads >= 1 && threads <= 8);
+    if (!strcmp(argv[1], "train")) return train(threads);
+    CHECK(!strcmp(argv[1], "latency"));
+    sizes_from = 512, sizes_step = 80 * 1024, latency(threads);
+    sizes_from = (long long)MiB + 512, sizes_step = (long long)MiB / 4, latency(threads);
+    P.close();
+    return 0;
+}

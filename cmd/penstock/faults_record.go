@@ -1,0 +1,221 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/penstock-gpu/penstock/faults/record"
+)
+
+type recordFlags struct {
+	output, pid, seconds, budget, policy string
+	stacks                               bool
+}
+
+// newFaultsRecordCommand is `penstock faults record`. With a command it becomes
+// that command, as `penstock run` does; the recorder is inside, loaded by the
+// hook. With a process id it listens from outside.
+func newFaultsRecordCommand() *cobra.Command {
+	var f recordFlags
+	cmd := &cobra.Command{
+		Use:         "record [flags] (-- command [arguments] | --pid P)",
+		Annotations: below("faults"),
+		Short:       "Record the page faults and migrations of a program",
+		Long: `Run a command and record every page fault and migration of its managed memory, the
+kernels that it launches and its managed allocations. The program needs no change
+and no preparation; nothing of what it does is changed.
+
+With --budget or --policy the command runs under Penstock, as with penstock run,
+and is recorded from inside.
+
+With --pid, listen to a process that runs already. That shows faults and
+migrations, but not launches and allocations, and needs the right to trace it.`,
+		Example: `  penstock faults record -- ./program
+  penstock faults record --pid 4711 --seconds 30
+  penstock faults record --budget 24GiB --stacks --output run.pstrace -- python train.py`,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if f.pid != "" {
+				return f.listen(cmd, args)
+			}
+			if f.seconds != "" {
+				return errors.New("--seconds goes with --pid; a command is recorded until it ends")
+			}
+			plan, err := f.plan(args, os.Environ(), cmd.ErrOrStderr())
+			if err != nil {
+				return err
+			}
+			if err := syscall.Exec(plan.path, plan.argv, plan.env); err != nil {
+				return fmt.Errorf("cannot run %s: %w", plan.path, explainRunExec(plan.path, err))
+			}
+			return nil
+		},
+	}
+	cmd.Flags().SetInterspersed(false)
+	textFlag(cmd, &f.output, "output")
+	textFlag(cmd, &f.pid, "pid")
+	textFlag(cmd, &f.seconds, "seconds")
+	textFlag(cmd, &f.budget, "budget")
+	textFlag(cmd, &f.policy, "policy")
+	boolFlag(cmd, &f.stacks, "stacks")
+	return cmd
+}
+
+// plan says what to execute.
+func (f *recordFlags) plan(args, environ []string, notes io.Writer) (runPlan, error) {
+	if len(args) == 0 {
+		return runPlan{}, errors.New("no command to record: write it after --, as in `penstock faults record -- ./program`, or give --pid")
+	}
+	path, err := outputPath(f.output)
+	if err != nil {
+		return runPlan{}, fmt.Errorf("--output: %w", err)
+	}
+	exe, err := os.Executable()
+	if err != nil {
+		return runPlan{}, fmt.Errorf("cannot tell where penstock itself is: %w", err)
+	}
+	// An old recording goes first: processes of the job that find the file there take a name of their own.
+	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return runPlan{}, fmt.Errorf("--output: %w", err)
+	}
+	o := newRunOptions()
+	given := map[string]bool{}
+	for _, r := range runFlags() {
+		o.texts[r.Flag], o.booleans[r.Flag] = new(string), new(bool)
+	}
+	o.set = func(name string) bool { return given[name] }
+	put := func(name, value string) {
+		if value != "" {
+			*o.texts[name], given[name] = value, true
+		}
+	}
+	put("trace", path)
+	put("budget", f.budget)
+	put("policy", f.policy)
+	engine := f.budget != "" || f.policy != ""
+	if f.stacks {
+		if !engine {
+			return runPlan{}, errors.New("--stacks needs Penstock under the program's PyTorch: give --budget or --policy too")
+		}
+		*o.booleans["stacks"], given["stacks"] = true, true
+	}
+	if engine {
+		return planRun(o, args, environ, exe, notes)
+	}
+	return planObserve(path, args, environ, exe, notes)
+}
+
+// planObserve arranges an environment in which a command is recorded and
+// otherwise left alone.
+func planObserve(path string, args, environ []string, exe string, notes io.Writer) (runPlan, error) {
+	env := runEnvironment{environ: environ}
+	program, err := findRunCommand(args[0], env.get("PATH"))
+	if err != nil {
+		return runPlan{}, err
+	}
+	libs, err := findRecordLibraries(exe, env.get("PENSTOCK_LIB"))
+	if err != nil {
+		return runPlan{}, err
+	}
+	if staticELF(program) {
+		fmt.Fprintf(notes, "penstock: %s is statically linked, so nothing can be preloaded into it; record it with --pid instead, without launches\n", program)
+	}
+	hook := filepath.Join(libs, hookLibrary)
+	if strings.ContainsAny(hook, ": ") {
+		return runPlan{}, fmt.Errorf("%s cannot be preloaded because its path has a space or a colon: move Penstock, or set PENSTOCK_LIB to a folder without them", hook)
+	}
+	env.prepend("LD_PRELOAD", hook)
+	env.put("PENSTOCK_LIB", libs)
+	env.put("PENSTOCK_OBSERVE", "1")
+	env.put("PENSTOCK_TRACE", path)
+	return runPlan{path: program, argv: args, env: env.environ}, nil
+}
+
+// findRecordLibraries finds what an observed program needs: no PyTorch, no Python.
+func findRecordLibraries(exe, named string) (string, error) {
+	if real, err := filepath.EvalSymlinks(exe); err == nil {
+		exe = real
+	}
+	libs := filepath.Join(filepath.Dir(filepath.Dir(exe)), "lib")
+	if named != "" {
+		abs, err := filepath.Abs(named)
+		if err != nil {
+			return "", fmt.Errorf("PENSTOCK_LIB: %w", err)
+		}
+		libs = abs
+	}
+	for _, name := range []string{engineLibrary, hookLibrary} {
+		if _, err := os.Stat(filepath.Join(libs, name)); err != nil {
+			return "", fmt.Errorf("%s is not in %s: run `make build`, or set PENSTOCK_LIB to the folder of the libraries", name, libs)
+		}
+	}
+	return libs, nil
+}
+
+// listen records a running process from outside.
+func (f *recordFlags) listen(cmd *cobra.Command, args []string) error {
+	switch {
+	case len(args) > 0:
+		return fmt.Errorf("--pid records a process that runs already: leave %q out, or leave --pid out", args[0])
+	case f.budget != "" || f.policy != "" || f.stacks:
+		return errors.New("--budget, --policy and --stacks are for a command that penstock starts, not for --pid")
+	}
+	pid, err := parsePID(f.pid)
+	if err != nil {
+		return err
+	}
+	ctx := cmd.Context()
+	if f.seconds != "" {
+		s, err := strconv.ParseFloat(f.seconds, 64)
+		if err != nil || !(s > 0) || s > 1e6 {
+			return fmt.Errorf("--seconds: %q is not a time: write seconds above 0", f.seconds)
+		}
+		var stop context.CancelFunc
+		ctx, stop = context.WithTimeout(ctx, time.Duration(s*float64(time.Second)))
+		defer stop()
+	}
+	path, err := outputPath(f.output)
+	if err != nil {
+		return fmt.Errorf("--output: %w", err)
+	}
+	notes := cmd.ErrOrStderr()
+	terminal := terminalWidth(notes) > 0
+	waited := false
+	var last record.Progress
+	err = record.Process(ctx, pid, path, func(p record.Progress) {
+		last = p
+		switch {
+		case p.Waiting && !waited:
+			waited = true
+			fmt.Fprintf(notes, "penstock: waiting for process %d to start CUDA\n", pid)
+		case terminal && !p.Waiting:
+			fmt.Fprintf(notes, "\r%d faults, %d migrations, %d lost\x1b[K", p.Faults, p.Migrations, p.Lost)
+		}
+	})
+	if terminal {
+		fmt.Fprint(notes, "\r\x1b[K")
+	}
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(notes, "penstock: recorded to %s (%d faults, %d migrations, %d lost events): look at it with `penstock faults explain %s`\n",
+		f.output, last.Faults, last.Migrations, last.Lost, f.output)
+	return nil
+}
+
+func parsePID(text string) (int, error) {
+	pid, err := strconv.Atoi(text)
+	if err != nil || pid <= 0 {
+		return 0, fmt.Errorf("--pid: %q is not a process id", text)
+	}
+	return pid, nil
+}

@@ -1,0 +1,103 @@
+//go:build linux
+
+package uvm
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+const patchFile = "../../kmod-patch/nvidia-uvm.patch"
+
+func shell(t *testing.T, folder, script string, args ...string) string {
+	t.Helper()
+	c := exec.Command("bash", append([]string{"-euc", script, "bash"}, args...)...)
+	c.Dir = folder
+	out, err := c.CombinedOutput()
+	if err != nil {
+		t.Fatalf("%s: %v\n%s", script, err, out)
+	}
+	return string(out)
+}
+
+// applied is a tree with the patch in it. The real sources' only file that it
+// touches is stood in for by one of the same beginning.
+func applied(t *testing.T) string {
+	t.Helper()
+	patch, err := filepath.Abs(patchFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	folder := t.TempDir()
+	shell(t, folder, `mkdir -p kernel-open/nvidia-uvm
+printf '%s\n' 'SOURCES ?=' 'OTHERS ?=' '' 'SOURCES += a.c' >kernel-open/nvidia-uvm/nvidia-uvm-sources.Kbuild
+git init -q .
+git apply --unidiff-zero --check "$1"
+git apply --unidiff-zero "$1"`, patch)
+	return folder + "/kernel-open/nvidia-uvm"
+}
+
+// TestPatchFile: the patch adds lines and shows none of NVIDIA's.
+func TestPatchFile(t *testing.T) {
+	text, err := os.ReadFile(patchFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	hunk := false
+	for i, line := range strings.Split(strings.TrimSuffix(string(text), "\n"), "\n") {
+		switch {
+		case strings.HasPrefix(line, "diff --git "):
+			hunk = false
+		case strings.HasPrefix(line, "@@ "):
+			hunk = true
+		case hunk && !strings.HasPrefix(line, "+"):
+			t.Errorf("line %d adds nothing: %q", i+1, line)
+		}
+	}
+	folder := applied(t)
+	kbuild, err := os.ReadFile(folder + "/nvidia-uvm-sources.Kbuild")
+	if err != nil || !strings.Contains(string(kbuild), "OTHERS ?=\n\n# Penstock") || !strings.HasSuffix(string(kbuild), "SOURCES += a.c\n") {
+		t.Errorf("%v\n%s", err, kbuild)
+	}
+}
+
+// TestPatchInterface: the patch's own header and this package agree on numbers and places.
+func TestPatchInterface(t *testing.T) {
+	if _, err := exec.LookPath("gcc"); err != nil {
+		t.Skip("no gcc on this machine")
+	}
+	folder := applied(t)
+	for name, content := range map[string]string{
+		"nvtypes.h":   "#include <stdint.h>\ntypedef uint64_t NvU64; typedef uint32_t NvU32;\n",
+		"nvstatus.h":  "typedef uint32_t NV_STATUS;\n",
+		"nvCpuUuid.h": "typedef struct { uint8_t uuid[16]; } NvProcessorUuid;\n",
+		"main.c": `#include "uvm_penstock.h"
+#include <stddef.h>
+#include <stdio.h>
+#define AT(t, m) (int)offsetof(UVM_PENSTOCK_##t##_PARAMS, m)
+#define SIZE(t) (int)sizeof(UVM_PENSTOCK_##t##_PARAMS)
+int main(void)
+{
+	printf("%#x %#x %#x ", UVM_PENSTOCK_VERSION, UVM_PENSTOCK_EVICT, UVM_PENSTOCK_HINT);
+	printf("%d %d %d ", UVM_PENSTOCK_INTERFACE, SIZE(VERSION), AT(VERSION, rmStatus));
+	printf("%d %d ", SIZE(EVICT), AT(EVICT, rmStatus));
+	printf("%d %d %d %d %d\n", SIZE(HINT), AT(HINT, gpu), AT(HINT, hint), AT(HINT, rmStatus), UVM_PENSTOCK_HINT_LAST);
+}
+`,
+	} {
+		if err := os.WriteFile(folder+"/"+name, []byte(content), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got := shell(t, folder, "gcc -Wall -Werror -I. main.c -o main && ./main")
+	want := fmt.Sprintf("%#x %#x %#x ", reqPatchVersion, reqPatchEvict, reqPatchHint) +
+		fmt.Sprintln(patchVersion, patchVersionBytes, patchVersionStatus, patchEvictBytes, patchEvictStatus,
+			patchHintBytes, patchHintGPU, patchHintWhere, patchHintStatus, patchHintLast)
+	if got != want {
+		t.Errorf("the header says %q, this package %q", got, want)
+	}
+}

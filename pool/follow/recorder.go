@@ -1,0 +1,140 @@
+package follow
+
+import (
+	"github.com/penstock-gpu/penstock/cuda"
+	"github.com/penstock-gpu/penstock/pool/plan"
+)
+
+const (
+	mostRecorded  = 1 << 18 // allocations remembered before all is forgotten
+	leastRequests = 16      // in an iteration
+	shareOfAll    = 4       // an iteration has at least a quarter of all requests so far
+	nearPeak      = 0.9     // of the highest peak: what counts as one
+	nearFloor     = 0.3     // of the way from the floor up to the peak
+	sameLength    = 64      // two iterations differ by at most one request in so many
+	nearLive      = 64      // live bytes at both ends of an iteration differ by at most a 64th of the peak
+	occurrences   = 4       // of the same last requests that are remembered: layers are alike
+)
+
+// request is one recorded allocation.
+type request struct {
+	bytes  int64 // rounded up
+	stream uint64
+	live   int64 // bytes live before it
+	made   int64 // tick
+	freed  int64 // tick; 0 while live
+	since  int32 // requests since the same moment of what may be the iteration before; 0: it is not known
+}
+
+// Recorder records allocations and frees until it has seen an iteration.
+type Recorder struct {
+	requests []request
+	live     map[cuda.Ptr]int32 // to requests
+	tick     int64              // allocations and frees so far
+	bytes    int64              // live
+	signer   plan.Signer
+	last     map[plan.Signature][occurrences]int32 // the last requests with it, plus 1
+	peak     int64
+	peakAt   int32 // the last request near the peak
+
+	from, until int32 // the iteration being waited for; until is 0 when none was found
+}
+
+// NewRecorder returns an empty recorder.
+func NewRecorder() *Recorder {
+	return &Recorder{live: map[cuda.Ptr]int32{}, last: map[plan.Signature][occurrences]int32{}}
+}
+
+// Alloc notes an allocation. When it is the first after a whole iteration, the
+// iteration is returned.
+func (r *Recorder) Alloc(p cuda.Ptr, bytes int64, stream uint64) *Steps {
+	if len(r.requests) == mostRecorded {
+		*r = *NewRecorder()
+	}
+	bytes = plan.RoundUp(bytes)
+	i := int32(len(r.requests))
+	var found *Steps
+	if r.until > 0 && i == r.until {
+		found = r.steps(r.from, r.until)
+		r.until = 0
+	}
+	r.tick++
+	r.requests = append(r.requests, request{bytes: bytes, stream: stream, live: r.bytes, made: r.tick})
+	r.live[p] = i
+	r.bytes += bytes
+	r.peak = max(r.peak, r.bytes)
+	if float64(r.bytes) >= nearPeak*float64(r.peak) {
+		r.peakAt = i
+	}
+	sign := r.signer.Call(bytes)
+	seen := r.last[sign]
+	for _, j := range seen {
+		if j > 0 && r.until == 0 && found == nil {
+			r.consider(j-1, i)
+		}
+	}
+	copy(seen[1:], seen[:])
+	seen[0] = i + 1
+	r.last[sign] = seen
+	return found
+}
+
+// Free notes that an allocation ended; others than those recorded are left alone.
+func (r *Recorder) Free(p cuda.Ptr) {
+	i, ok := r.live[p]
+	if !ok {
+		return
+	}
+	delete(r.live, p)
+	r.tick++
+	r.requests[i].freed = r.tick
+	r.bytes -= r.requests[i].bytes
+}
+
+// consider says whether requests j to i, after the same last requests, may be an
+// iteration. It is taken for one when the one before had the same length. It begins where
+// least memory is live, which may be later.
+func (r *Recorder) consider(j, i int32) {
+	n := i - j
+	difference := r.requests[i].live - r.requests[j].live
+	if n < leastRequests || int(n)*shareOfAll < len(r.requests) || r.peakAt <= j ||
+		max(difference, -difference) > r.peak/nearLive {
+		return
+	}
+	quiet, floor := j, r.requests[j].live
+	for k := j; k < i; k++ {
+		if r.requests[k].live < r.requests[quiet].live {
+			quiet = k
+		}
+	}
+	for k := i / 3; k < i; k++ { // not from the beginning: an optimizer's state comes with the first iteration
+		floor = min(floor, r.requests[k].live)
+	}
+	if float64(r.requests[quiet].live-floor) > nearFloor*float64(r.peak-floor) {
+		return // a part of an iteration
+	}
+	if before := r.requests[j].since; before > 0 && max(n-before, before-n) <= n/sameLength {
+		r.from, r.until = quiet, quiet+n
+	}
+	r.requests[i].since = n
+}
+
+// steps makes steps of the requests [from, until).
+func (r *Recorder) steps(from, until int32) *Steps {
+	begin, end := r.requests[from].made, r.tick+1
+	s := &Steps{Ticks: end - begin}
+	var signer plan.Signer
+	for k := max(0, from-plan.SignatureCalls); k < from; k++ {
+		signer.Call(r.requests[k].bytes)
+	}
+	for _, q := range r.requests[from:until] {
+		x := Step{Bytes: q.bytes, Stream: q.stream, Offset: unplaced, Lower: q.made - begin, Upper: q.freed - begin, signature: signer.Call(q.bytes)}
+		if q.freed == 0 { // it outlives the iteration, and is no part of what repeats
+			x.Upper = s.Ticks
+			x.Lasting = true
+		}
+		s.List = append(s.List, x)
+	}
+	s.index()
+	return s
+}

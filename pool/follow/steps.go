@@ -1,0 +1,151 @@
+package follow
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"time"
+
+	"github.com/penstock-gpu/penstock/pool/plan"
+)
+
+// unplaced is the offset of a step without a place.
+const unplaced = -1
+
+// Step is one request of an iteration.
+type Step struct {
+	Bytes        int64 // rounded up
+	Stream       uint64
+	Offset       int64 // in the planned addresses; unplaced when it has none
+	Lower, Upper int64 // ticks from the iteration's begin
+	Lasting      bool  // it was not freed within the iteration
+	Varies       bool  // another iteration asked for another size here, or not at all
+	Gaps         []Gap // of a step that varies: what is free of planned steps during its life
+
+	signature plan.Signature
+}
+
+// Gap is a stretch of planned addresses.
+type Gap struct{ Lo, Hi int64 }
+
+// Steps are the requests of an iteration, in order.
+type Steps struct {
+	List  []Step
+	Start int   // of the repeating part: the steps before come once
+	Ticks int64 // allocations and frees in the repeating part
+	Bytes int64 // planned addresses
+
+	bySignature map[plan.Signature]int32 // those that occur once
+}
+
+func (s *Steps) index() {
+	s.bySignature = map[plan.Signature]int32{}
+	twice := map[plan.Signature]bool{}
+	for i, x := range s.List {
+		if _, ok := s.bySignature[x.signature]; ok {
+			twice[x.signature] = true
+		}
+		s.bySignature[x.signature] = int32(i)
+	}
+	for x := range twice {
+		delete(s.bySignature, x)
+	}
+}
+
+// Revise marks the steps that a follower missed as varying, if there are so many
+// that the plan should be made without them; then it returns true, and the plan is void.
+func (s *Steps) Revise(f *Follower) bool {
+	var missed, hit int64
+	for i, x := range s.List {
+		switch {
+		case x.Varies:
+		case f.missed[i]:
+			missed += x.Bytes
+		case f.hit[i]:
+			hit += x.Bytes
+		}
+	}
+	if missed*tolerated <= hit {
+		return false
+	}
+	for i := range s.List {
+		x := &s.List[i]
+		x.Varies = x.Varies || f.missed[i]
+		x.Offset, x.Gaps = unplaced, nil
+	}
+	return true
+}
+
+// tolerated is the part of the requested bytes, one in so many, that may be missed.
+const tolerated = 50
+
+// Plan places the steps that repeat exactly, and lists the gaps for those that
+// vary. It reports what share of all requested bytes has a place.
+func (s *Steps) Plan(ctx context.Context, limit time.Duration) (share float64, err error) {
+	var requests []plan.Request
+	var placed []int
+	var all, static int64
+	for i, x := range s.List {
+		all += x.Bytes
+		if x.Varies || x.Lasting {
+			continue
+		}
+		static += x.Bytes
+		placed = append(placed, i)
+		requests = append(requests, plan.Request{Span: plan.Span{Lower: x.Lower, Upper: x.Upper}, Bytes: x.Bytes, AlignBytes: plan.AlignBytes})
+	}
+	if len(placed) == 0 {
+		return 0, nil
+	}
+	p, err := plan.Place(ctx, requests, plan.Options{TimeLimit: limit})
+	if err != nil {
+		return 0, err
+	}
+	for k, i := range placed {
+		s.List[i].Offset = p.Offsets[k]
+	}
+	s.Bytes = p.Bytes
+	s.gaps()
+	return float64(static) / float64(all), nil
+}
+
+// gaps lists for each step that varies what the placed ones leave during its life.
+func (s *Steps) gaps() {
+	for i := range s.List {
+		x := &s.List[i]
+		if !x.Varies || x.Lasting {
+			continue
+		}
+		var taken []Gap
+		for _, y := range s.List {
+			if y.Offset != unplaced && y.Lower < x.Upper && x.Lower < y.Upper {
+				taken = append(taken, Gap{y.Offset, y.Offset + y.Bytes})
+			}
+		}
+		slices.SortFunc(taken, func(a, b Gap) int { return cmp.Compare(a.Lo, b.Lo) })
+		at := int64(0)
+		for _, t := range append(taken, Gap{s.Bytes, s.Bytes}) {
+			if t.Lo-at >= x.Bytes/2 {
+				x.Gaps = append(x.Gaps, Gap{at, t.Lo})
+			}
+			at = max(at, t.Hi)
+		}
+		slices.SortFunc(x.Gaps, func(a, b Gap) int { return cmp.Compare(a.Hi-a.Lo, b.Hi-b.Lo) }) // best fit first
+	}
+}
+
+// FromPlan makes steps of a whole job's plan. Its calls name streams by the order
+// of their first use, and so do the steps.
+func FromPlan(p *plan.Plan) *Steps {
+	s := &Steps{Start: len(p.Prologue), Ticks: p.PeriodEvents, Bytes: p.ArenaBytes}
+	for _, calls := range [][]plan.Call{p.Prologue, p.Period} {
+		for _, c := range calls {
+			s.List = append(s.List, Step{
+				Bytes: plan.RoundUp(c.Bytes), Stream: uint64(c.Stream), Offset: c.Offset, Lower: c.Lower, Upper: c.Upper,
+				Varies: c.Offset == plan.Unplanned, signature: c.Signature,
+			})
+		}
+	}
+	s.index()
+	return s
+}

@@ -1,0 +1,312 @@
+package pool
+
+import (
+	"fmt"
+	"sync"
+	"sync/atomic"
+
+	"github.com/penstock-gpu/penstock/cuda"
+	"github.com/penstock-gpu/penstock/pool/plan"
+	"github.com/penstock-gpu/penstock/pool/stitch"
+)
+
+// Config says how a Pool works. The zero value stitches eagerly and plans by itself.
+type Config struct {
+	Stitch stitch.Config
+	// Planning is off when Unplanned is set: everything is stitched.
+	Unplanned bool
+	// Plan is followed from the first request on; nil: one is made from what the job does.
+	Plan *plan.Plan
+}
+
+// Pool is the one pool of device memory: planned first, stitched second. It may be
+// used by several threads. See the package comment.
+type Pool struct {
+	config Config
+	work   sync.WaitGroup // in the background
+
+	mu       sync.Mutex
+	stitched *stitch.Pool
+	service  service
+	waiting  []waiting // freed in planned addresses, but recorded streams are not done
+
+	live, reserved               atomic.Int64
+	livePeak, reservedPeak       int64
+	allocs, frees, retries       int64
+	planned, plannedBytes, other int64
+}
+
+// waiting is memory that other streams still use.
+type waiting struct {
+	area    *area
+	offset  int64
+	streams []uint64
+	freed   []uint64 // the streams' counts of frees
+}
+
+// New returns an empty pool.
+func New(c Config, d stitch.Driver, b stitch.Budget, f stitch.Fences) (*Pool, error) {
+	s, err := stitch.New(c.Stitch, d, b, f)
+	if err != nil {
+		return nil, err
+	}
+	p := &Pool{config: c, stitched: s}
+	p.service.start(c)
+	return p, nil
+}
+
+// lock takes mu. It is held for less than a microsecond at a time, unless the driver is asked
+// for memory: waiting actively is much shorter than being put to sleep and woken.
+func (p *Pool) lock() {
+	const spins, pause = 200, 32
+	for range spins {
+		if p.mu.TryLock() {
+			return
+		}
+		for i := range pause { // without touching the lock, which would slow its holder down
+			_ = i
+		}
+	}
+	p.mu.Lock()
+}
+
+// Malloc returns memory for work on a stream. When there is none, the error is the
+// budget's or the driver's.
+func (p *Pool) Malloc(bytes int64, stream uint64) (cuda.Ptr, error) {
+	if bytes <= 0 {
+		return 0, fmt.Errorf("pool: cannot allocate %d bytes", bytes)
+	}
+	p.lock()
+	defer p.mu.Unlock()
+	if len(p.waiting) > 0 {
+		p.reclaim(false)
+	}
+	s := &p.service
+	followed := s.phase != off && bytes > s.least
+	var at cuda.Ptr
+	var ok bool
+	if followed && s.phase >= ready {
+		at, ok = p.fromPlan(bytes, stream)
+	}
+	if !ok {
+		var err error
+		if at, err = p.stitched.Malloc(bytes, stream); err != nil {
+			if at, err = p.underPressure(bytes, stream, err); err != nil {
+				return 0, err
+			}
+		}
+		p.reserved.Store(p.stitched.Stats().ReservedBytes)
+		p.reservedPeak = max(p.reservedPeak, p.reserved.Load())
+	}
+	if followed && s.phase == recording {
+		p.record(at, bytes, stream)
+	}
+	p.allocs++
+	p.livePeak = max(p.livePeak, p.live.Add(bytes))
+	return at, nil
+}
+
+// underPressure gives up planned addresses, so that what is free in them can be used
+// in another way, and tries once more.
+func (p *Pool) underPressure(bytes int64, stream uint64, err error) (cuda.Ptr, error) {
+	p.retries++
+	p.reclaim(true)
+	if !p.leave() {
+		return 0, err
+	}
+	p.shed(true)
+	return p.stitched.Malloc(bytes, stream)
+}
+
+// Free takes memory back. It is reused at once for its own stream, and after
+// their present work for streams that were recorded.
+func (p *Pool) Free(at cuda.Ptr) error {
+	p.lock()
+	defer p.mu.Unlock()
+	if p.service.phase == recording {
+		p.service.recorder.Free(at)
+	}
+	a, offset := p.service.areaOf(at)
+	if a == nil {
+		bytes := p.stitched.Bytes(at)
+		err := p.stitched.Free(at)
+		if bytes > 0 {
+			p.frees++
+			p.live.Add(-bytes)
+		}
+		return err
+	}
+	bytes := a.layout.Requested(offset)
+	if bytes == 0 || p.isWaiting(a, offset) {
+		return fmt.Errorf("pool: %#x is not a live allocation", uint64(at))
+	}
+	p.frees++
+	p.live.Add(-bytes)
+	if others := a.layout.Recorded(offset); len(others) > 0 {
+		w := waiting{area: a, offset: offset, streams: others}
+		for _, s := range others {
+			n := p.stitched.NoteFree(s)
+			p.stitched.Done(s, n, false) // makes the fence
+			w.freed = append(w.freed, n)
+		}
+		p.waiting = append(p.waiting, w)
+		return nil
+	}
+	return p.freePlanned(a, offset)
+}
+
+// freePlanned makes planned addresses free.
+func (p *Pool) freePlanned(a *area, offset int64) error {
+	stream := a.layout.Stream(offset)
+	err := a.layout.Free(offset, p.stitched.NoteFree(stream))
+	if a.left {
+		p.shed(false)
+	}
+	return err
+}
+
+// isWaiting says whether an allocation was freed already, and other streams still use it.
+func (p *Pool) isWaiting(a *area, offset int64) bool {
+	for _, w := range p.waiting {
+		if w.area == a && w.offset == offset {
+			return true
+		}
+	}
+	return false
+}
+
+// reclaim frees planned addresses that recorded streams are done with.
+func (p *Pool) reclaim(wait bool) {
+	kept := p.waiting[:0]
+	for _, w := range p.waiting {
+		for len(w.streams) > 0 && p.stitched.Done(w.streams[0], w.freed[0], wait) {
+			w.streams, w.freed = w.streams[1:], w.freed[1:]
+		}
+		if len(w.streams) > 0 {
+			kept = append(kept, w)
+		} else {
+			_ = p.freePlanned(w.area, w.offset) // it is in use until now
+		}
+	}
+	clear(p.waiting[len(kept):])
+	p.waiting = kept
+}
+
+// RecordStream says that work on another stream uses a live allocation.
+func (p *Pool) RecordStream(at cuda.Ptr, stream uint64) {
+	p.lock()
+	defer p.mu.Unlock()
+	if a, offset := p.service.areaOf(at); a != nil {
+		a.layout.Record(offset, stream)
+		return
+	}
+	p.stitched.RecordStream(at, stream)
+}
+
+// Owns says whether an address is a live allocation of this pool.
+func (p *Pool) Owns(at cuda.Ptr) bool {
+	p.lock()
+	defer p.mu.Unlock()
+	if a, offset := p.service.areaOf(at); a != nil {
+		return a.layout.Requested(offset) > 0
+	}
+	return p.stitched.Owns(at)
+}
+
+// EmptyCache gives free physical memory back, and returns the bytes. It waits for
+// queued work. A plan is taken up again at the next iteration.
+func (p *Pool) EmptyCache() (released int64) {
+	p.lock()
+	defer p.mu.Unlock()
+	p.reclaim(true)
+	p.leave()
+	p.shed(true)
+	released = p.stitched.EmptyCache()
+	p.reserved.Store(p.stitched.Stats().ReservedBytes)
+	return released
+}
+
+// Trim gives back so much free physical memory as can be had without waiting.
+func (p *Pool) Trim(bytes int64) (released int64) {
+	p.lock()
+	defer p.mu.Unlock()
+	released = p.stitched.Trim(bytes)
+	p.reserved.Store(p.stitched.Stats().ReservedBytes)
+	return released
+}
+
+// LiveBytes are the bytes of live allocations, as requested; ReservedBytes the
+// physical memory. Neither takes the lock.
+func (p *Pool) LiveBytes() int64 { return p.live.Load() }
+
+// ReservedBytes is the physical memory that the pool has.
+func (p *Pool) ReservedBytes() int64 { return p.reserved.Load() }
+
+// PoolStats counts bytes and calls.
+type PoolStats struct {
+	Stats
+	Stitches, StitchedHandles int64 // ranges made of scattered memory, and handles in them
+	StitchReuses              int64 // allocations served by one made before
+	PlanState                 string
+	PlanBytes                 int64 // planned addresses
+	Planned, PlannedBytes     int64 // allocations served by the plan
+	Unplanned                 int64 // of those that could have been, those served otherwise while a plan was followed
+}
+
+// Stats reports counters.
+func (p *Pool) Stats() PoolStats {
+	p.lock()
+	defer p.mu.Unlock()
+	s := p.stitched.Stats()
+	r := PoolStats{
+		Stats: Stats{
+			LiveBytes: p.live.Load(), LivePeakBytes: p.livePeak, ReservedBytes: s.ReservedBytes, ReservedPeakBytes: max(p.reservedPeak, s.ReservedBytes),
+			Allocs: p.allocs, Frees: p.frees, Retries: p.retries + s.Retries,
+		},
+		Stitches: s.Stitches, StitchedHandles: s.StitchedHandles, StitchReuses: s.StitchReuses,
+		PlanState: p.service.phase.String(), Planned: p.planned, PlannedBytes: p.plannedBytes, Unplanned: p.other,
+	}
+	if a := p.service.current; a != nil {
+		r.PlanBytes = a.ran.Bytes()
+	}
+	return r
+}
+
+// ResetPeaks makes the present the peak.
+func (p *Pool) ResetPeaks() {
+	p.lock()
+	defer p.mu.Unlock()
+	p.stitched.ResetPeaks()
+	p.livePeak, p.reservedPeak = p.live.Load(), p.stitched.Stats().ReservedBytes
+}
+
+// Close waits for what runs in the background. Allocations stay valid.
+func (p *Pool) Close() {
+	p.lock()
+	p.service.phase = off
+	p.mu.Unlock()
+	p.work.Wait()
+}
+
+// Check verifies the invariants.
+func (p *Pool) Check() error {
+	p.lock()
+	defer p.mu.Unlock()
+	if err := p.stitched.Check(); err != nil {
+		return err
+	}
+	live := p.stitched.Stats().LiveBytes
+	for _, a := range p.service.areas {
+		if err := a.layout.Check(a.ran.Bytes()); err != nil {
+			return err
+		}
+		live += a.layout.LiveBytes()
+	}
+	for _, w := range p.waiting {
+		live -= w.area.layout.Requested(w.offset)
+	}
+	if live != p.live.Load() {
+		return fmt.Errorf("pool: allocations of %d bytes, %d live", live, p.live.Load())
+	}
+	return nil
+}

@@ -1,0 +1,330 @@
+package pool
+
+import (
+	"context"
+	"runtime"
+	"time"
+
+	"github.com/penstock-gpu/penstock/cuda"
+	"github.com/penstock-gpu/penstock/pool/follow"
+	"github.com/penstock-gpu/penstock/pool/stitch"
+)
+
+// phase is how far the service of a plan has come.
+type phase int
+
+const (
+	off       phase = iota
+	recording       // an iteration is being looked for
+	planning        // its plan is being made
+	ready           // there is a plan; addresses are chosen for it when an iteration begins
+	mapping         // which are being mapped
+	mapped          // and are taken when an iteration begins
+	active          // the plan is followed
+)
+
+func (p phase) String() string {
+	return [...]string{"off", "recording", "planning", "ready", "mapping", "mapped", "followed"}[p]
+}
+
+const (
+	plannedAbove  = 1 << 20         // smaller requests lie among small ones, unless a plan's file has them
+	planningLimit = 2 * time.Second // of processor time, in the background
+	leastShare    = 0.5             // of the requested bytes that must repeat for a plan to be worth its addresses
+	mostAttempts  = 4               // to take the chosen addresses, before others are chosen
+	mostCreated   = 32              // one part in so many of the planned bytes may be new memory
+	mostRevisions = 3               // of a plan
+	mostPlans     = 16              // made for one process
+	suspendAfter  = 64              // unexpected requests in a row: the job is doing something else
+	trimEachTime  = 256 << 20       // bytes given back at the begin of an iteration
+)
+
+// area is planned addresses and what lies in them.
+type area struct {
+	ran    *stitch.Range
+	layout *follow.Layout
+	stream uint64 // whose work the memory was taken for
+	left   bool   // nothing new is placed there
+}
+
+// service follows a plan, and makes one first.
+type service struct {
+	phase     phase
+	least     int64 // requests above it are followed
+	recorder  *follow.Recorder
+	steps     *follow.Steps
+	follower  *follow.Follower
+	current   *area   // mapping, mapped or active
+	areas     []*area // those in use, left ones too
+	attempts  int
+	plans     int
+	revisions int // of the plan, for what varies
+	inRow     int // unexpected requests
+	turns     int // of the follower, that were noticed
+	hits      int64
+	misses    int64 // in this iteration, by bytes
+	badTurns  int
+}
+
+func (s *service) start(c Config) {
+	switch {
+	case c.Plan != nil:
+		s.steps = follow.FromPlan(c.Plan)
+		s.follow()
+		s.follower.ByOrder()
+		s.phase = ready
+	case !c.Unplanned:
+		s.least = plannedAbove
+		s.again()
+	}
+}
+
+// again looks for an iteration from now on.
+func (s *service) again() {
+	s.recorder, s.steps, s.follower = follow.NewRecorder(), nil, nil
+	if s.phase = recording; s.plans >= mostPlans {
+		s.phase = off
+	}
+}
+
+// fromFile says whether the plan is for the whole job, and not for an iteration.
+func (s *service) fromFile() bool { return s.steps != nil && s.steps.Start > 0 }
+
+func (s *service) follow() { s.follower, s.inRow, s.turns = follow.NewFollower(s.steps), 0, 0 }
+
+// areaOf finds the planned addresses that an address is in.
+func (s *service) areaOf(at cuda.Ptr) (*area, int64) {
+	for _, a := range s.areas {
+		if at >= a.ran.Base() && at < a.ran.Base()+cuda.Ptr(a.ran.Bytes()) {
+			return a, int64(at - a.ran.Base())
+		}
+	}
+	return nil, 0
+}
+
+// record notes a request, and has a plan made when an iteration is complete.
+func (p *Pool) record(at cuda.Ptr, bytes int64, stream uint64) {
+	s := &p.service
+	steps := s.recorder.Alloc(at, bytes, stream)
+	if steps == nil {
+		return
+	}
+	s.recorder = nil
+	s.plans, s.revisions = s.plans+1, 0
+	s.steps = steps
+	p.plan()
+}
+
+// plan has a plan made for the steps, in the background.
+func (p *Pool) plan() {
+	s := &p.service
+	steps := s.steps
+	s.phase = planning
+	p.work.Add(1)
+	go func() {
+		defer p.work.Done()
+		share, err := steps.Plan(context.Background(), planningLimit)
+		p.lock()
+		defer p.mu.Unlock()
+		switch {
+		case s.phase != planning:
+		case err != nil || share < leastShare:
+			s.again()
+		default:
+			s.phase = ready
+			s.follow()
+		}
+	}()
+}
+
+// fromPlan serves a request from the plan, if it is in it and its place is free.
+func (p *Pool) fromPlan(bytes int64, stream uint64) (cuda.Ptr, bool) {
+	s := &p.service
+	i, ok := s.follower.Next(bytes, stream)
+	if !ok {
+		if s.misses += bytes; s.phase == active {
+			p.other++
+			if s.inRow++; s.inRow == suspendAfter {
+				p.leave() // the memory serves what the job does now
+			}
+		}
+		return 0, false
+	}
+	s.inRow = 0
+	switch {
+	case i == 0 && p.planned == 0 && s.fromFile():
+		p.beginAtOnce(stream)
+	case s.follower.Turns() != s.turns && s.follower.Sure():
+		s.turns = s.follower.Turns()
+		p.begin(stream)
+	}
+	if s.phase != active {
+		return 0, false
+	}
+	at, ok := s.place(i, bytes, stream)
+	if ok {
+		s.hits += bytes
+		p.planned++
+		p.plannedBytes += bytes
+	} else {
+		p.other++
+		if x := &s.steps.List[i]; !x.Varies {
+			s.misses += bytes
+		}
+	}
+	return at, ok
+}
+
+// place puts a request where its step belongs.
+func (s *service) place(i int, bytes int64, stream uint64) (cuda.Ptr, bool) {
+	x, a := &s.steps.List[i], s.current
+	size := roundUp(bytes, minBlockBytes)
+	if x.Offset >= 0 {
+		return a.ran.Base() + cuda.Ptr(x.Offset), a.layout.Place(x.Offset, size, bytes, stream)
+	}
+	for _, g := range x.Gaps {
+		if g.Hi-g.Lo < size {
+			continue
+		}
+		if offset, ok := a.layout.FitIn(g.Lo, g.Hi, size, stream); ok {
+			return a.ran.Base() + cuda.Ptr(offset), a.layout.Place(offset, size, bytes, stream)
+		}
+	}
+	return 0, false
+}
+
+// begin is called when an iteration begins.
+func (p *Pool) begin(stream uint64) {
+	s := &p.service
+	switch s.phase {
+	case ready:
+		if s.revisions < mostRevisions && s.steps.Revise(s.follower) {
+			s.revisions++
+			p.plan()
+			return
+		}
+		p.prepare(stream)
+	case mapped:
+		if p.stitched.Activate(s.current.ran, s.current.stream) {
+			a := s.current
+			a.layout = follow.NewLayout(a.ran.Bytes(), a.stream, p.stitched.Done)
+			s.areas = append(s.areas, a)
+			s.phase, s.hits, s.misses, s.badTurns = active, 0, 0, 0
+		} else if s.attempts++; s.attempts == mostAttempts {
+			p.drop()
+			s.phase = ready
+		}
+	case active:
+		if s.badTurns++; s.hits >= s.misses {
+			s.badTurns = 0
+		}
+		s.hits, s.misses = 0, 0
+		if s.badTurns == 3 { // the job has changed for good
+			p.leave()
+			s.again()
+			return
+		}
+		p.stitched.TrimUnused(trimEachTime)
+		p.reserved.Store(p.stitched.Stats().ReservedBytes)
+	}
+}
+
+// prepare chooses memory for the plan and has it mapped.
+func (p *Pool) prepare(stream uint64) {
+	s := &p.service
+	r, err := p.stitched.Prepare(s.steps.Bytes, stream, s.steps.Bytes/mostCreated)
+	if err != nil { // not now
+		if s.attempts++; s.attempts == mostAttempts {
+			s.again()
+		}
+		return
+	}
+	a := &area{ran: r, stream: stream}
+	s.current, s.phase, s.attempts = a, mapping, 0
+	p.work.Add(1)
+	go func() {
+		defer p.work.Done()
+		runtime.LockOSThread() // the driver's context belongs to a thread
+		defer runtime.UnlockOSThread()
+		err := r.Map()
+		p.lock()
+		defer p.mu.Unlock()
+		switch {
+		case s.current != a: // given up meanwhile
+			p.stitched.Close(r, stream)
+		case err != nil:
+			p.drop()
+			s.phase = off
+		default:
+			s.phase = mapped
+		}
+	}()
+}
+
+// beginAtOnce takes addresses for the plan of a whole job, at its first request.
+func (p *Pool) beginAtOnce(stream uint64) {
+	s := &p.service
+	r, err := p.stitched.Prepare(s.steps.Bytes, stream, s.steps.Bytes)
+	if err != nil {
+		s.again()
+		return
+	}
+	s.current = &area{ran: r, stream: stream}
+	if r.Map() != nil {
+		p.drop()
+		s.again()
+		return
+	}
+	s.phase = mapped
+	p.begin(stream)
+}
+
+// drop gives up addresses that were never taken.
+func (p *Pool) drop() {
+	a := p.service.current
+	p.service.current = nil
+	p.stitched.Close(a.ran, a.stream)
+}
+
+// leave gives up the planned addresses: nothing new is placed there, what is free is
+// for others. The plan is taken up again when an iteration begins. It says whether
+// there was something to give up.
+func (p *Pool) leave() bool {
+	s := &p.service
+	switch s.phase {
+	case mapping:
+		s.current = nil // the one that maps closes it
+	case mapped:
+		p.drop()
+	case active:
+		s.current.left = true
+		s.current = nil
+		p.shed(false)
+	default:
+		return len(s.areas) > 0
+	}
+	if s.phase = ready; s.fromFile() {
+		s.again() // its plan has places for what lies elsewhere now
+	}
+	return true
+}
+
+// shed frees what is free in addresses that were left.
+func (p *Pool) shed(wait bool) {
+	s := &p.service
+	kept := s.areas[:0]
+	for _, a := range s.areas {
+		if !a.left {
+			kept = append(kept, a)
+			continue
+		}
+		p.stitched.Shed(a.ran, a.stream, func(offset, bytes int64) bool { return !a.layout.Idle(offset, bytes, a.stream, wait) })
+		if a.layout.Used() > 0 || !a.layout.Idle(0, a.ran.Bytes(), a.stream, wait) {
+			kept = append(kept, a)
+		} else {
+			p.stitched.Close(a.ran, a.stream)
+		}
+	}
+	clear(s.areas[len(kept):])
+	s.areas = kept
+}

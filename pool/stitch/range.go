@@ -1,0 +1,199 @@
+package stitch
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	"github.com/penstock-gpu/penstock/cuda"
+)
+
+// Range is one stretch of addresses over chunks of the pool, for a user that
+// decides itself what lies where in it: a plan. It is made in three steps, so that
+// its mappings cost no allocation any time: [Pool.Prepare] chooses chunks that are
+// free, [Range.Map] maps them, without the pool's lock and while allocations come
+// and go in them, and [Pool.Activate] takes them, at a moment when they are all
+// free again. Live allocations never move.
+type Range struct {
+	pool     *Pool
+	base     cuda.Ptr
+	bytes    int64
+	chunks   []*chunk
+	parts    []*block        // active: they hold the memory, by address
+	gone     map[*chunk]bool // no longer part of it
+	mapped   bool
+	unmapped int64 // bytes that are gone from its addresses
+}
+
+// Base and Bytes are the range's addresses; they are valid once it is mapped.
+func (r *Range) Base() cuda.Ptr { return r.base }
+
+// Bytes is the size of the range, in chunks.
+func (r *Range) Bytes() int64 { return r.bytes }
+
+// Prepare chooses free chunks for a range, those of the largest handles first, and
+// creates what is missing if that is not too much. Until the range is closed they
+// are not given back.
+func (p *Pool) Prepare(bytes int64, stream uint64, mostCreated int64) (*Range, error) {
+	a, err := p.arenaFor(smallBytes + 1)
+	if err != nil {
+		return nil, err
+	}
+	if err := p.driver.BindThread(); err != nil {
+		return nil, err
+	}
+	var chunks []*chunk
+	var have int64
+	gather := func() {
+		chunks, have = chunks[:0], 0
+		for _, b := range a.usable(stream) {
+			a.whole(b, func(c *chunk) bool {
+				chunks = append(chunks, c)
+				have += c.bytes
+				return true
+			})
+		}
+	}
+	if gather(); have < bytes {
+		if bytes-have > mostCreated {
+			return nil, fmt.Errorf("pool: %d bytes of a range of %d are not free", bytes-have, bytes)
+		}
+		h := a.roomForNew(bytes - have)
+		if h == nil {
+			return nil, fmt.Errorf("pool: no addresses for %d bytes", bytes-have)
+		}
+		if _, err := a.fill(h, roundUp(bytes-have, pageBytes), stream); err != nil {
+			return nil, err
+		}
+		gather()
+	}
+	slices.SortStableFunc(chunks, func(a, b *chunk) int { return cmp.Compare(b.bytes, a.bytes) })
+	r := &Range{pool: p, gone: map[*chunk]bool{}}
+	for _, c := range chunks {
+		// A large handle for a small rest would waste most of itself.
+		if left := bytes - r.bytes; left > 0 && (c.bytes <= roundUp(left, pageBytes) || c == chunks[len(chunks)-1]) {
+			r.chunks = append(r.chunks, c)
+			r.bytes += c.bytes
+		}
+	}
+	if r.bytes < bytes {
+		for _, c := range chunks { // no small enough handle is left: any
+			if r.bytes < bytes && !slices.Contains(r.chunks, c) {
+				r.chunks = append(r.chunks, c)
+				r.bytes += c.bytes
+			}
+		}
+	}
+	for _, c := range r.chunks {
+		c.pinned++
+	}
+	p.ranges[r] = true
+	return r, nil
+}
+
+// Map maps the range. It needs no lock, and no other call for the range may run meanwhile.
+func (r *Range) Map() error {
+	d := r.pool.driver
+	if err := d.BindThread(); err != nil {
+		return err
+	}
+	base, err := mapAll(d, r.chunks, r.bytes)
+	if err != nil {
+		return fmt.Errorf("a range of %d bytes: %w", r.bytes, err)
+	}
+	r.base, r.mapped = base, true
+	return nil
+}
+
+// Activate takes the range's memory for work on a stream. It says no, and takes
+// nothing, while some of it is in use or in another stream's order.
+func (p *Pool) Activate(r *Range, stream uint64) bool {
+	if !r.mapped || r.parts != nil {
+		return false
+	}
+	usable := p.large.usable(stream)
+	slices.SortFunc(usable, func(a, b *block) int { return cmp.Compare(a.base, b.base) })
+	chunks := slices.Clone(r.chunks)
+	slices.SortFunc(chunks, func(a, b *chunk) int { return cmp.Compare(a.at, b.at) })
+	var takes []piece
+	for i, k := 0, 0; i < len(chunks); {
+		base := p.large.base + cuda.Ptr(chunks[i].at)
+		end := base
+		for ; i < len(chunks) && p.large.base+cuda.Ptr(chunks[i].at) == end; i++ {
+			end += cuda.Ptr(chunks[i].bytes)
+		}
+		for k < len(usable) && usable[k].end() <= base {
+			k++
+		}
+		if k == len(usable) || usable[k].base > base || usable[k].end() < end {
+			return false
+		}
+		takes = append(takes, piece{usable[k], base, end})
+	}
+	r.parts = holdAll(takes)
+	return true
+}
+
+// Shed frees the chunks of an active range for which keep says no, in a stream's
+// order; their addresses must not be used again. It is how a range that is given up
+// returns most of its memory while something in it is still live.
+func (p *Pool) Shed(r *Range, stream uint64, keep func(offset, bytes int64) bool) {
+	keeps := map[*chunk]bool{}
+	at := int64(0)
+	for _, c := range r.chunks {
+		if !r.gone[c] {
+			keeps[c] = keep(at, c.bytes)
+			if !keeps[c] {
+				r.leave(c, at, stream)
+			}
+		}
+		at += c.bytes
+	}
+	a := p.large
+	var kept []*block
+	for _, b := range r.parts {
+		for base, end := b.base, b.end(); base < end; {
+			k, to := keeps[a.at(base)], base
+			for to < end && keeps[a.at(to)] == k {
+				to += cuda.Ptr(a.at(to).bytes)
+			}
+			b = a.cut(b, base, to)
+			rest := b.next
+			if k {
+				kept = append(kept, b)
+			} else {
+				b.stream = stream
+				p.freeBlock(b)
+			}
+			b, base = rest, to
+		}
+	}
+	r.parts = kept
+	for i := range p.stitches.retired { // what is freed counts only now
+		if x := &p.stitches.retired[i]; x.owner == r {
+			x.freed = p.stream(stream).frees
+		}
+	}
+}
+
+// leave takes a chunk out of a range's addresses, once what is queued on the stream is done.
+func (r *Range) leave(c *chunk, at int64, stream uint64) {
+	r.gone[c] = true
+	c.pinned--
+	c.views++
+	r.pool.stitches.retired = append(r.pool.stitches.retired,
+		retired{base: r.base + cuda.Ptr(at), chunks: []*chunk{c}, stream: stream, freed: r.pool.stream(stream).frees, owner: r})
+}
+
+// Close gives the range up. Nothing may be live in it any more, and what was freed
+// in it was freed in the order of the given stream.
+func (p *Pool) Close(r *Range, stream uint64) {
+	if r.mapped {
+		p.Shed(r, stream, func(int64, int64) bool { return false })
+	} else {
+		for _, c := range r.chunks {
+			c.pinned--
+		}
+	}
+	delete(p.ranges, r)
+}

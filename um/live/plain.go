@@ -1,0 +1,240 @@
+package live
+
+import (
+	"fmt"
+	"sync"
+
+	"github.com/penstock-gpu/penstock/cuda"
+	"github.com/penstock-gpu/penstock/pool"
+)
+
+// plainPool serves memory that stays on the device. It may be used by several
+// threads, and takes what it needs within the budget.
+type plainPool interface {
+	Malloc(bytes int64, stream uint64) (cuda.Ptr, error)
+	Free(p cuda.Ptr) error
+	RecordStream(p cuda.Ptr, stream uint64)
+	EmptyCache() (released int64)
+	// GiveBackEmpty gives back what is wholly free, for a device that is full.
+	GiveBackEmpty()
+	LiveBytes() int64
+	Stats() pool.PoolStats
+	ResetPeaks()
+	Close()
+}
+
+// openPlain makes the pool: planned and stitched where the driver can map memory, else a
+// caching allocator.
+func (l *Live) openPlain() error {
+	if l.config.Engine == Explicit || !l.driver.Capabilities().VirtualMemory {
+		l.plain = &cachingPool{caching: pool.NewCaching(plainSource{l}, eventFences{l.driver})}
+		return nil
+	}
+	c := l.config.Pool
+	// What is planned lies twice in address space, and so may be what was given back in between.
+	c.Stitch.ReserveBytes = 4 * l.driver.Info().TotalBytes
+	p, err := pool.New(c, l.driver, plainBudget{l}, eventFences{l.driver})
+	if err != nil {
+		return err
+	}
+	l.plain = &stitchedPool{Pool: p}
+	return nil
+}
+
+// stitchedPool is the pool where the driver can map memory.
+type stitchedPool struct {
+	*pool.Pool
+	mu      sync.Mutex
+	trimmed int64 // bytes that were free when some were last given back
+}
+
+// GiveBackEmpty looks only when much more is free than when it last looked.
+func (p *stitchedPool) GiveBackEmpty() {
+	const worthLooking = 16 << 20
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	free := p.ReservedBytes() - p.LiveBytes()
+	if p.trimmed = min(p.trimmed, free); free-p.trimmed < worthLooking {
+		return
+	}
+	p.trimmed = free - p.Trim(free)
+}
+
+// cachingPool is the pool where it cannot.
+type cachingPool struct {
+	mu      sync.Mutex
+	caching *pool.Caching
+}
+
+func (c *cachingPool) Malloc(bytes int64, stream uint64) (cuda.Ptr, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.caching.Malloc(bytes, stream)
+}
+
+func (c *cachingPool) Free(p cuda.Ptr) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.caching.Free(p)
+}
+
+func (c *cachingPool) RecordStream(p cuda.Ptr, stream uint64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.caching.RecordStream(p, stream)
+}
+
+func (c *cachingPool) EmptyCache() int64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.caching.EmptyCache()
+}
+
+func (c *cachingPool) GiveBackEmpty() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.caching.HasEmpty() {
+		c.caching.EmptyCache()
+	}
+}
+
+// Containing is the block behind a live allocation that an address lies in.
+func (c *cachingPool) Containing(p cuda.Ptr) (cuda.Range, bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.caching.Containing(p)
+}
+
+func (c *cachingPool) LiveBytes() int64 { return c.Stats().LiveBytes }
+
+func (c *cachingPool) Stats() pool.PoolStats {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return pool.PoolStats{Stats: c.caching.Stats(), PlanState: "off"}
+}
+
+func (c *cachingPool) ResetPeaks() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.caching.ResetPeaks()
+}
+
+func (c *cachingPool) Close() {}
+
+// plainBudget is the device memory that plain pools may take.
+type plainBudget struct{ l *Live }
+
+// Take counts memory against the budget before the driver is asked for it.
+func (b plainBudget) Take(bytes int64) error {
+	l := b.l
+	budget := l.plainBudget.Load()
+	if n := l.plainBytes.Add(bytes); n > budget {
+		l.addPlain(-bytes)
+		return fmt.Errorf("%w: %d bytes of plain device memory asked for with %d of the budget of %d in use", ErrOutOfMemory, bytes, n-bytes, budget)
+	}
+	l.addPlain(0)
+	return nil
+}
+
+func (b plainBudget) Give(bytes int64) { b.l.addPlain(-bytes) }
+
+// addPlain accounts for plain device memory.
+func (l *Live) addPlain(bytes int64) {
+	l.plainBytes.Add(bytes)
+	if l.swap != nil {
+		l.mu.Lock()
+		l.swap.runtime.SetPlainBytes(l.plainBytes.Load())
+		l.mu.Unlock()
+		return
+	}
+	if l.managed.Load() {
+		l.mu.Lock()
+		l.runtime.SetPlainBytes(l.plainBytes.Load())
+		l.mu.Unlock()
+	}
+}
+
+// plainSource provides segments of plain device memory within the budget.
+type plainSource struct{ l *Live }
+
+func (s plainSource) Acquire(bytes int64) (cuda.Ptr, error) {
+	if s.l.swap != nil {
+		return s.l.swap.acquirePlain(bytes)
+	}
+	if err := (plainBudget{s.l}).Take(bytes); err != nil {
+		return 0, err
+	}
+	p, err := s.alloc(bytes)
+	if err != nil {
+		s.l.addPlain(-bytes)
+	}
+	return p, err
+}
+
+func (s plainSource) alloc(bytes int64) (cuda.Ptr, error) {
+	if err := s.l.driver.BindThread(); err != nil {
+		return 0, err
+	}
+	p, err := s.l.driver.MemAlloc(bytes)
+	if err != nil {
+		return 0, fmt.Errorf("%w: %w", ErrOutOfMemory, err)
+	}
+	return p, nil
+}
+
+func (s plainSource) Release(p cuda.Ptr, bytes int64) error {
+	if s.l.swap != nil {
+		return s.l.swap.releasePlain(p, bytes)
+	}
+	if err := s.l.driver.BindThread(); err != nil {
+		return err
+	}
+	if err := s.l.driver.MemFree(p); err != nil {
+		return err
+	}
+	s.l.addPlain(-bytes)
+	return nil
+}
+
+// eventFences orders reuse of plain memory by driver events.
+type eventFences struct{ driver cuda.Driver }
+
+func (f eventFences) Fence(stream uint64) (any, error) {
+	if err := f.driver.BindThread(); err != nil {
+		return nil, err
+	}
+	e, err := f.driver.EventCreate()
+	if err != nil {
+		return nil, err
+	}
+	if err := f.driver.EventRecord(e, cuda.Stream(stream)); err != nil {
+		_ = f.driver.EventDestroy(e) // it was never of use
+		return nil, err
+	}
+	return e, nil
+}
+
+func (f eventFences) Passed(fence any) bool {
+	e := fence.(cuda.Event)
+	if f.driver.BindThread() != nil {
+		return false
+	}
+	done, err := f.driver.EventQuery(e)
+	if err != nil || !done {
+		return false
+	}
+	_ = f.driver.EventDestroy(e) // it has completed; a failure to destroy it leaks a few bytes
+	return true
+}
+
+func (f eventFences) Wait(fence any) error {
+	e := fence.(cuda.Event)
+	if err := f.driver.BindThread(); err != nil {
+		return err
+	}
+	if err := f.driver.EventSynchronize(e); err != nil {
+		return err
+	}
+	_ = f.driver.EventDestroy(e) // as in Passed
+	return nil
+}
