@@ -35,7 +35,7 @@ type swap struct {
 	hostErr error // why host memory cannot be had
 	warned  bool  // of the launch that waits now
 
-	plainMu      sync.Mutex // guards plainHandles; the last of all locks
+	plainMu      sync.Mutex               // guards plainHandles; the last of all locks
 	plainHandles map[cuda.Ptr]cuda.Handle // of segments of plain memory
 
 	moveTime   [2]time.Duration // copies were under way
