@@ -96,6 +96,8 @@ type Stats struct {
 	DeviceBytes, DevicePeakBytes         int64 // physical device memory, plain memory included
 	PlainBytes, HostBytes, HostPeakBytes int64
 	Ops, WaitedOps                       int64
+	WaitedForMap, WaitedForFetch         int64 // of these: for fresh memory, for contents that nobody was bringing
+	WaitedForLeaving                     int64 // for contents on their way out
 	ReusedRanges, FreshRanges            int64 // allocations that found mapped memory, and those that did not
 	Plans                                int64
 	OversizeOps                          int64
@@ -305,10 +307,33 @@ func (r *Runtime) Op(o Op) {
 	r.pending = append(r.pending, x)
 	r.stats.Ops++
 	if x.waiting = !r.ready(x); x.waiting {
-		r.stats.WaitedOps++
+		r.noteWait(x)
 	}
 	r.epoch++
 	r.accountStall()
+}
+
+// noteWait counts what an operation waits for.
+func (r *Runtime) noteWait(x *op) {
+	r.stats.WaitedOps++
+	for _, t := range x.tensors {
+		if t.state != Absent {
+			continue
+		}
+		for i := range t.chunks {
+			switch t.chunks[i].where {
+			case blank:
+				r.stats.WaitedForMap++
+				return
+			case leaving:
+				r.stats.WaitedForLeaving++
+				return
+			case onHost:
+				r.stats.WaitedForFetch++
+				return
+			}
+		}
+	}
 }
 
 // ready says whether an operation may be launched.

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"slices"
 	"sync"
 	"time"
 
@@ -68,18 +69,22 @@ type question struct {
 }
 
 const (
-	wordLine       = 64
-	addressFactor  = 64 // address space over memory: ranges are kept by size, not joined
-	mostAddresses  = 16 << 40
-	findCapacity   = 4096
-	mostInFlight   = 8                     // moves in one direction
-	shortWait      = 10 * time.Microsecond // while work is queued
-	plainPatience  = 10 * time.Second      // for tensors to leave before plain memory grows
-	hostShare      = 8                     // tenths of the available host memory that are the default budget
-	slowPatience   = 2 * time.Second       // for a launch that waits, before it is said
-	resultOOM      = 2                     // CUDA_ERROR_OUT_OF_MEMORY
-	resultUnknown  = 999                   // CUDA_ERROR_UNKNOWN
-	defaultStreams = 2                     // handles up to this are default streams, the calling thread's own or the shared one
+	wordLine      = 64
+	addressFactor = 64 // address space over memory: ranges are kept by size, not joined
+	mostAddresses = 1 << 40
+	// reservationHint is where the reservation should lie: memory is searched for
+	// words of its range, and words that begin so are rare in data (as bfloat16,
+	// they hold 1e37; as half precision, not a number).
+	reservationHint = 0x7d00_0000_0000
+	findCapacity    = 4096
+	mostInFlight    = 8                     // moves in one direction
+	shortWait       = 10 * time.Microsecond // while work is queued
+	plainPatience   = 10 * time.Second      // for tensors to leave before plain memory grows
+	hostShare       = 8                     // tenths of the available host memory that are the default budget
+	slowPatience    = 2 * time.Second       // for a launch that waits, before it is said
+	resultOOM       = 2                     // CUDA_ERROR_OUT_OF_MEMORY
+	resultUnknown   = 999                   // CUDA_ERROR_UNKNOWN
+	defaultStreams  = 2                     // handles up to this are default streams, the calling thread's own or the shared one
 )
 
 // openSwap starts the explicit engine.
@@ -114,7 +119,7 @@ func (l *Live) openSwap() error {
 		return fmt.Errorf("pinned memory for the engine's words: %w", err)
 	}
 	space := min(addressFactor*(l.budget+hostBudget), mostAddresses) / explicit.PageBytes * explicit.PageBytes
-	base, err := l.driver.AddressReserve(space, explicit.PageBytes, 0)
+	base, err := l.driver.AddressReserve(space, explicit.PageBytes, reservationHint)
 	if err != nil {
 		return fmt.Errorf("reserving %d bytes of address space: %w", space, err)
 	}
@@ -265,7 +270,8 @@ func (e *swap) loop() {
 		l.progress()
 		l.tensorReserved.Store(e.runtime.ReservedBytes())
 		held := e.runtime.Held() || e.asking != nil
-		if n := e.runtime.Epoch(); n != e.waked {
+		if n := e.runtime.Epoch(); n != e.waked || held && !e.runtime.Moving() { // what was refused may be possible now, such as host memory
+
 			e.waked = n
 			e.wakeAll()
 		}
@@ -307,13 +313,15 @@ func (e *swap) answer() {
 		}
 		q.searched = true
 		e.inspected++
-		switch n := e.runtime.Extend(q.seq, found); {
-		case len(found) == 0:
+		found = slices.DeleteFunc(found, func(p cuda.Ptr) bool { _, ok := e.runtime.Range(p); return !ok }) // data that looks like an address
+		if len(found) == 0 {
 			e.hook.SetInspect(q.function, hook.InspectCleared)
-		default:
+		} else {
 			e.hook.SetInspect(q.function, hook.InspectAlways)
 			e.chasers++
-			l.log.Debug("a launch reaches tensors through memory", zap.String("kernel", l.hook.FunctionName(q.function)), zap.Int("addresses", len(found)), zap.Int("tensors", n), zap.Uint64("first", uint64(found[0])))
+			n := e.runtime.Extend(q.seq, found)
+			l.log.Debug("a launch reaches tensors through memory", zap.String("kernel", l.hook.FunctionName(q.function)),
+				zap.Int("addresses", len(found)), zap.Int("tensors", n), zap.Uint64("first", uint64(found[0])))
 			if n > 0 {
 				return // when they have come
 			}
@@ -369,13 +377,23 @@ func (e *swap) search(q *question) ([]cuda.Ptr, error) {
 	}
 	kept, total := e.finder.Found()
 	if total > int64(len(kept)) {
-		return nil, fmt.Errorf("a launch reaches memory through %d addresses, more than %d can be followed: use --engine managed", total, len(kept))
+		return nil, fmt.Errorf("%s may reach memory through %d addresses, more than the %d that can be followed: use --engine managed",
+			l.hook.FunctionName(q.function), total, len(kept))
 	}
-	found := make([]cuda.Ptr, 0, len(kept))
-	for _, a := range kept {
-		found = append(found, cuda.Ptr(a))
+	return unique(kept), nil
+}
+
+// unique are the different words, in no order.
+func unique(words []uint64) []cuda.Ptr {
+	seen := make(map[uint64]bool, len(words))
+	out := make([]cuda.Ptr, 0, len(words))
+	for _, w := range words {
+		if !seen[w] {
+			seen[w] = true
+			out = append(out, cuda.Ptr(w))
+		}
 	}
-	return found, nil
+	return out
 }
 
 // flight is a move whose copy is under way.

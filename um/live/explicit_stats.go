@@ -14,6 +14,9 @@ type ExplicitStats struct {
 	SpaceStallSeconds  float64 `json:"space_stall_seconds"`
 	MapStallSeconds    float64 `json:"map_stall_seconds"`
 	WaitedLaunches     int64   `json:"waited_launches"`
+	WaitedForMap       int64   `json:"waited_for_map"`
+	WaitedForFetch     int64   `json:"waited_for_fetch"`
+	WaitedForLeaving   int64   `json:"waited_for_leaving"`
 	HostBytes          int64   `json:"host_bytes"` // pinned memory in use
 	HostPeakBytes      int64   `json:"host_peak_bytes"`
 	HostPinnedBytes    int64   `json:"host_pinned_bytes"`
@@ -59,7 +62,8 @@ func (e *swap) report(s *Stats) {
 	s.Explicit = &ExplicitStats{
 		InGBPerSecond: rate(r.FetchedBytes, s.InSeconds), OutGBPerSecond: rate(r.EvictedBytes, s.OutSeconds),
 		FetchStallSeconds: stall[explicit.ForFetch].Seconds(), SpaceStallSeconds: stall[explicit.ForSpace].Seconds(), MapStallSeconds: stall[explicit.ForMap].Seconds(),
-		WaitedLaunches: r.WaitedOps, HostBytes: h.InUseBytes, HostPeakBytes: h.PeakBytes, HostPinnedBytes: h.GrownBytes, HostWaitSeconds: h.Waited.Seconds(),
+		WaitedLaunches: r.WaitedOps, WaitedForMap: r.WaitedForMap, WaitedForFetch: r.WaitedForFetch, WaitedForLeaving: r.WaitedForLeaving,
+		HostBytes: h.InUseBytes, HostPeakBytes: h.PeakBytes, HostPinnedBytes: h.GrownBytes, HostWaitSeconds: h.Waited.Seconds(),
 		Maps: r.Maps, Reclaims: r.Reclaims, HandlesCreated: r.Created, HandlesReleased: r.Released,
 		ReusedRanges: r.ReusedRanges, FreshRanges: r.FreshRanges, EvictionsTakenBack: r.TakenBack,
 		Inspected: e.inspected, Chasers: e.chasers, Unresolved: e.unresolved,
