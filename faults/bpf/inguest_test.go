@@ -15,6 +15,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/penstock-gpu/penstock/faults"
 	"github.com/penstock-gpu/penstock/trace"
 )
@@ -98,6 +100,28 @@ func startPager(t *testing.T, base uint64) *pager {
 	}
 	p.expect("open")
 	return p
+}
+
+// copyDescriptor opens the pager's address space in this process too, for the test's duration.
+func (p *pager) copyDescriptor() {
+	p.t.Helper()
+	pidfd, err := unix.PidfdOpen(p.pid(), 0)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	defer func() { _ = unix.Close(pidfd) }()
+	for fd := 3; fd < 64; fd++ {
+		if link, err := os.Readlink(fmt.Sprintf("/proc/%d/fd/%d", p.pid(), fd)); err != nil || link != "/dev/nvidia-uvm" {
+			continue
+		}
+		own, err := unix.PidfdGetfd(pidfd, fd, 0)
+		if err != nil {
+			p.t.Fatal(err)
+		}
+		p.t.Cleanup(func() { _ = unix.Close(own) })
+		return
+	}
+	p.t.Fatal("the pager has no descriptor of the device")
 }
 
 func (p *pager) expect(word string) {
@@ -246,6 +270,7 @@ func TestInGuest(t *testing.T) {
 // testAll: a process from before and one from after, both watched, every event right and in order.
 func testAll(t *testing.T, o Options, partitions bool) {
 	before := startPager(t, 0x7f00_0000_0000)
+	before.copyDescriptor() // as a monitor has: this process must not be taken for the owner
 	begin := faults.Clock()
 	s := mustOpen(t, o)
 	t.Logf("layout from %s; lacks %q", s.Layout(), s.Coverage().Lacks)
