@@ -256,6 +256,16 @@ func TestInGuest(t *testing.T) {
 	case "580-locks-btf":
 		t.Run("kprobe", func(t *testing.T) { testAll(t, Options{Attach: AttachKprobe}, partitions) })
 		t.Run("fentry", func(t *testing.T) { testAll(t, Options{Attach: AttachFentry}, partitions) })
+	case "580-no-kprobes":
+		// Hides what the kernel says of its kprobes.
+		if err := unix.Mount("none", "/sys/bus/event_source/devices", "tmpfs", 0, ""); err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = unix.Unmount("/sys/bus/event_source/devices", 0) }()
+		if _, err := Open(Options{Attach: AttachKprobe}); err == nil || !strings.Contains(err.Error(), "no kprobes") {
+			t.Errorf("kprobes are asked for where there are none: %v", err)
+		}
+		t.Run("default", func(t *testing.T) { testAll(t, Options{}, partitions) })
 	case "580":
 		t.Run("default", func(t *testing.T) { testAll(t, Options{}, partitions) })
 		t.Run("process", func(t *testing.T) { testProcess(t, table) })
@@ -274,6 +284,9 @@ func testAll(t *testing.T, o Options, partitions bool) {
 	begin := faults.Clock()
 	s := mustOpen(t, o)
 	t.Logf("layout from %s; lacks %q", s.Layout(), s.Coverage().Lacks)
+	if n := len(s.Coverage().Lacks); n != 1 { // what no way in can see
+		t.Errorf("lacks %q", s.Coverage().Lacks)
+	}
 	after := startPager(t, 0x7e00_0000_0000)
 	var events []faults.Event
 	var want [2][]faults.Event
