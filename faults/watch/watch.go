@@ -99,7 +99,8 @@ func File(ctx context.Context, path string) (*Watch, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cannot read the recording: %w", err)
 	}
-	r, err := trace.NewReader(&follower{ctx: ctx, file: f})
+	follow := &follower{ctx: ctx, file: f, idle: func() {}}
+	r, err := trace.NewReader(follow)
 	if err != nil {
 		f.Close()
 		if errors.Is(err, trace.ErrNotTrace) {
@@ -120,6 +121,7 @@ func File(ctx context.Context, path string) (*Watch, error) {
 			}
 			batch = batch[:0]
 		}
+		follow.idle = flush
 		for {
 			e, err := r.Next()
 			if err != nil {
@@ -130,7 +132,7 @@ func File(ctx context.Context, path string) (*Watch, error) {
 				w.end(err)
 				return
 			}
-			if batch = append(batch, e); len(batch) >= 256 || e.Kind == trace.KindMark {
+			if batch = append(batch, e); len(batch) >= 256 {
 				flush()
 			}
 		}
@@ -180,6 +182,7 @@ const pollFile = 100 * time.Millisecond
 type follower struct {
 	ctx  context.Context
 	file *os.File
+	idle func() // called before waiting, from the reader's goroutine
 }
 
 func (f *follower) Read(b []byte) (int, error) {
@@ -192,6 +195,7 @@ func (f *follower) Read(b []byte) (int, error) {
 		if !f.written() {
 			return f.file.Read(b)
 		}
+		f.idle()
 		select {
 		case <-f.ctx.Done():
 			return 0, io.EOF
