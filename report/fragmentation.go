@@ -27,8 +27,8 @@ type Fragmentation struct {
 	PeakRequestedBytes int64        `json:"peak_requested_bytes"`
 	PeakActiveBytes    int64        `json:"peak_active_bytes"`
 	PeakReservedBytes  int64        `json:"peak_reserved_bytes"`
-	LostBytes          int64        `json:"lost_bytes"`      // peak reserved less peak active: held, and never needed
-	MostIdleBytes      int64        `json:"most_idle_bytes"` // most reserved and not active at one time
+	LostBytes          int64        `json:"lost_bytes"`         // peak reserved less peak active: held, and never needed
+	MostIdleBytes      int64        `json:"most_idle_bytes"`    // most reserved and not active at one time
 	ReservedOverPeak   float64      `json:"reserved_over_peak"` // peak reserved over peak requested
 	HasClock           bool         `json:"has_clock"`          // Seconds of the timeline mean something
 	Timeline           []UseOfBytes `json:"timeline"`

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -35,6 +36,7 @@ type diagnosis struct {
 	Version       string        `json:"version"`
 	ManagedEngine bool          `json:"managed_engine"` // it can run here
 	Why           string        `json:"why,omitempty"`  // why not, in one line
+	Faults        []faultAnswer `json:"faults"`         // which ways of seeing faults there are
 	Checks        []doctorCheck `json:"checks"`
 }
 
@@ -45,28 +47,34 @@ var exitDoctor = os.Exit
 // newDoctorCommand is `penstock doctor`.
 func newDoctorCommand() *cobra.Command {
 	var asJSON bool
+	var purpose string
 	cmd := &cobra.Command{
 		Use:   "doctor",
 		Short: "Say what this machine can do, and why not",
 		Long: `Look at the driver, the devices and their unified memory, the driver's event
 queue, Penstock's own libraries and Python, and have the launch hook tested by
-launches of nothing. Nothing is changed and no device memory is used. The exit status is 0 when the managed engine can run here, and 1
-when it cannot.`,
+launches of nothing. Nothing is changed and no device memory is used. The exit status is 0 when
+what --for names will work here, and 1 when it will not: engine (penstock run),
+faults (penstock faults record -- command), pid (--pid) or system (--system).`,
 		Args:         cobra.NoArgs,
 		SilenceUsage: true,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if purpose != "engine" && !slices.Contains(faultWays, purpose) {
+				return fmt.Errorf("--for: %q is unknown: choose one of engine, %s", purpose, strings.Join(faultWays, ", "))
+			}
 			d := diagnose(cmd.Context(), realMachine{})
 			out := cmd.OutOrStdout()
 			if err := writeDiagnosis(out, d, asJSON); err != nil {
 				return fmt.Errorf("cannot write the report: %w", err)
 			}
-			if !d.ManagedEngine {
+			if !d.works(purpose) {
 				exitDoctor(1)
 			}
 			return nil
 		},
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON instead of a table")
+	textFlag(cmd, &purpose, "for")
 	return cmd
 }
 
@@ -92,6 +100,23 @@ func writeDiagnosis(w io.Writer, d diagnosis, asJSON bool) error {
 	} else {
 		fmt.Fprintf(&b, "\nThe managed engine cannot run here: %s.\n", d.Why)
 	}
+	for _, f := range d.Faults {
+		if f.Works {
+			fmt.Fprintf(&b, "%s can see faults here.\n", f.Command)
+		} else {
+			fmt.Fprintf(&b, "%s cannot see faults here: %s.\n", f.Command, f.Why)
+		}
+	}
 	_, err := io.WriteString(w, b.String())
 	return err
+}
+
+// works says whether what was asked for will work here.
+func (d *diagnosis) works(purpose string) bool {
+	for _, f := range d.Faults {
+		if f.For == purpose {
+			return f.Works
+		}
+	}
+	return d.ManagedEngine
 }

@@ -21,6 +21,7 @@ type doctorMachine interface {
 	kernelDriver() string
 	nvml() (gpuinfo.Report, error)
 	eventQueue() error // nil when it can be opened
+	tracing() error    // nil when other processes of this user can be listened to
 	probeNeeds() []bpf.Need
 	patched() (bool, error)
 	environment() faults.Environment
@@ -54,11 +55,12 @@ func diagnose(ctx context.Context, m doctorMachine) diagnosis {
 	add(checks...)
 	add(checkDevices(m, surveys)...)
 	add(checkHostMemory(m))
-	add(checkEvents(m), checkProbes(m))
+	add(checkEvents(m), checkLayout(m), checkTracing(m), checkProbes(m))
 	add(checkPatch(m)...)
 	add(checkLibraries(ctx, m, surveys)...)
 	add(checkPython(ctx, m)...)
 
+	d.Faults = faultAnswers(m, d.Checks)
 	d.ManagedEngine = true
 	for _, c := range d.Checks {
 		if c.Required && c.Status == checkMissing {

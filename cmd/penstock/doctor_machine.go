@@ -62,6 +62,8 @@ func (realMachine) nvml() (gpuinfo.Report, error) {
 
 func (realMachine) eventQueue() error { return faults.CheckNode() }
 
+func (realMachine) tracing() error { return faults.CheckAttach() }
+
 func (realMachine) patched() (bool, error) { return uvm.ProbePatch() }
 
 func (realMachine) environment() faults.Environment { return faults.LookAround() }

@@ -27,6 +27,7 @@ type fakeMachine struct {
 	gpus       gpuinfo.Report
 	nvmlErr    error
 	eventErr   error
+	traceErr   error
 	env        faults.Environment
 	isWSL      bool
 	available  int64
@@ -71,6 +72,7 @@ func (m *fakeMachine) libcudaPath() string             { return "/usr/lib/libcud
 func (m *fakeMachine) kernelDriver() string            { return m.driver }
 func (m *fakeMachine) nvml() (gpuinfo.Report, error)   { return m.gpus, m.nvmlErr }
 func (m *fakeMachine) eventQueue() error               { return m.eventErr }
+func (m *fakeMachine) tracing() error                  { return m.traceErr }
 func (m *fakeMachine) probeNeeds() []bpf.Need          { return m.needs }
 func (m *fakeMachine) patched() (bool, error)          { return m.hasPatch, m.patchErr }
 func (m *fakeMachine) environment() faults.Environment { return m.env }

@@ -34,7 +34,7 @@ uses managed memory, and find out which kernels fault, on what, and why.`,
 		},
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(newFaultsRecordCommand(), newFaultsReportCommand(), newFaultsExplainCommand(), newFaultsDiffCommand(), newFaultsExportCommand())
+	cmd.AddCommand(newFaultsRecordCommand(), newFaultsReportCommand(), newFaultsExplainCommand(), newFaultsDiffCommand(), newFaultsExportCommand(), newFaultsTopCommand())
 	return cmd
 }
 

@@ -19,7 +19,7 @@ import (
 
 type recordFlags struct {
 	output, pid, seconds, budget, policy string
-	stacks                               bool
+	stacks, system                       bool
 }
 
 // newFaultsRecordCommand is `penstock faults record`. With a command it becomes
@@ -28,7 +28,7 @@ type recordFlags struct {
 func newFaultsRecordCommand() *cobra.Command {
 	var f recordFlags
 	cmd := &cobra.Command{
-		Use:         "record [flags] (-- command [arguments] | --pid P)",
+		Use:         "record [flags] (-- command [arguments] | --pid P | --system)",
 		Annotations: below("faults"),
 		Short:       "Record the page faults and migrations of a program",
 		Long: `Run a command and record every page fault and migration of its managed memory, the
@@ -39,12 +39,13 @@ With --budget or --policy the command runs under Penstock, as with penstock run,
 and is recorded from inside.
 
 With --pid, listen to a process that runs already. That shows faults and
-migrations, but not launches and allocations, and needs the right to trace it.`,
+migrations, but not launches and allocations, and needs the right to trace it.
+With --system, listen to all processes; that takes root and eBPF.`,
 		Example: `  penstock faults record -- ./program
   penstock faults record --pid 4711 --seconds 30
   penstock faults record --budget 24GiB --stacks --output run.pstrace -- python train.py`,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if f.pid != "" {
+			if f.pid != "" || f.system {
 				return f.listen(cmd, args)
 			}
 			if f.seconds != "" {
@@ -66,6 +67,7 @@ migrations, but not launches and allocations, and needs the right to trace it.`,
 	textFlag(cmd, &f.seconds, "seconds")
 	textFlag(cmd, &f.budget, "budget")
 	textFlag(cmd, &f.policy, "policy")
+	boolFlag(cmd, &f.system, "system")
 	boolFlag(cmd, &f.stacks, "stacks")
 	return cmd
 }
@@ -164,14 +166,21 @@ func findRecordLibraries(exe, named string) (string, error) {
 // listen records a running process from outside.
 func (f *recordFlags) listen(cmd *cobra.Command, args []string) error {
 	switch {
+	case f.pid != "" && f.system:
+		return errors.New("--pid is one process and --system all: give one of them")
+	case f.system && len(args) > 0:
+		return fmt.Errorf("--system records what runs already: leave %q out", args[0])
 	case len(args) > 0:
 		return fmt.Errorf("--pid records a process that runs already: leave %q out, or leave --pid out", args[0])
 	case f.budget != "" || f.policy != "" || f.stacks:
 		return errors.New("--budget, --policy and --stacks are for a command that penstock starts, not for --pid")
 	}
-	pid, err := parsePID(f.pid)
-	if err != nil {
-		return err
+	pid := 0
+	if !f.system {
+		var err error
+		if pid, err = parsePID(f.pid); err != nil {
+			return err
+		}
 	}
 	ctx := cmd.Context()
 	if f.seconds != "" {
@@ -191,7 +200,7 @@ func (f *recordFlags) listen(cmd *cobra.Command, args []string) error {
 	terminal := terminalWidth(notes) > 0
 	waited := false
 	var last record.Progress
-	err = record.Process(ctx, pid, path, func(p record.Progress) {
+	tell := func(p record.Progress) {
 		last = p
 		switch {
 		case p.Waiting && !waited:
@@ -200,7 +209,12 @@ func (f *recordFlags) listen(cmd *cobra.Command, args []string) error {
 		case terminal && !p.Waiting:
 			fmt.Fprintf(notes, "\r%d faults, %d migrations, %d lost\x1b[K", p.Faults, p.Migrations, p.Lost)
 		}
-	})
+	}
+	if f.system {
+		err = record.System(ctx, path, tell)
+	} else {
+		err = record.Process(ctx, pid, path, tell)
+	}
 	if terminal {
 		fmt.Fprint(notes, "\r\x1b[K")
 	}

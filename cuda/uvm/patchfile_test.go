@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 )
@@ -24,14 +25,25 @@ func shell(t *testing.T, folder, script string, args ...string) string {
 	return string(out)
 }
 
+// watched is a file's full path. It is opened, so that the test's result is not
+// taken from the cache when only the file has changed.
+func watched(t *testing.T, file string) string {
+	t.Helper()
+	if _, err := os.ReadFile(file); err != nil {
+		t.Fatal(err)
+	}
+	full, err := filepath.Abs(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return full
+}
+
 // applied is a tree with the patch in it. The real sources' only file that it
 // touches is stood in for by one of the same beginning.
 func applied(t *testing.T) string {
 	t.Helper()
-	patch, err := filepath.Abs(patchFile)
-	if err != nil {
-		t.Fatal(err)
-	}
+	patch := watched(t, patchFile)
 	folder := t.TempDir()
 	shell(t, folder, `mkdir -p kernel-open/nvidia-uvm
 printf '%s\n' 'SOURCES ?=' 'OTHERS ?=' '' 'SOURCES += a.c' >kernel-open/nvidia-uvm/nvidia-uvm-sources.Kbuild
@@ -99,5 +111,37 @@ int main(void)
 			patchHintBytes, patchHintGPU, patchHintWhere, patchHintStatus, patchHintLast)
 	if got != want {
 		t.Errorf("the header says %q, this package %q", got, want)
+	}
+}
+
+// TestPatchRuns compiles the patch's code against a driver made up in user space
+// (testdata/fakeuvm.h) and runs its requests, for each kind of driver that the
+// build tells apart. On a GPU the patch has not been run.
+func TestPatchRuns(t *testing.T) {
+	if _, err := exec.LookPath("gcc"); err != nil {
+		t.Skip("no gcc on this machine")
+	}
+	data := filepath.Dir(watched(t, "testdata/fakeuvm.h"))
+	watched(t, "testdata/patchrun.c")
+	folder := applied(t)
+	code, err := os.ReadFile(folder + "/uvm_penstock.c")
+	if err != nil {
+		t.Fatal(err)
+	}
+	includes := regexp.MustCompile(`#include "(.*)"`).FindAllStringSubmatch(string(code), -1)
+	includes = append(includes, []string{"", "nvtypes.h"}, []string{"", "nvstatus.h"}, []string{"", "nvCpuUuid.h"})
+	for _, m := range includes {
+		if m[1] == "uvm_penstock.h" {
+			continue
+		}
+		if err := os.WriteFile(folder+"/"+m[1], []byte("#include \"fakeuvm.h\"\n"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, flags := range []string{"", "-DUVM_PENSTOCK_OLD_GPUS", "-DUVM_PENSTOCK_OLD_GPUS -DUVM_PENSTOCK_ALLOC_LIST", "-DUVM_PENSTOCK_ALLOC_LIST"} {
+		out := shell(t, folder, `gcc -g -fsanitize=address,undefined -Wall -Wno-unused-function $1 -I. -I"$2" "$2"/patchrun.c -o run && ./run`, flags, data)
+		if out != "fine\n" {
+			t.Errorf("%q: %s", flags, out)
+		}
 	}
 }

@@ -674,3 +674,10 @@ func ParseCounters(mark string) (c Counters, ok bool) {
 }
 
 func log2(n int64) int { return max(0, bits.Len64(uint64(max(n, 1)))-1) }
+
+// Advance says that no event before a time will come any more, but for those that are always late.
+func (a *Analyser) Advance(now time.Duration) {
+	if a.started || len(a.order.events) > 0 {
+		a.order.newest = max(a.order.newest, now)
+	}
+}

@@ -165,7 +165,7 @@ type effort struct {
 }
 
 const (
-	creditAtFirst  = 1 << 20 // 2 TiB in one go
+	creditAtFirst  = 1 << 17 // 256 GiB in one go
 	creditForEvent = 16
 )
 

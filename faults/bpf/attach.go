@@ -53,7 +53,8 @@ func newLoader(l uvmLayout, device uint32, ringBytes int) (*loader, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := errors.Join(spec.Variables[uvmVarAt].Set(l), spec.Variables[uvmVarUvmDevice].Set(device)); err != nil {
+	if err := errors.Join(spec.Variables[uvmVarAt].Set(l), spec.Variables[uvmVarUvmDevice].Set(device),
+		spec.Variables[uvmVarReader].Set(uint32(os.Getpid()))); err != nil {
 		return nil, err
 	}
 	spec.Maps[uvmMapRing].MaxEntries = uint32(ringBytes)
@@ -73,8 +74,15 @@ func newLoader(l uvmLayout, device uint32, ringBytes int) (*loader, error) {
 func (ld *loader) load(name, attachTo string) (*ebpf.Program, error) {
 	spec := ld.spec.Copy()
 	program := spec.Programs[name]
-	if program.Type == ebpf.Tracing && attachTo != "" {
-		program.AttachTo = attachTo
+	switch program.Type {
+	case ebpf.Tracing:
+		if attachTo != "" {
+			program.AttachTo = attachTo
+		}
+	case ebpf.Kprobe:
+		// Where to attach is said later. With it the library would read all of the
+		// kernel's symbols for each program, in search of type information to relocate by.
+		program.AttachTo = ""
 	}
 	spec.Programs = map[string]*ebpf.ProgramSpec{name: program}
 	c, err := ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{MapReplacements: ld.maps})

@@ -60,4 +60,4 @@ func TestGuest(t *testing.T) {
 }
 
 // guestModules is how many stand-ins kmod-patch/guest/run builds.
-const guestModules = 7
+const guestModules = 8

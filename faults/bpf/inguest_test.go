@@ -15,6 +15,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/penstock-gpu/penstock/faults"
 	"github.com/penstock-gpu/penstock/trace"
 )
@@ -98,6 +100,28 @@ func startPager(t *testing.T, base uint64) *pager {
 	}
 	p.expect("open")
 	return p
+}
+
+// copyDescriptor opens the pager's address space in this process too, for the test's duration.
+func (p *pager) copyDescriptor() {
+	p.t.Helper()
+	pidfd, err := unix.PidfdOpen(p.pid(), 0)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	defer func() { _ = unix.Close(pidfd) }()
+	for fd := 3; fd < 64; fd++ {
+		if link, err := os.Readlink(fmt.Sprintf("/proc/%d/fd/%d", p.pid(), fd)); err != nil || link != "/dev/nvidia-uvm" {
+			continue
+		}
+		own, err := unix.PidfdGetfd(pidfd, fd, 0)
+		if err != nil {
+			p.t.Fatal(err)
+		}
+		p.t.Cleanup(func() { _ = unix.Close(own) })
+		return
+	}
+	p.t.Fatal("the pager has no descriptor of the device")
 }
 
 func (p *pager) expect(word string) {
@@ -232,6 +256,16 @@ func TestInGuest(t *testing.T) {
 	case "580-locks-btf":
 		t.Run("kprobe", func(t *testing.T) { testAll(t, Options{Attach: AttachKprobe}, partitions) })
 		t.Run("fentry", func(t *testing.T) { testAll(t, Options{Attach: AttachFentry}, partitions) })
+	case "580-no-kprobes":
+		// Hides what the kernel says of its kprobes.
+		if err := unix.Mount("none", "/sys/bus/event_source/devices", "tmpfs", 0, ""); err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = unix.Unmount("/sys/bus/event_source/devices", 0) }()
+		if _, err := Open(Options{Attach: AttachKprobe}); err == nil || !strings.Contains(err.Error(), "no kprobes") {
+			t.Errorf("kprobes are asked for where there are none: %v", err)
+		}
+		t.Run("default", func(t *testing.T) { testAll(t, Options{}, partitions) })
 	case "580":
 		t.Run("default", func(t *testing.T) { testAll(t, Options{}, partitions) })
 		t.Run("process", func(t *testing.T) { testProcess(t, table) })
@@ -246,9 +280,13 @@ func TestInGuest(t *testing.T) {
 // testAll: a process from before and one from after, both watched, every event right and in order.
 func testAll(t *testing.T, o Options, partitions bool) {
 	before := startPager(t, 0x7f00_0000_0000)
+	before.copyDescriptor() // as a monitor has: this process must not be taken for the owner
 	begin := faults.Clock()
 	s := mustOpen(t, o)
 	t.Logf("layout from %s; lacks %q", s.Layout(), s.Coverage().Lacks)
+	if n := len(s.Coverage().Lacks); n != 1 { // what no way in can see
+		t.Errorf("lacks %q", s.Coverage().Lacks)
+	}
 	after := startPager(t, 0x7e00_0000_0000)
 	var events []faults.Event
 	var want [2][]faults.Event

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path"
+	"path/filepath"
 	"strconv"
 	"strings"
 )
@@ -22,12 +23,33 @@ type processes struct {
 func newProcesses(o Options) *processes {
 	p := &processes{proc: "/proc", process: uint32(o.Process), self: uint32(os.Getpid()), known: map[uint32]bool{}}
 	if o.Cgroup != "" {
-		p.cgroup = path.Clean("/" + strings.TrimPrefix(o.Cgroup, cgroupRoot))
+		p.cgroup = cgroupPath(o.Cgroup)
 	}
 	return p
 }
 
 const cgroupRoot = "/sys/fs/cgroup"
+
+// cgroupPath is a group's path below the root of its hierarchy.
+func cgroupPath(group string) string { return path.Clean("/" + strings.TrimPrefix(group, cgroupRoot)) }
+
+// check refuses conditions that no process can meet.
+func (o Options) check() error {
+	if o.Process != 0 {
+		if _, err := os.Stat(fmt.Sprintf("/proc/%d", o.Process)); o.Process < 0 || err != nil {
+			return fmt.Errorf("bpf: there is no process %d", o.Process)
+		}
+	}
+	if o.Cgroup != "" {
+		// The unified hierarchy lies at the root, each of the older ones in a folder.
+		group := cgroupPath(o.Cgroup)
+		found, err := filepath.Glob(cgroupRoot + "/*" + group)
+		if _, missing := os.Stat(cgroupRoot + group); missing != nil && (err != nil || len(found) == 0) {
+			return fmt.Errorf("bpf: there is no control group %s under %s: a process's own is in /proc/PID/cgroup", group, cgroupRoot)
+		}
+	}
+	return nil
+}
 
 func (p *processes) everything() bool { return p.process == 0 && p.cgroup == "" }
 

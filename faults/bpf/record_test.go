@@ -126,3 +126,15 @@ func FuzzRecord(f *testing.F) {
 		}
 	})
 }
+
+// BenchmarkTake is what the reader does with a fault's record once it has it.
+func BenchmarkTake(b *testing.B) {
+	s := &Source{numbering: numbering{partitions: true}, processes: newProcesses(Options{})}
+	record := raw(uvmRecord{Kind: kindGPUFault, Begin: 1, Address: 1 << 40, Pid: 7, Batch: 3, Target: 1, Access: 1})
+	events := make([]faults.Event, 0, 1024)
+	for b.Loop() {
+		if events = s.take(events, record, 5); len(events) == cap(events) {
+			events = events[:0]
+		}
+	}
+}

@@ -76,6 +76,9 @@ func Open(o Options) (*Source, error) {
 	default:
 		return nil, fmt.Errorf("bpf: unknown way in %q: choose %s or %s", o.Attach, AttachKprobe, AttachFentry)
 	}
+	if err := o.check(); err != nil {
+		return nil, err
+	}
 	if missing := firstMissing(Needs(o)); missing != nil {
 		return nil, missing
 	}

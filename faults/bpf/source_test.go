@@ -16,7 +16,8 @@ import (
 )
 
 func TestBadOptions(t *testing.T) {
-	for _, o := range []Options{{RingBytes: 1}, {RingBytes: 1<<20 + 1}, {RingBytes: -1 << 20}, {RingBytes: 1 << 31}, {Attach: "uprobe"}} {
+	for _, o := range []Options{{RingBytes: 1}, {RingBytes: 1<<20 + 1}, {RingBytes: -1 << 20}, {RingBytes: 1 << 31}, {Attach: "uprobe"},
+		{Process: -1}, {Process: 1 << 30}, {Cgroup: "/no/such/group"}, {Cgroup: "["}} {
 		_, err := Open(o)
 		var u *faults.Unavailable
 		if err == nil || errors.As(err, &u) {

@@ -99,6 +99,7 @@ const (
 	uvmProgTraceService  = "trace_service"
 	uvmProgTraceServiced = "trace_serviced"
 	uvmVarAt             = "at"
+	uvmVarReader         = "reader"
 	uvmVarUnusedRecord   = "unused_record"
 	uvmVarUvmDevice      = "uvm_device"
 )
@@ -180,6 +181,7 @@ type uvmMapSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type uvmVariableSpecs struct {
 	At           *ebpf.VariableSpec `ebpf:"at"`
+	Reader       *ebpf.VariableSpec `ebpf:"reader"`
 	UnusedRecord *ebpf.VariableSpec `ebpf:"unused_record"`
 	UvmDevice    *ebpf.VariableSpec `ebpf:"uvm_device"`
 }
@@ -226,6 +228,7 @@ func (m *uvmMaps) Close() error {
 // It can be passed to loadUvmObjects or ebpf.CollectionSpec.LoadAndAssign.
 type uvmVariables struct {
 	At           *ebpf.Variable `ebpf:"at"`
+	Reader       *ebpf.Variable `ebpf:"reader"`
 	UnusedRecord *ebpf.Variable `ebpf:"unused_record"`
 	UvmDevice    *ebpf.Variable `ebpf:"uvm_device"`
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/penstock-gpu/penstock/faults"
 	"github.com/penstock-gpu/penstock/faults/analyse"
+	"github.com/penstock-gpu/penstock/faults/bpf"
 	"github.com/penstock-gpu/penstock/trace"
 )
 
@@ -32,55 +33,13 @@ const (
 // process ends or ctx does. It waits for CUDA to start there. The driver's own
 // sums are nil where they cannot be had.
 func Listen(ctx context.Context, pid int, visit func([]faults.Event, faults.Lost), tell func(Progress)) (*analyse.Counters, error) {
-	var p Progress
-	group, err := attach(ctx, pid, func() { p.Waiting = true; tell(p) })
+	group, err := attach(ctx, pid, func() { tell(Progress{Waiting: true}) })
 	if err != nil || group == nil {
 		return nil, err
 	}
 	defer group.Close()
-	p.Waiting = false
 	counters, _ := group.Counters() // without them the sums cannot be checked, no more
-	var events []faults.Event
-	flushed, told := time.Now(), time.Time{}
-	for ended := false; ; {
-		events = group.Drain(events[:0])
-		for i := range events {
-			switch events[i].Kind {
-			case trace.KindFault:
-				p.Faults++
-			case trace.KindMigration:
-				p.Migrations++
-			case trace.KindCPUFault:
-				p.CPUFaults++
-			}
-		}
-		lost := group.Lost()
-		p.Lost = lost.Total()
-		visit(events, lost)
-		now := time.Now()
-		if now.Sub(told) >= tellEvery {
-			told = now
-			tell(p)
-		}
-		if ended {
-			tell(p)
-			break
-		}
-		if ctx.Err() != nil || !group.Alive() {
-			ended = true
-			_ = group.Flush() // the last migrations; then once more around
-			continue
-		}
-		if now.Sub(flushed) >= flushGap {
-			flushed = now
-			_ = group.Flush()
-		}
-		if len(events) > 0 {
-			time.Sleep(pollBusy)
-		} else {
-			time.Sleep(pollIdle)
-		}
-	}
+	drain(ctx, group, group.Alive, visit, tell)
 	if counters == nil {
 		return nil, nil
 	}
@@ -94,6 +53,62 @@ func Listen(ctx context.Context, pid int, visit func([]faults.Event, faults.Lost
 		_ = c.Close()
 	}
 	return sums, nil
+}
+
+// drain reads a source until ctx ends or it is not alive any more.
+func drain(ctx context.Context, source faults.Source, alive func() bool, visit func([]faults.Event, faults.Lost), tell func(Progress)) {
+	var p Progress
+	var events []faults.Event
+	flushed, told := time.Now(), time.Time{}
+	for ended := false; ; {
+		events = source.Drain(events[:0])
+		for i := range events {
+			switch events[i].Kind {
+			case trace.KindFault:
+				p.Faults++
+			case trace.KindMigration:
+				p.Migrations++
+			case trace.KindCPUFault:
+				p.CPUFaults++
+			}
+		}
+		lost := source.Lost()
+		p.Lost = lost.Total()
+		visit(events, lost)
+		now := time.Now()
+		if ended || now.Sub(told) >= tellEvery {
+			told = now
+			tell(p)
+		}
+		if ended {
+			return
+		}
+		if ctx.Err() != nil || !alive() {
+			ended = true
+			_ = source.Flush() // the last migrations; then once more around
+			continue
+		}
+		if now.Sub(flushed) >= flushGap {
+			flushed = now
+			_ = source.Flush()
+		}
+		if len(events) > 0 {
+			time.Sleep(pollBusy)
+		} else {
+			time.Sleep(pollIdle)
+		}
+	}
+}
+
+// ListenAll hands what the driver says of all processes to visit, until ctx ends. It takes eBPF.
+func ListenAll(ctx context.Context, visit func([]faults.Event, faults.Lost), tell func(Progress)) error {
+	source, err := bpf.Open(bpf.Options{})
+	if err != nil {
+		return err
+	}
+	defer source.Close()
+	drain(ctx, source, func() bool { return true }, visit, tell)
+	return nil
 }
 
 // attach tries until CUDA has started in the process; nil when ctx ends first.
@@ -127,6 +142,23 @@ func Process(ctx context.Context, pid int, path string, tell func(Progress)) (er
 		l.Lost(lost)
 	}, tell)
 	if closeErr := l.Close(sums); err == nil {
+		err = closeErr
+	}
+	return err
+}
+
+// System records all processes until ctx ends.
+func System(ctx context.Context, path string, tell func(Progress)) (err error) {
+	l, err := Create(path, trace.Header{Source: "penstock faults record --system"})
+	if err != nil {
+		return err
+	}
+	l.Lacks("launches and allocations: all processes are listened to from outside")
+	err = ListenAll(ctx, func(events []faults.Event, lost faults.Lost) {
+		l.Faults(events)
+		l.Lost(lost)
+	}, tell)
+	if closeErr := l.Close(nil); err == nil {
 		err = closeErr
 	}
 	return err

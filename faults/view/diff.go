@@ -33,9 +33,9 @@ func diffTable(name, title string) Table {
 func (t *Table) line(name string, u Unit, a, b float64) {
 	show := func(v float64) string {
 		if u == Bytes || u == Count {
-			return cell(int64(v), u)
+			return Cell(int64(v), u)
 		}
-		return cell(v, u)
+		return Cell(v, u)
 	}
 	t.Rows = append(t.Rows, []any{name, show(a), show(b), change(a, b), b - a})
 }
@@ -139,15 +139,15 @@ func changes(a, b *analyse.Report) []Finding {
 		switch {
 		case p == 0 && q == 0:
 		case p == q:
-			say("%s: %s in both.", what, cell(p, u))
+			say("%s: %s in both.", what, Cell(p, u))
 		case q == 0:
-			say("%s: gone, from %s.", what, cell(p, u))
+			say("%s: gone, from %s.", what, Cell(p, u))
 		case p == 0:
-			say("%s: new, %s%s.", what, cell(q, u), per)
+			say("%s: new, %s%s.", what, Cell(q, u), per)
 		case q < p:
-			say("%s: down %.1f %%, from %s to %s%s.", what, 100*(1-float64(q)/float64(p)), cell(p, u), cell(q, u), per)
+			say("%s: down %.1f %%, from %s to %s%s.", what, 100*(1-float64(q)/float64(p)), Cell(p, u), Cell(q, u), per)
 		default:
-			say("%s: up %.1f %%, from %s to %s%s.", what, 100*(float64(q)/float64(p)-1), cell(p, u), cell(q, u), per)
+			say("%s: up %.1f %%, from %s to %s%s.", what, 100*(float64(q)/float64(p)-1), Cell(p, u), Cell(q, u), per)
 		}
 	}
 	if p, q := perIteration(a), perIteration(b); p > 0 && q > 0 {
@@ -161,7 +161,7 @@ func changes(a, b *analyse.Report) []Finding {
 	compare("Bytes to the device", Bytes, x.H2DBytes, y.H2DBytes)
 	compare("Bytes to the host", Bytes, x.D2HBytes, y.D2HBytes)
 	if p, q := a.Predictor.Coverage, b.Predictor.Coverage; p != q && (x.H2DBytes > 0 || y.H2DBytes > 0) {
-		say("Fetched ahead of need: %s of what came in, before %s.", cell(q, Share), cell(p, Share))
+		say("Fetched ahead of need: %s of what came in, before %s.", Cell(q, Share), Cell(p, Share))
 	}
 	worst, most := -1, int64(0)
 	for i := range min(len(a.Causes), len(b.Causes)) {

@@ -36,11 +36,11 @@ func (e *explainer) say(do, format string, args ...any) {
 	e.findings = append(e.findings, Finding{What: fmt.Sprintf(format, args...), Do: do})
 }
 
-func size(n int64) string { return cell(n, Bytes) }
+func size(n int64) string { return Cell(n, Bytes) }
 
-func count(n int64) string { return cell(n, Count) }
+func count(n int64) string { return Cell(n, Count) }
 
-func percent(n, of int64) string { return cell(share(n, of), Share) }
+func percent(n, of int64) string { return Cell(share(n, of), Share) }
 
 func (e *explainer) verdict() {
 	s := e.r.Summary
@@ -54,7 +54,7 @@ func (e *explainer) verdict() {
 	default:
 		stalled := ""
 		if e.r.Seconds > 0 && s.StallSeconds > 0 {
-			stalled = fmt.Sprintf("; kernels waited for their bytes for %s, %s of the run", seconds(s.StallSeconds), cell(s.StallSeconds/e.r.Seconds, Share))
+			stalled = fmt.Sprintf("; kernels waited for their bytes for %s, %s of the run", seconds(s.StallSeconds), Cell(s.StallSeconds/e.r.Seconds, Share))
 		}
 		e.say("", "The GPU faulted %s times in %s, and %s came in by these faults%s.", count(s.Faults), seconds(e.r.Seconds), size(s.FaultedBytes), stalled)
 	}
@@ -187,7 +187,7 @@ func (e *explainer) prefetch() {
 	if p.PrefetchedBytes == 0 {
 		return
 	}
-	what := fmt.Sprintf("%s of what came in was fetched ahead (%s)", cell(p.Coverage, Share), size(p.PrefetchedBytes))
+	what := fmt.Sprintf("%s of what came in was fetched ahead (%s)", Cell(p.Coverage, Share), size(p.PrefetchedBytes))
 	do := ""
 	if p.WastedBytes >= 0 {
 		what += fmt.Sprintf("; %s of it left again unused", percent(p.WastedBytes, p.PrefetchedBytes))
@@ -207,7 +207,7 @@ func (e *explainer) trust() {
 		if share(s.LostEvents, all) > 0.001 {
 			do = "record a shorter or less faulting stretch: sums are lower bounds"
 		}
-		e.say(do, "%s events (%s) were lost.", count(s.LostEvents), cell(math.Max(share(s.LostEvents, all), 0.001), Share))
+		e.say(do, "%s events (%s) were lost.", count(s.LostEvents), Cell(math.Max(share(s.LostEvents, all), 0.001), Share))
 	}
 	if d := s.Driver; d != nil && d.H2DBytes == s.H2DBytes && d.D2HBytes == s.D2HBytes {
 		e.say("", "The sums of bytes equal the driver's own, to the byte.")

@@ -17,8 +17,8 @@ import (
 // mostRows is how many rows people get of a table; programs get all.
 const mostRows = 25
 
-// cell is a value for people.
-func cell(v any, u Unit) string {
+// Cell is a value for people; nil is n/a.
+func Cell(v any, u Unit) string {
 	switch x := v.(type) {
 	case nil:
 		return "n/a"
@@ -134,7 +134,7 @@ func (t *Table) WriteText(w io.Writer, name int) error {
 	for _, r := range rows {
 		line := make([]string, len(at))
 		for i, c := range at {
-			line[i] = Plain(cell(r[c], t.Columns[c].Unit), name)
+			line[i] = Plain(Cell(r[c], t.Columns[c].Unit), name)
 		}
 		lines = append(lines, line)
 	}
@@ -186,7 +186,7 @@ func (t *Table) WriteMarkdown(w io.Writer) error {
 	for _, r := range rows {
 		b.WriteString("|")
 		for _, c := range at {
-			fmt.Fprintf(&b, " %s |", escape.Replace(Plain(cell(r[c], t.Columns[c].Unit), 120)))
+			fmt.Fprintf(&b, " %s |", escape.Replace(Plain(Cell(r[c], t.Columns[c].Unit), 120)))
 		}
 		b.WriteString("\n")
 	}

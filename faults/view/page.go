@@ -15,7 +15,7 @@ import (
 var pageText string
 
 var pageTemplate = template.Must(template.New("page").Funcs(template.FuncMap{
-	"cell": func(t Table, row []any, i int) string { return Plain(cell(row[i], t.Columns[i].Unit), 200) },
+	"cell": func(t Table, row []any, i int) string { return Plain(Cell(row[i], t.Columns[i].Unit), 200) },
 }).Parse(pageText))
 
 // page is what the template shows.

@@ -90,7 +90,7 @@ func summary(r *analyse.Report) Table {
 	t := Table{Columns: []Column{{"quantity", "", Text}, {"value", "", Text}, {"raw", "", Number}}}
 	s := r.Summary
 	add := func(name string, u Unit, v any) {
-		t.Rows = append(t.Rows, []any{name, cell(v, u), v})
+		t.Rows = append(t.Rows, []any{name, Cell(v, u), v})
 	}
 	unknown := func(is bool, v any) any {
 		if is {
@@ -138,7 +138,8 @@ func causes(r *analyse.Report) Table {
 	return t
 }
 
-func mainCause(m map[string]int64) string {
+// MainCause is the commonest cause, "" when there is none.
+func MainCause(m map[string]int64) string {
 	best, most := "", int64(0)
 	for _, c := range slices.Sorted(keys(m)) {
 		if m[c] > most {
@@ -162,7 +163,7 @@ func kernels(r *analyse.Report) Table {
 	t := Table{Columns: []Column{{"kernel", "Kernel", Text}, {"launches", "Launches", Count}, {"gpu_page_faults", "GPU faults", Count},
 		{"share", "Share", Share}, {"main_cause", "Mostly", Text}, {"faulted_bytes", "Brought in", Bytes}, {"stall_seconds", "Stalled", Seconds}, {"evicted_bytes", "Evicted meanwhile", Bytes}}}
 	for _, k := range r.Kernels {
-		t.Rows = append(t.Rows, []any{k.Kernel, k.Launches, k.Faults, share(k.Faults, r.Summary.Faults), mainCause(k.Causes), k.FaultedBytes, k.StallSeconds, k.EvictedBytes})
+		t.Rows = append(t.Rows, []any{k.Kernel, k.Launches, k.Faults, share(k.Faults, r.Summary.Faults), MainCause(k.Causes), k.FaultedBytes, k.StallSeconds, k.EvictedBytes})
 	}
 	return t
 }
@@ -186,7 +187,7 @@ func allocations(r *analyse.Report) Table {
 		if a.Refetches > 0 {
 			distance = a.RefetchLaunches
 		}
-		t.Rows = append(t.Rows, []any{a.Site, a.Address, a.Bytes, a.Count, a.Faults, mainCause(a.Causes), a.H2DBytes, a.D2HBytes, amplification, distance, a.WastedBytes})
+		t.Rows = append(t.Rows, []any{a.Site, a.Address, a.Bytes, a.Count, a.Faults, MainCause(a.Causes), a.H2DBytes, a.D2HBytes, amplification, distance, a.WastedBytes})
 	}
 	return t
 }
@@ -196,7 +197,7 @@ func phaseTable(r *analyse.Report) Table {
 		{"main_cause", "Mostly", Text}, {"faulted_bytes", "Brought in", Bytes}, {"stall_seconds", "Stalled", Seconds}},
 		Note: "Phases are inferred from the names of kernels."}
 	for _, p := range r.Phases {
-		t.Rows = append(t.Rows, []any{p.Phase, p.Launches, p.Faults, share(p.Faults, r.Summary.Faults), mainCause(p.Causes), p.FaultedBytes, p.StallSeconds})
+		t.Rows = append(t.Rows, []any{p.Phase, p.Launches, p.Faults, share(p.Faults, r.Summary.Faults), MainCause(p.Causes), p.FaultedBytes, p.StallSeconds})
 	}
 	return t
 }
@@ -229,7 +230,7 @@ func timeline(r *analyse.Report) Table {
 
 func heatmap(r *analyse.Report) Table {
 	t := Table{Columns: []Column{{"virtual_address", "Address", Address}, {"seconds", "From", Seconds}, {"gpu_page_faults", "GPU faults", Count}},
-		Note: fmt.Sprintf("One row for every %s and %s with faults.", cell(int64(r.Heat.RowBytes), Bytes), cell(r.Heat.ColumnSeconds, Seconds))}
+		Note: fmt.Sprintf("One row for every %s and %s with faults.", Cell(int64(r.Heat.RowBytes), Bytes), Cell(r.Heat.ColumnSeconds, Seconds))}
 	for _, row := range r.Heat.Rows {
 		for i, n := range row.Faults {
 			if n > 0 {
@@ -243,7 +244,7 @@ func heatmap(r *analyse.Report) Table {
 func batchTable(r *analyse.Report) Table {
 	b := r.Batches
 	t := Table{Columns: []Column{{"faults", "Faults in a batch", Text}, {"batches", "Batches", Count}, {"batches_by_blocks", "Batches with so many changes of 2 MiB block", Count}},
-		Note: fmt.Sprintf("%s batches of %.1f faults on average and %d at most; %s faults were on the page of the one before.", cell(b.Count, Count), b.MeanFaults, b.MostFaults, cell(b.Duplicates, Count))}
+		Note: fmt.Sprintf("%s batches of %.1f faults on average and %d at most; %s faults were on the page of the one before.", Cell(b.Count, Count), b.MeanFaults, b.MostFaults, Cell(b.Duplicates, Count))}
 	at := func(n []int64, i int) int64 {
 		if i < len(n) {
 			return n[i]

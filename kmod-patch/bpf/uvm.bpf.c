@@ -41,6 +41,7 @@ struct pt_regs {
 
 const volatile struct layout at = {};
 const volatile __u32 uvm_device = 0; /* of /dev/nvidia-uvm, as the kernel writes it */
+const volatile __u32 reader = 0; /* the process that loads this; it may hold copies of others' descriptors */
 
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
@@ -391,8 +392,9 @@ SEC("iter/task_file") int find_spaces(struct bpf_iter__task_file *it)
 		return 0;
 	/* The low bits say what the descriptor is: 2 is an address space. */
 	tagged = (__u64)BPF_CORE_READ(file, private_data);
-	if ((tagged & 3) != 2)
+	if ((tagged & 3) != 2 || BPF_CORE_READ(task, tgid) == reader)
 		return 0;
+	/* Processes come in the order of their numbers: a child that has inherited it comes later. */
 	tagged &= ~7ULL;
 	if (!process_of(tagged))
 		born(tagged, BPF_CORE_READ(task, tgid));
