@@ -214,7 +214,7 @@ func TestBadInput(t *testing.T) {
 	}{
 		{"policy", tr, Options{Policy: "magic", Ratio: 2}, `unknown policy "magic"`},
 		{"engine", tr, Options{Policy: PolicyNaive, Engine: "steam", Ratio: 2}, `unknown engine "steam"`},
-		{"explicit", tr, Options{Policy: PolicyPenstock, Engine: EngineExplicit, Ratio: 2}, "--engine managed"},
+		{"explicit", tr, Options{Policy: PolicyNaive, Engine: EngineExplicit, Ratio: 2}, "--engine managed"},
 		{"ratio", tr, Options{Policy: PolicyNaive, Ratio: 0.5}, "ratio 0.5 is impossible"},
 		{"no ratio", tr, Options{Policy: PolicyNaive}, "ratio 0 is impossible"},
 		{"negative budget", tr, Options{Policy: PolicyNaive, BudgetBytes: -1}, "cannot be negative"},

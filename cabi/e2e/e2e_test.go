@@ -233,7 +233,6 @@ func TestBadEnvironment(t *testing.T) {
 		{"PENSTOCK_MANAGED_LIMIT=1MiB", []string{"PENSTOCK_MANAGED_LIMIT", "raise"}},
 		{"PENSTOCK_POLICY=clairvoyant", []string{"PENSTOCK_POLICY", "clairvoyant", "penstock"}},
 		{"PENSTOCK_ENGINE=steam", []string{"PENSTOCK_ENGINE", "steam", "managed"}},
-		{"PENSTOCK_ENGINE=explicit", []string{"explicit", "--engine managed"}},
 		{"PENSTOCK_BUGDET=64MiB", []string{"PENSTOCK_BUGDET", "did you mean PENSTOCK_BUDGET"}},
 		{"PENSTOCK_LOG=loud", []string{"PENSTOCK_LOG", "loud"}},
 		{"PENSTOCK_TRACE=/nonexistent/x.pstrace", []string{"/nonexistent/x.pstrace"}},

@@ -50,7 +50,7 @@ func TestSimulateBadInput(t *testing.T) {
 	}{
 		{"policy", []string{"--trace", path, "--ratio", "2", "--policy", "magic"}, []string{`unknown policy "magic"`, "naive, lru, deepum, penstock, oracle"}},
 		{"engine", []string{"--trace", path, "--ratio", "2", "--engine", "steam"}, []string{`unknown engine "steam"`, "managed, explicit"}},
-		{"explicit", []string{"--trace", path, "--ratio", "2", "--engine", "explicit"}, []string{"oracle only", "--engine managed"}},
+		{"explicit", []string{"--trace", path, "--ratio", "2", "--engine", "explicit", "--policy", "naive"}, []string{"no policy naive", "--engine managed"}},
 		{"gpu", []string{"--trace", path, "--ratio", "2", "--gpu", "abacus"}, []string{`"abacus"`, "h200"}},
 		{"ratio 0", []string{"--trace", path, "--ratio", "0"}, []string{"ratio 0 is impossible", "at least 1"}},
 		{"ratio negative", []string{"--trace", path, "--ratio", "-2"}, []string{"ratio -2 is impossible"}},
