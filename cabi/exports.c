@@ -9,8 +9,10 @@
 #include <pthread.h>
 #include <stdint.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "_cgo_export.h"
+#include "python_site.h"
 
 #define PUBLIC __attribute__((visibility("default")))
 
@@ -24,6 +26,17 @@ __attribute__((constructor)) static void watch_forks(void) { pthread_atfork(NULL
 /* Whether the engine may be entered. */
 static int alive(void) { return !in_child; }
 
+/* PENSTOCK_STACKS, read once: at the first allocation, as the engine does. */
+static int stacks_wanted(void)
+{
+    static volatile int known; /* 1 no, 2 yes; racing threads find the same */
+    if (!known) {
+        const char *v = getenv("PENSTOCK_STACKS");
+        known = v && *v && !strchr("0nNfF", *v) && strcmp(v, "off") ? 2 : 1;
+    }
+    return known == 2;
+}
+
 PUBLIC int penstock_abi_version(void) { return PENSTOCK_ABI_VERSION; }
 
 PUBLIC int penstock_init(int device) { return alive() ? engineInit(device) : -ECHILD; }
@@ -32,6 +45,8 @@ PUBLIC void *penstock_malloc(ssize_t size, int device, void *stream)
 {
     if (size <= 0 || !alive())
         return NULL;
+    if (stacks_wanted())
+        penstock_python_note_site();
     return (void *)(uintptr_t)engineMalloc(size, device, (uintptr_t)stream);
 }
 

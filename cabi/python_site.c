@@ -12,7 +12,10 @@
 #include <string.h>
 
 static struct {
-    int (*gil_held)(void);
+    int (*initialized)(void);
+    int (*finalizing)(void);          /* NULL where the interpreter does not say */
+    int (*lock)(void);
+    void (*unlock)(int);
     void *(*frame)(void);             /* borrowed */
     void *(*code)(void *);            /* new reference */
     void *(*back)(void *);            /* new reference, or NULL */
@@ -26,7 +29,11 @@ static struct {
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
 static void find(void) {
-    *(void **)&py.gil_held = dlsym(RTLD_DEFAULT, "PyGILState_Check");
+    *(void **)&py.initialized = dlsym(RTLD_DEFAULT, "Py_IsInitialized");
+    *(void **)&py.finalizing = dlsym(RTLD_DEFAULT, "Py_IsFinalizing"); /* from 3.13 on */
+    if (!py.finalizing) *(void **)&py.finalizing = dlsym(RTLD_DEFAULT, "_Py_IsFinalizing");
+    *(void **)&py.lock = dlsym(RTLD_DEFAULT, "PyGILState_Ensure");
+    *(void **)&py.unlock = dlsym(RTLD_DEFAULT, "PyGILState_Release");
     *(void **)&py.frame = dlsym(RTLD_DEFAULT, "PyEval_GetFrame");
     *(void **)&py.code = dlsym(RTLD_DEFAULT, "PyFrame_GetCode");
     *(void **)&py.back = dlsym(RTLD_DEFAULT, "PyFrame_GetBack");
@@ -35,7 +42,7 @@ static void find(void) {
     *(void **)&py.text = dlsym(RTLD_DEFAULT, "PyUnicode_AsUTF8");
     *(void **)&py.release = dlsym(RTLD_DEFAULT, "Py_DecRef");
     *(void **)&py.clear = dlsym(RTLD_DEFAULT, "PyErr_Clear");
-    py.usable = py.gil_held && py.frame && py.code && py.back && py.line && py.attribute && py.text && py.release && py.clear;
+    py.usable = py.initialized && py.lock && py.unlock && py.frame && py.code && py.back && py.line && py.attribute && py.text && py.release && py.clear;
 }
 
 /* The last two parts of a path. */
@@ -52,11 +59,8 @@ static int tells(const char *file) {
     return file[0] != '<' && !strstr(file, "/torch/") && !strstr(file, "/penstock/") && !strstr(file, "/contextlib.py");
 }
 
-size_t penstock_python_site(char *out, size_t capacity) {
+static size_t frames(char *out, size_t capacity) {
     enum { FRAMES = 5, DEEPEST = 64 };
-    out[0] = 0;
-    pthread_once(&once, find);
-    if (!py.usable || !py.gil_held()) return 0;
     size_t used = 0;
     void *frame = py.frame(), *held = NULL;
     for (int depth = 0, kept = 0; frame && depth < DEEPEST && kept < FRAMES; depth++) {
@@ -84,3 +88,20 @@ size_t penstock_python_site(char *out, size_t capacity) {
     if (held) py.release(held);
     return used;
 }
+
+/* What the calling thread noted last. */
+static __thread char noted[512];
+
+/* Frameworks let go of the interpreter's lock around their operations, so it is
+ * taken here. The caller holds no lock of its own: a thread that has the
+ * interpreter's may be waiting for it. */
+void penstock_python_note_site(void) {
+    noted[0] = 0;
+    pthread_once(&once, find);
+    if (!py.usable || !py.initialized() || (py.finalizing && py.finalizing())) return;
+    int state = py.lock();
+    frames(noted, sizeof noted);
+    py.unlock(state);
+}
+
+const char *penstock_python_site(void) { return noted; }

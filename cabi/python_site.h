@@ -1,10 +1,12 @@
 #ifndef PENSTOCK_PYTHON_SITE_H
 #define PENSTOCK_PYTHON_SITE_H
-#include <stddef.h>
 
-/* Writes the calling thread's Python frames, innermost first, as
- * "file.py:LINE function < ...", NUL-terminated. "" without an interpreter, or
- * where the thread does not hold its lock. Returns the length. */
-size_t penstock_python_site(char *out, size_t capacity);
+/* Notes the calling thread's Python frames, innermost first, as
+ * "file.py:LINE function < ...": nothing without an interpreter. Takes the
+ * interpreter's lock, so call it with no other lock held. */
+void penstock_python_note_site(void);
+
+/* What this thread noted last, "" when nothing. Valid until the next note. */
+const char *penstock_python_site(void);
 
 #endif

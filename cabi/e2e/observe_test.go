@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -76,5 +77,46 @@ func TestObserve(t *testing.T) {
 	}
 	if _, err := os.Stat(path); err != nil {
 		t.Error(err)
+	}
+}
+
+// With PENSTOCK_STACKS an allocation is recorded with the Python frames that
+// asked for it, also from threads that come at the same time.
+func TestAllocationSites(t *testing.T) {
+	t.Parallel()
+	need(t)
+	python, err := exec.LookPath("python3")
+	if err != nil {
+		t.Skip("no python3")
+	}
+	path := filepath.Join(t.TempDir(), "run.pstrace")
+	mustRun(t, []string{"PENSTOCK_TRACE=" + path, "PENSTOCK_STACKS=1"}, python, "testdata/site.py")
+	tr, err := trace.Load(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var sites []string
+	for _, e := range tr.Events {
+		if e.Kind == trace.KindAlloc {
+			sites = append(sites, e.Name)
+		}
+	}
+	if len(sites) != 9 || sites[0] != "testdata/site.py:17 inner < testdata/site.py:21 outer < testdata/site.py:24 <module>" {
+		t.Errorf("%q", sites)
+	}
+	for _, s := range sites[1:] {
+		if !strings.HasPrefix(s, "testdata/site.py:17 inner < ") {
+			t.Errorf("from a thread: %q", s)
+		}
+	}
+	plain := filepath.Join(t.TempDir(), "plain.pstrace")
+	mustRun(t, []string{"PENSTOCK_TRACE=" + plain}, python, "testdata/site.py")
+	if tr, err = trace.Load(plain); err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range tr.Events {
+		if e.Kind == trace.KindAlloc && e.Name != "" {
+			t.Errorf("nobody asked for %q", e.Name)
+		}
 	}
 }

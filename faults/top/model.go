@@ -123,8 +123,11 @@ func (m Model) View() string {
 		add("%s", view.Plain(m.now.Err.Error(), 500))
 		add("q quits")
 		return m.fit(lines)
-	case m.now.Report == nil || m.now.Waiting:
+	case m.now.Waiting:
 		add("waiting for CUDA to start in the process; q quits")
+		return m.fit(lines)
+	case m.now.Report == nil:
+		add("reading; q quits")
 		return m.fit(lines)
 	}
 	lines = append(lines, m.head()...)

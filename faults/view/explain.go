@@ -75,7 +75,7 @@ func (e *explainer) advice(c analyse.Cause) (why, do string) {
 	case analyse.PrefetchedLate:
 		return "the pages were on their way", "fetch earlier: raise PENSTOCK_LOOKAHEAD, or the --budget, so that there is room ahead of need; if the bus is busy all the time, less must move"
 	case analyse.NeverPredicted:
-		if e.r.Predictor.PrefetchedBytes == 0 {
+		if e.r.Predictor.PrefetchedBytes*10 < e.r.Summary.H2DBytes {
 			return "the pages had been away for long and nothing fetched them", "fetch ahead of need: " + e.ahead()
 		}
 		return "the pages had been away for long and no prediction named them", "look at the allocations below: memory that kernels reach through pointers in memory, or iterations that differ from each other, are not foreseen"
@@ -169,7 +169,7 @@ func (e *explainer) traffic() {
 		what += fmt.Sprintf(", %s for each fault", size(int64(s.BytesPerFault)))
 	}
 	do := ""
-	if s.Amplification > 3 && e.r.Header.BudgetBytes > 0 {
+	if b := e.r.Header.BudgetBytes; s.Amplification > 3 && b > 0 && s.DistinctBytes > b {
 		do = fmt.Sprintf("the working set is larger than the budget of %s: a larger --budget, a smaller batch or activation checkpointing moves less", size(e.r.Header.BudgetBytes))
 	}
 	e.say(do, "%s.", what)

@@ -69,9 +69,12 @@ type heatCell struct {
 
 // WriteHTML writes everything about a report as one page that needs no network and no script.
 func WriteHTML(w io.Writer, r *analyse.Report) error {
-	p := page{Title: r.Trace, Findings: Explain(r), Shades: []int{1, 2, 3, 4, 5, 6, 7, 8, 9}}
+	p := page{Title: Plain(r.Trace, 200), Shades: []int{1, 2, 3, 4, 5, 6, 7, 8, 9}}
 	if p.Title == "" {
 		p.Title = "recording"
+	}
+	for _, f := range Explain(r) {
+		p.Findings = append(p.Findings, Finding{What: Plain(f.What, 1200), Do: Plain(f.Do, 600)})
 	}
 	h := r.Header
 	for _, f := range [][2]string{{"command", h.Command}, {"GPU", h.GPU}, {"driver", h.Driver}, {"policy", h.Policy}} {
@@ -92,6 +95,7 @@ func WriteHTML(w io.Writer, r *analyse.Report) error {
 			continue // drawn above
 		}
 		t, _ := Make(v.Name, r)
+		t.Note = Plain(t.Note, 1000)
 		if len(t.Rows) == 0 {
 			continue
 		}
