@@ -19,6 +19,27 @@ type Progress struct {
 	Waiting                       bool // for CUDA to start in the process
 	Faults, Migrations, CPUFaults int64
 	Lost                          uint64
+	Work                          Work // when all processes are listened to
+}
+
+// Work is the driver's own: how often its fault handler ran and it evicted a
+// block, and how long that took.
+type Work struct {
+	Runs, Evictions         int64
+	RunNanos, EvictionNanos int64
+}
+
+func (w *Work) add(spans []bpf.Span) {
+	for _, s := range spans {
+		switch s.Kind {
+		case bpf.SpanService:
+			w.Runs++
+			w.RunNanos += s.EndNanos - s.BeginNanos
+		case bpf.SpanEviction:
+			w.Evictions++
+			w.EvictionNanos += s.EndNanos - s.BeginNanos
+		}
+	}
 }
 
 const (
@@ -107,8 +128,22 @@ func ListenAll(ctx context.Context, visit func([]faults.Event, faults.Lost), tel
 		return err
 	}
 	defer source.Close()
-	drain(ctx, source, func() bool { return true }, visit, tell)
+	follow(ctx, source, visit, tell)
 	return nil
+}
+
+// follow is drain, with the driver's own work.
+func follow(ctx context.Context, source *bpf.Source, visit func([]faults.Event, faults.Lost), tell func(Progress)) {
+	var work Work
+	var spans []bpf.Span
+	drain(ctx, source, func() bool { return true }, func(events []faults.Event, lost faults.Lost) {
+		spans = source.Spans(spans[:0])
+		work.add(spans)
+		visit(events, lost)
+	}, func(p Progress) {
+		p.Work = work
+		tell(p)
+	})
 }
 
 // attach tries until CUDA has started in the process; nil when ctx ends first.
@@ -147,21 +182,26 @@ func Process(ctx context.Context, pid int, path string, tell func(Progress)) (er
 	return err
 }
 
-// System records all processes until ctx ends.
-func System(ctx context.Context, path string, tell func(Progress)) (err error) {
+// System records all processes, or those that o names, until ctx ends.
+func System(ctx context.Context, o bpf.Options, path string, tell func(Progress)) (err error) {
+	source, err := bpf.Open(o)
+	if err != nil {
+		return err
+	}
+	defer source.Close()
 	l, err := Create(path, trace.Header{Source: "penstock faults record --system"})
 	if err != nil {
 		return err
 	}
 	l.Lacks("launches and allocations: all processes are listened to from outside")
-	err = ListenAll(ctx, func(events []faults.Event, lost faults.Lost) {
+	for _, lacks := range source.Coverage().Lacks {
+		l.Lacks(lacks)
+	}
+	follow(ctx, source, func(events []faults.Event, lost faults.Lost) {
 		l.Faults(events)
 		l.Lost(lost)
 	}, tell)
-	if closeErr := l.Close(nil); err == nil {
-		err = closeErr
-	}
-	return err
+	return l.Close(nil)
 }
 
 // commandOf is a process's command line, "" when it cannot be read.
