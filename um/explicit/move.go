@@ -127,27 +127,35 @@ func (r *Runtime) nextIn() *Move {
 		}
 	}
 	p := r.planned()
+	if m := r.makeReady(p, p.births[:p.soon], surplusSoon); m != nil {
+		return m
+	}
 	for len(p.fetch) > 0 {
 		t := p.fetch[0]
 		if t.freed || t.absent == 0 {
 			p.fetch = p.fetch[1:]
 			continue
 		}
-		return r.bring(t) // nil: no room yet, and what follows is needed later
+		if m := r.bring(t); m != nil {
+			return m
+		}
+		break // no room yet, and what follows is needed later
 	}
-	return r.makeReady(p)
+	return r.makeReady(p, p.births, surplusOnly)
 }
 
 // bring is the move that brings in the next chunk of a tensor, or nil when there
 // is no room.
-func (r *Runtime) bring(t *tensor) *Move {
+func (r *Runtime) bring(t *tensor) *Move { return r.bringWith(t, anyIdle) }
+
+func (r *Runtime) bringWith(t *tensor, which reclaiming) *Move {
 	for i := range t.chunks {
 		c := &t.chunks[i]
 		if c.where != blank && c.where != onHost {
 			continue
 		}
 		m := &Move{Kind: MoveMap, Chunk: cuda.Range{Base: t.base + cuda.Ptr(c.offset), Bytes: c.bytes}, tensor: t, index: i}
-		if !r.provide(m) {
+		if !r.provide(m, which) {
 			return nil
 		}
 		if c.where == onHost {
@@ -167,15 +175,24 @@ func (r *Runtime) bring(t *tensor) *Move {
 	return nil
 }
 
+// reclaiming says which dead ranges may go for a move.
+type reclaiming int
+
+const (
+	anyIdle     reclaiming = iota
+	surplusSoon            // those of a size that more are kept of than are to be born soon
+	surplusOnly            // those of a size that more are kept of than are to be born
+)
+
 // provide finds physical memory for a move: a spare handle of just its size, or
 // budget for a new one, for which other spare handles and dead ranges go.
-func (r *Runtime) provide(m *Move) bool {
+func (r *Runtime) provide(m *Move, which reclaiming) bool {
 	if h, ok := r.physical.takeSpare(m.Chunk.Bytes); ok {
 		m.Handle = h
 		return true
 	}
 	short := m.Chunk.Bytes - r.RoomBytes()
-	if short > r.physical.spares+r.reclaimable() {
+	if short > r.physical.spares+r.reclaimable(which) {
 		return false
 	}
 	handles, dropped := r.physical.drop(short)
@@ -183,7 +200,7 @@ func (r *Runtime) provide(m *Move) bool {
 	m.limbo += dropped
 	short -= dropped
 	for short > 0 {
-		g := r.nextGrave(m.Chunk.Bytes)
+		g := r.nextGrave(m.Chunk.Bytes, which)
 		if g == nil { // cannot be: it was counted
 			break
 		}
@@ -200,7 +217,7 @@ func (r *Runtime) trim(bytes int64) *Move {
 	m := &Move{Kind: MoveTrim}
 	m.Release, m.limbo = r.physical.drop(bytes)
 	for short := bytes - m.limbo; short > 0; {
-		g := r.nextGrave(0)
+		g := r.nextGrave(0, anyIdle)
 		if g == nil {
 			break
 		}
@@ -245,20 +262,40 @@ func (r *Runtime) unearth(m *Move, g *tensor, short int64) int64 {
 	return short
 }
 
-// reclaimable are the bytes of dead memory that nothing can touch any more.
-func (r *Runtime) reclaimable() (n int64) {
+// reclaimable are the bytes of dead memory that may go.
+func (r *Runtime) reclaimable(which reclaiming) (n int64) {
+	clear(r.have)
 	for _, g := range r.graves.order {
-		if r.idle(g) {
-			n += g.deviceBytes()
+		if !r.idle(g) {
+			continue
+		}
+		here := g.deviceBytes()
+		if which == anyIdle || here < g.size {
+			n += here
+		} else if r.have[g.size] < len(r.graves.bySize[g.size])-r.wantedOf(g.size, which) {
+			r.have[g.size]++
+			n += here
 		}
 	}
 	return n
 }
 
-// nextGrave is the dead tensor whose memory goes next: of a size that more are
-// kept of than are to be born, and, among these, in chunks that fit; else the one
-// dead for longest.
-func (r *Runtime) nextGrave(bytes int64) *tensor {
+// wantedOf is how many ranges of a size are kept for coming allocations.
+func (r *Runtime) wantedOf(size int64, which reclaiming) int {
+	if which == surplusSoon {
+		return r.plan.wantedSoon[size]
+	}
+	return r.plan.wanted[size]
+}
+
+// surplus says whether a dead range is of no use for coming allocations.
+func (r *Runtime) surplus(g *tensor, which reclaiming) bool {
+	return len(r.graves.bySize[g.size]) > r.wantedOf(g.size, which) || g.deviceBytes() < g.size
+}
+
+// nextGrave is the dead tensor whose memory goes next: one in surplus, and, among
+// these, in chunks that fit; else, where any may go, the one dead for longest.
+func (r *Runtime) nextGrave(bytes int64, which reclaiming) *tensor {
 	var oldest, surplus *tensor
 	for _, g := range r.graves.order {
 		if !r.idle(g) {
@@ -267,7 +304,7 @@ func (r *Runtime) nextGrave(bytes int64) *tensor {
 		if oldest == nil {
 			oldest = g
 		}
-		if len(r.graves.bySize[g.size]) <= r.plan.wanted[g.size] {
+		if !r.surplus(g, which) {
 			continue
 		}
 		if g.chunks[0].bytes == bytes && g.chunks[0].where == onDevice {
@@ -277,22 +314,21 @@ func (r *Runtime) nextGrave(bytes int64) *tensor {
 			surplus = g
 		}
 	}
-	if surplus != nil {
+	if surplus != nil || which != anyIdle {
 		return surplus
 	}
 	return oldest
 }
 
-// makeReady maps memory for coming allocations, when there is room that nothing
-// else wants, so that they need not wait for it.
-func (r *Runtime) makeReady(p *plan) *Move {
+// makeReady maps memory for coming allocations, so that they need not wait for it.
+func (r *Runtime) makeReady(p *plan, births []int64, which reclaiming) *Move {
 	if r.making == nil {
-		have := map[int64]int{}
-		for _, size := range p.births {
-			if have[size]++; have[size] <= len(r.graves.bySize[size]) {
+		clear(r.covered)
+		for _, size := range births {
+			if r.covered[size]++; r.covered[size] <= len(r.graves.bySize[size]) {
 				continue
 			}
-			if r.RoomBytes()+r.physical.spares < size {
+			if r.RoomBytes()+r.physical.spares+r.reclaimable(which) < size {
 				return nil
 			}
 			base, ok := r.addresses.take(size)
@@ -307,14 +343,14 @@ func (r *Runtime) makeReady(p *plan) *Move {
 		}
 	}
 	t := r.making
-	if r.RoomBytes()+r.physical.spares < t.absent {
-		r.making = nil // the room is gone; what has been mapped is as good as any dead range
+	m := r.bringWith(t, which)
+	if m == nil { // the room is gone; what has been mapped is as good as any dead range
 		if t.flying == 0 {
+			r.making = nil
 			r.bury(t)
 		}
 		return nil
 	}
-	m := r.bring(t)
 	if t.absent == 0 {
 		r.making = nil
 	}

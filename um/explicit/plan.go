@@ -16,8 +16,10 @@ const (
 	planEvents = 192
 	// idleEvents is how many events a plan outlives that has nothing left to do.
 	idleEvents = 64
-	// birthOps is how many operations ahead memory is mapped for coming allocations.
+	// birthOps is how many operations ahead memory is mapped for coming allocations,
+	// soonOps how many ahead of everything else.
 	birthOps = 512
+	soonOps  = 96
 )
 
 // plan is what to move, in order.
@@ -29,7 +31,10 @@ type plan struct {
 	fetch   []*tensor
 	evict   []*tensor     // each has serial == serial, and leaves
 	births  []int64       // sizes of the coming allocations, in order
+	soon    int           // how many of them come before most of what is fetched is needed
 	wanted  map[int64]int // how many of each size
+	// wantedSoon are those among the first soon.
+	wantedSoon map[int64]int
 }
 
 // outlook collects what a plan is made from.
@@ -50,12 +55,13 @@ func (r *Runtime) planned() *plan {
 	}
 	*p = plan{
 		valid: true, serial: p.serial + 1, epoch: r.epoch, version: r.history.Version(),
-		fetch: p.fetch[:0], evict: p.evict[:0], births: p.births[:0], wanted: p.wanted,
+		fetch: p.fetch[:0], evict: p.evict[:0], births: p.births[:0], wanted: p.wanted, wantedSoon: p.wantedSoon,
 	}
 	if p.wanted == nil {
-		p.wanted = map[int64]int{}
+		p.wanted, p.wantedSoon = map[int64]int{}, map[int64]int{}
 	}
 	clear(p.wanted)
+	clear(p.wantedSoon)
 	r.look(p)
 	r.stats.Plans++
 	return p
@@ -154,6 +160,10 @@ func (r *Runtime) lookAtFuture(p *plan, o *outlook) {
 			o.steps = append(o.steps, prefetch.Step{Position: position, FreshBytes: fresh, FreedBytes: freed})
 		}
 		return true
+	})
+	r.history.Births(o.now+soonOps, func(bytes int64) {
+		p.soon++
+		p.wantedSoon[bytes]++
 	})
 	r.history.Births(o.now+birthOps, func(bytes int64) {
 		p.births = append(p.births, bytes)

@@ -64,7 +64,9 @@ type Runtime struct {
 	moves      int64 // that have begun
 
 	plan    plan
-	making  *tensor // a range that is being mapped for a coming allocation
+	have    map[int64]int // scratch of reclaimable
+	covered map[int64]int // scratch of makeReady
+	making  *tensor       // a range that is being mapped for a coming allocation
 	outlook outlook
 	epoch   uint64
 
@@ -119,6 +121,7 @@ func New(c Config, p Process) *Runtime {
 		history:   correlate.NewHistory(correlate.HistoryConfig{}),
 		byPtr:     map[cuda.Ptr]*tensor{},
 		slots:     make([]*tensor, 1),
+		have:      map[int64]int{}, covered: map[int64]int{},
 	}
 }
 

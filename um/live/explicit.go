@@ -449,7 +449,7 @@ func (e *swap) worker(d explicit.Direction) {
 		l.progress()
 		m, ok := e.runtime.Next(d)
 		if !ok {
-			if len(flights) == 0 {
+			if len(flights) == 0 && e.runtime.Queued() == 0 {
 				e.wake[d].Wait()
 				continue
 			}
