@@ -123,6 +123,9 @@ func TestProcessIsRefused(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "cannot be listened to") {
 		t.Errorf("%v", err)
 	}
+	if _, err := os.Stat(path); err == nil {
+		t.Error("a file was made for nothing")
+	}
 	ended, stop := context.WithCancel(context.Background())
 	stop()
 	if sums, err := Listen(ended, os.Getpid(), func([]faults.Event, faults.Lost) {}, func(Progress) {}); sums != nil && err == nil {
