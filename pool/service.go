@@ -33,6 +33,7 @@ const (
 	leastShare    = 0.5             // of the requested bytes that must repeat for a plan to be worth its addresses
 	mostAttempts  = 4               // to take the chosen addresses, before others are chosen
 	mostCreated   = 32              // one part in so many of the planned bytes may be new memory
+	enoughHits    = 4               // bytes that come as planned for each that does not
 	mostRevisions = 3               // of a plan
 	mostPlans     = 16              // made for one process
 	suspendAfter  = 64              // unexpected requests in a row: the job is doing something else
@@ -59,6 +60,7 @@ type service struct {
 	attempts  int
 	plans     int
 	revisions int // of the plan, for what varies
+	observed  int // turns, for a revision
 	inRow     int // unexpected requests
 	turns     int // of the follower, that were noticed
 	hits      int64
@@ -70,8 +72,7 @@ func (s *service) start(c Config) {
 	switch {
 	case c.Plan != nil:
 		s.steps = follow.FromPlan(c.Plan)
-		s.follow()
-		s.follower.ByOrder()
+		s.follower = follow.NewFollowerFromStart(s.steps)
 		s.phase = ready
 	case !c.Unplanned:
 		s.least = plannedAbove
@@ -90,7 +91,9 @@ func (s *service) again() {
 // fromFile says whether the plan is for the whole job, and not for an iteration.
 func (s *service) fromFile() bool { return s.steps != nil && s.steps.Start > 0 }
 
-func (s *service) follow() { s.follower, s.inRow, s.turns = follow.NewFollower(s.steps), 0, 0 }
+func (s *service) follow() {
+	s.follower, s.inRow, s.turns, s.observed = follow.NewFollower(s.steps), 0, 0, 0
+}
 
 // areaOf finds the planned addresses that an address is in.
 func (s *service) areaOf(at cuda.Ptr) (*area, int64) {
@@ -198,10 +201,16 @@ func (p *Pool) begin(stream uint64) {
 	s := &p.service
 	switch s.phase {
 	case ready:
-		if s.revisions < mostRevisions && s.steps.Revise(s.follower) {
-			s.revisions++
-			p.plan()
-			return
+		if s.follower.Streak() < len(s.steps.List)/2 { // something varies: one whole turn says what
+			if s.observed++; s.observed == 1 {
+				s.follower.Forget()
+				return
+			}
+			if s.revisions < mostRevisions && s.steps.Revise(s.follower) {
+				s.revisions++
+				p.plan()
+				return
+			}
 		}
 		p.prepare(stream)
 	case mapped:
@@ -215,7 +224,7 @@ func (p *Pool) begin(stream uint64) {
 			s.phase = ready
 		}
 	case active:
-		if s.badTurns++; s.hits >= s.misses {
+		if s.badTurns++; s.hits >= enoughHits*s.misses {
 			s.badTurns = 0
 		}
 		s.hits, s.misses = 0, 0

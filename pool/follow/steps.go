@@ -35,24 +35,17 @@ type Steps struct {
 	Ticks int64 // allocations and frees in the repeating part
 	Bytes int64 // planned addresses
 
-	bySignature map[plan.Signature]int32 // those that occur once
+	bySignature map[plan.Signature][]int32
 }
 
 func (s *Steps) index() {
-	s.bySignature = map[plan.Signature]int32{}
-	twice := map[plan.Signature]bool{}
+	s.bySignature = map[plan.Signature][]int32{}
 	for i, x := range s.List {
-		if _, ok := s.bySignature[x.signature]; ok {
-			twice[x.signature] = true
-		}
-		s.bySignature[x.signature] = int32(i)
-	}
-	for x := range twice {
-		delete(s.bySignature, x)
+		s.bySignature[x.signature] = append(s.bySignature[x.signature], int32(i))
 	}
 }
 
-// Revise marks the steps that a follower missed as varying, if there are so many
+// Revise marks the steps that a follower missed in one whole turn as varying, if there are so many
 // that the plan should be made without them; then it returns true, and the plan is void.
 func (s *Steps) Revise(f *Follower) bool {
 	var missed, hit int64
