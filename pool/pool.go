@@ -86,7 +86,9 @@ func (p *Pool) Malloc(bytes int64, stream uint64) (cuda.Ptr, error) {
 	var at cuda.Ptr
 	var ok bool
 	if followed && s.phase >= ready {
-		at, ok = p.fromPlan(bytes, stream)
+		if at, ok = p.fromPlan(bytes, stream); !ok && s.phase == active {
+			at, ok = p.besidePlan(bytes, stream)
+		}
 	}
 	if !ok {
 		var err error

@@ -34,6 +34,7 @@ const (
 	mostAttempts  = 4               // to take the chosen addresses, before others are chosen
 	mostCreated   = 32              // one part in so many of the planned bytes may be new memory
 	enoughHits    = 4               // bytes that come as planned for each that does not
+	stepsAhead    = 256             // that are looked at for a place between them
 	mostRevisions = 3               // of a plan
 	mostPlans     = 16              // made for one process
 	suspendAfter  = 64              // unexpected requests in a row: the job is doing something else
@@ -63,6 +64,7 @@ type service struct {
 	observed  int // turns, for a revision
 	inRow     int // unexpected requests
 	turns     int // of the follower, that were noticed
+	coming    []follow.Gap
 	hits      int64
 	misses    int64 // in this iteration, by bytes
 	badTurns  int
@@ -157,7 +159,7 @@ func (p *Pool) fromPlan(bytes int64, stream uint64) (cuda.Ptr, bool) {
 	switch {
 	case i == 0 && p.planned == 0 && s.fromFile():
 		p.beginAtOnce(stream)
-	case s.follower.Turns() != s.turns && s.follower.Sure():
+	case s.follower.Turns() != s.turns && s.follower.AtBegin():
 		s.turns = s.follower.Turns()
 		p.begin(stream)
 	}
@@ -194,6 +196,22 @@ func (s *service) place(i int, bytes int64, stream uint64) (cuda.Ptr, bool) {
 		}
 	}
 	return 0, false
+}
+
+// besidePlan serves a request that the plan has no place for without more memory
+// being taken: from what is free in the pool, or else between planned places.
+func (p *Pool) besidePlan(bytes int64, stream uint64) (cuda.Ptr, bool) {
+	s := &p.service
+	if at, ok := p.stitched.MallocFree(bytes, stream); ok {
+		return at, true
+	}
+	s.coming = s.follower.Coming(stepsAhead, s.coming)
+	a, size := s.current, roundUp(bytes, minBlockBytes)
+	offset, ok := a.layout.Fit(size, stream, s.coming)
+	if !ok || !a.layout.Place(offset, size, bytes, stream) {
+		return 0, false
+	}
+	return a.ran.Base() + cuda.Ptr(offset), true
 }
 
 // begin is called when an iteration begins.

@@ -9,6 +9,8 @@ const (
 	variation    = 8   // a varying step's size may be so many times another
 	lostRequests = 16  // unexpected requests in a row, after which the follower does not know where it is
 	sure         = 8   // expected requests in a row, after which it does
+	mostTrust    = 32  // trust goes up by one with each expected request, and down by two with others
+	nearStart    = 64  // steps that are still the begin of an iteration
 	mostGuesses  = 64
 )
 
@@ -25,6 +27,7 @@ type Follower struct {
 	lost    int   // unexpected requests in a row
 	before  int64 // bytes of the last of them
 	streak  int   // followed in a row
+	trust   int
 	turns   int
 
 	signer  plan.Signer
@@ -49,12 +52,27 @@ func NewFollowerFromStart(s *Steps) *Follower {
 // Streak is how many requests in a row were steps.
 func (f *Follower) Streak() int { return f.streak }
 
-// Sure says whether the follower knows where the job is.
-func (f *Follower) Sure() bool { return f.located && f.streak >= sure }
+// AtBegin says whether the follower knows that the job is near the begin of an iteration.
+func (f *Follower) AtBegin() bool {
+	return f.located && f.trust >= mostTrust/2 && f.next-f.steps.Start <= nearStart && f.next >= f.steps.Start
+}
 
 // Turns is how often an iteration began: a step came that stands before the one
 // that came last.
 func (f *Follower) Turns() int { return f.turns }
+
+// Coming are the places of the next steps, at most so many.
+func (f *Follower) Coming(most int, buffer []Gap) []Gap {
+	buffer = buffer[:0]
+	i := f.next
+	for range min(most, len(f.steps.List)) {
+		if x := &f.steps.List[i]; x.Offset != unplaced {
+			buffer = append(buffer, Gap{x.Offset, x.Offset + x.Bytes})
+		}
+		i = f.after(i)
+	}
+	return buffer
+}
 
 // Forget begins to count anew which steps came and which were missed.
 func (f *Follower) Forget() {
@@ -80,10 +98,10 @@ func (f *Follower) Next(bytes int64, stream uint64) (step int, ok bool) {
 		step, ok = f.locate(bytes, stream, sign)
 	}
 	if !ok {
-		f.streak = 0
+		f.streak, f.trust = 0, max(0, f.trust-2)
 		return 0, false
 	}
-	f.streak++
+	f.streak, f.trust = f.streak+1, min(f.trust+1, mostTrust)
 	f.hit[step], f.missed[step] = true, false
 	return step, true
 }
@@ -117,7 +135,7 @@ func (f *Follower) locate(bytes int64, stream uint64, sign plan.Signature) (step
 		return 0, false
 	}
 	f.located, f.lost, f.skipped = true, 0, f.skipped[:0]
-	f.last, f.streak = kept[0], f.held
+	f.streak, f.trust = f.held, min(f.held, mostTrust)
 	return f.advance(kept[0]), true
 }
 
