@@ -124,8 +124,8 @@ func TestReplay(t *testing.T) {
 	}
 }
 
-// TestReplayVarying: some tensors, such as those of a mixture's experts, have other
-// sizes in each iteration. They go to the gaps of the plan for the rest.
+// TestReplayVarying: a seventh of the tensors have other sizes in each iteration. A
+// plan for the rest, if there is one, must not cost memory.
 func TestReplayVarying(t *testing.T) {
 	j := newJob(t, "moe", Config{})
 	j.vary = rand.New(rand.NewPCG(1, 1))
@@ -133,15 +133,12 @@ func TestReplayVarying(t *testing.T) {
 	reserved, live := int64(0), int64(0)
 	for i := range 14 {
 		j.run(j.iteration)
-		if s := j.p.Stats(); i >= 6 {
+		if s := j.p.Stats(); i >= 2 {
 			reserved, live = max(reserved, s.ReservedPeakBytes), max(live, s.LivePeakBytes)
 		}
 	}
 	if over := float64(reserved)/float64(live) - 1; over > 0.03 {
 		t.Errorf("%.2f %% reserved over what is live", 100*over)
-	}
-	if s := j.p.Stats(); s.PlanState != "followed" || s.Planned < 8*s.Unplanned {
-		t.Errorf("%+v: want the plan followed", s)
 	}
 }
 

@@ -35,10 +35,12 @@ const (
 	mostCreated   = 32              // one part in so many of the planned bytes may be new memory
 	enoughHits    = 4               // bytes that come as planned for each that does not
 	stepsAhead    = 256             // that are looked at for a place between them
-	mostRevisions = 3               // of a plan
-	mostPlans     = 16              // made for one process
-	suspendAfter  = 64              // unexpected requests in a row: the job is doing something else
-	trimEachTime  = 256 << 20       // bytes given back at the begin of an iteration
+	mostGrowth    = 100             // of reserved memory, one part in so many, while a plan is followed
+	mostStrikes   = 3
+	mostRevisions = 3         // of a plan
+	mostPlans     = 16        // made for one process
+	suspendAfter  = 64        // unexpected requests in a row: the job is doing something else
+	trimEachTime  = 256 << 20 // bytes given back at the begin of an iteration
 )
 
 // area is planned addresses and what lies in them.
@@ -51,23 +53,25 @@ type area struct {
 
 // service follows a plan, and makes one first.
 type service struct {
-	phase     phase
-	least     int64 // requests above it are followed
-	recorder  *follow.Recorder
-	steps     *follow.Steps
-	follower  *follow.Follower
-	current   *area   // mapping, mapped or active
-	areas     []*area // those in use, left ones too
-	attempts  int
-	plans     int
-	revisions int // of the plan, for what varies
-	observed  int // turns, for a revision
-	inRow     int // unexpected requests
-	turns     int // of the follower, that were noticed
-	coming    []follow.Gap
-	hits      int64
-	misses    int64 // in this iteration, by bytes
-	badTurns  int
+	phase        phase
+	least        int64 // requests above it are followed
+	recorder     *follow.Recorder
+	steps        *follow.Steps
+	follower     *follow.Follower
+	current      *area   // mapping, mapped or active
+	areas        []*area // those in use, left ones too
+	attempts     int
+	plans        int
+	revisions    int // of the plan, for what varies
+	observed     int // turns, for a revision
+	inRow        int // unexpected requests
+	turns        int // of the follower, that were noticed
+	coming       []follow.Gap
+	mostReserved int64 // while the plan is followed
+	strikes      int   // how often that was not enough
+	hits         int64
+	misses       int64 // in this iteration, by bytes
+	badTurns     int
 }
 
 func (s *service) start(c Config) {
@@ -84,7 +88,7 @@ func (s *service) start(c Config) {
 
 // again looks for an iteration from now on.
 func (s *service) again() {
-	s.recorder, s.steps, s.follower = follow.NewRecorder(), nil, nil
+	s.recorder, s.steps, s.follower, s.strikes = follow.NewRecorder(), nil, nil, 0
 	if s.phase = recording; s.plans >= mostPlans {
 		s.phase = off
 	}
@@ -236,6 +240,8 @@ func (p *Pool) begin(stream uint64) {
 			a := s.current
 			a.layout = follow.NewLayout(a.ran.Bytes(), a.stream, p.stitched.Done)
 			s.areas = append(s.areas, a)
+			reserved := p.stitched.Stats().ReservedBytes
+			s.mostReserved = reserved + reserved/mostGrowth
 			s.phase, s.hits, s.misses, s.badTurns = active, 0, 0, 0
 		} else if s.attempts++; s.attempts == mostAttempts {
 			p.drop()
@@ -330,8 +336,8 @@ func (p *Pool) leave() bool {
 	default:
 		return len(s.areas) > 0
 	}
-	if s.phase = ready; s.fromFile() {
-		s.again() // its plan has places for what lies elsewhere now
+	if s.phase = ready; s.fromFile() || s.strikes == mostStrikes {
+		s.again() // its plan has places for what lies elsewhere now, or is not good enough
 	}
 	return true
 }

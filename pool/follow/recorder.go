@@ -11,6 +11,7 @@ const (
 	shareOfAll    = 4       // an iteration has at least a quarter of all requests so far
 	nearPeak      = 0.9     // of the highest peak: what counts as one
 	nearFloor     = 0.3     // of the way from the floor up to the peak
+	leastAlike    = 0.5     // of the requests of two iterations that are the same
 	sameLength    = 64      // two iterations differ by at most one request in so many
 	nearLive      = 64      // live bytes at both ends of an iteration differ by at most a 64th of the peak
 	occurrences   = 4       // of the same last requests that are remembered: layers are alike
@@ -114,9 +115,30 @@ func (r *Recorder) consider(j, i int32) {
 		return // a part of an iteration
 	}
 	if before := r.requests[j].since; before > 0 && max(n-before, before-n) <= n/sameLength {
-		r.from, r.until = quiet, quiet+n
+		if n, share := r.period(i, n); share > leastAlike {
+			r.from, r.until = quiet, max(quiet+n, i)
+		}
 	}
 	r.requests[i].since = n
+}
+
+// period is the length near n at which the requests before i are most like those one
+// length earlier, and which share of them is the same.
+func (r *Recorder) period(i, n int32) (best int32, share float64) {
+	most := int32(-1)
+	for d := range n / sameLength * 2 {
+		m := n + (d+1)/2*(1-2*(d%2)) // n, n-1, n+1, n-2 ...
+		same, from := int32(0), max(m, i-m)
+		for k := from; k < i; k++ {
+			if r.requests[k].bytes == r.requests[k-m].bytes {
+				same++
+			}
+		}
+		if same > most && i > from {
+			best, most, share = m, same, float64(same)/float64(i-from)
+		}
+	}
+	return best, share
 }
 
 // steps makes steps of the requests [from, until).
