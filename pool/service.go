@@ -223,7 +223,7 @@ func (p *Pool) begin(stream uint64) {
 	s := &p.service
 	switch s.phase {
 	case ready:
-		if s.follower.Streak() < len(s.steps.List)/2 { // something varies: one whole turn says what
+		if s.follower.Longest() < len(s.steps.List)/2 { // something varies: one whole turn says what
 			if s.observed++; s.observed == 1 {
 				s.follower.Forget()
 				return

@@ -10,7 +10,7 @@ const (
 	lostRequests = 16  // unexpected requests in a row, after which the follower does not know where it is
 	sure         = 8   // expected requests in a row, after which it does
 	mostTrust    = 32  // trust goes up by one with each expected request, and down by two with others
-	nearStart    = 64  // steps that are still the begin of an iteration
+	beginPart    = 32  // of an iteration is still its begin, one part in so many
 	mostGuesses  = 64
 )
 
@@ -27,6 +27,7 @@ type Follower struct {
 	lost    int   // unexpected requests in a row
 	before  int64 // bytes of the last of them
 	streak  int   // followed in a row
+	longest int
 	trust   int
 	turns   int
 
@@ -49,12 +50,17 @@ func NewFollowerFromStart(s *Steps) *Follower {
 	return f
 }
 
-// Streak is how many requests in a row were steps.
-func (f *Follower) Streak() int { return f.streak }
+// Longest is how many requests in a row were steps, at most, since it was last asked.
+func (f *Follower) Longest() int {
+	n := f.longest
+	f.longest = f.streak
+	return n
+}
 
 // AtBegin says whether the follower knows that the job is near the begin of an iteration.
 func (f *Follower) AtBegin() bool {
-	return f.located && f.trust >= mostTrust/2 && f.next-f.steps.Start <= nearStart && f.next >= f.steps.Start
+	into := f.next - f.steps.Start
+	return f.located && f.trust >= mostTrust/2 && into >= 0 && into <= max(lookNear, len(f.steps.List)/beginPart)
 }
 
 // Turns is how often an iteration began: a step came that stands before the one
@@ -102,6 +108,7 @@ func (f *Follower) Next(bytes int64, stream uint64) (step int, ok bool) {
 		return 0, false
 	}
 	f.streak, f.trust = f.streak+1, min(f.trust+1, mostTrust)
+	f.longest = max(f.longest, f.streak)
 	f.hit[step], f.missed[step] = true, false
 	return step, true
 }
