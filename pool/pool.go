@@ -93,8 +93,8 @@ func (p *Pool) Malloc(bytes int64, stream uint64) (cuda.Ptr, error) {
 	if !ok {
 		var err error
 		if s.phase == active && followed && p.stitched.Stats().ReservedBytes+bytes > s.mostReserved {
-			p.leave() // a plan must not cost memory: what is free in its addresses may serve this
 			s.strikes++
+			p.leave() // a plan must not cost memory: what is free in its addresses may serve this
 		}
 		if at, err = p.stitched.Malloc(bytes, stream); err != nil {
 			if at, err = p.underPressure(bytes, stream, err); err != nil {

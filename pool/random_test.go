@@ -11,7 +11,7 @@ import (
 	"github.com/penstock-gpu/penstock/pool/stitch"
 )
 
-var randomOps = flag.Int("ops", 150_000, "operations of the random test; 10000000 is the full number")
+var randomOps = flag.Int("ops", 100_000, "operations of the random test; 10000000 is the full number")
 
 const (
 	randomStreams  = 4

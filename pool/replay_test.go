@@ -100,12 +100,19 @@ func (j *job) free(id uint64) {
 	}
 }
 
-var jobs = []string{"gpt2m", "gpt2l", "llama1b", "llama1b-lr", "moe", "resnet152"}
+// jobs are the recorded ones; under the race detector, which has nothing to find in one
+// thread, the smallest.
+func jobs() []string {
+	if raced {
+		return []string{"gpt2m"}
+	}
+	return []string{"gpt2m", "gpt2l", "llama1b", "llama1b-lr", "moe", "resnet152"}
+}
 
 // TestReplay: recorded jobs stay near what they ask for, are followed soon, and
 // then need no stitching any more.
 func TestReplay(t *testing.T) {
-	for _, name := range jobs {
+	for _, name := range jobs() {
 		t.Run(name, func(t *testing.T) {
 			j := newJob(t, name, Config{})
 			j.run(j.beginning)
@@ -127,6 +134,9 @@ func TestReplay(t *testing.T) {
 // TestReplayVarying: a seventh of the tensors have other sizes in each iteration. A
 // plan for the rest, if there is one, must not cost memory.
 func TestReplayVarying(t *testing.T) {
+	if raced {
+		t.Skip("one thread only: slow under the race detector, and nothing to find")
+	}
 	j := newJob(t, "moe", Config{})
 	j.vary = rand.New(rand.NewPCG(1, 1))
 	j.run(j.beginning)
@@ -148,7 +158,7 @@ func TestReplayStitched(t *testing.T) {
 		strategy stitch.Strategy
 		allowed  float64
 	}{{stitch.Eager, 0.0125}, {stitch.Never, 0.20}} {
-		for _, name := range jobs {
+		for _, name := range jobs() {
 			j := newJob(t, name, Config{Unplanned: true, Stitch: stitch.Config{Strategy: c.strategy}})
 			j.run(j.beginning)
 			if over := j.run(j.iteration); over > c.allowed {
@@ -161,6 +171,9 @@ func TestReplayStitched(t *testing.T) {
 // TestReplayDrawnLengths: sizes that differ in each iteration are nobody's plan, and
 // stitching settles down all the same.
 func TestReplayDrawnLengths(t *testing.T) {
+	if raced {
+		t.Skip("one thread only: slow under the race detector, and nothing to find")
+	}
 	j := newJob(t, "llama1b", Config{})
 	rng := rand.New(rand.NewPCG(1, 1))
 	j.scale = 0.3

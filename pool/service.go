@@ -33,10 +33,11 @@ const (
 	leastShare    = 0.5             // of the requested bytes that must repeat for a plan to be worth its addresses
 	mostAttempts  = 4               // to take the chosen addresses, before others are chosen
 	mostCreated   = 32              // one part in so many of the planned bytes may be new memory
+	alwaysCreated = 32 << 20        // bytes that may be in any case
 	enoughHits    = 4               // bytes that come as planned for each that does not
 	stepsAhead    = 256             // that are looked at for a place between them
 	mostGrowth    = 100             // of reserved memory, one part in so many, while a plan is followed
-	mostStrikes   = 3
+	mostStrikes   = 2
 	mostRevisions = 3         // of a plan
 	mostPlans     = 16        // made for one process
 	suspendAfter  = 64        // unexpected requests in a row: the job is doing something else
@@ -265,7 +266,7 @@ func (p *Pool) begin(stream uint64) {
 // prepare chooses memory for the plan and has it mapped.
 func (p *Pool) prepare(stream uint64) {
 	s := &p.service
-	r, err := p.stitched.Prepare(s.steps.Bytes, stream, s.steps.Bytes/mostCreated)
+	r, err := p.stitched.Prepare(s.steps.Bytes, stream, max(s.steps.Bytes/mostCreated, alwaysCreated))
 	if err != nil { // not now
 		if s.attempts++; s.attempts == mostAttempts {
 			s.again()
@@ -336,8 +337,12 @@ func (p *Pool) leave() bool {
 	default:
 		return len(s.areas) > 0
 	}
-	if s.phase = ready; s.fromFile() || s.strikes == mostStrikes {
-		s.again() // its plan has places for what lies elsewhere now, or is not good enough
+	switch s.phase = ready; {
+	case s.strikes == mostStrikes: // such a job is better off without
+		s.plans += mostPlans / 2
+		s.again()
+	case s.fromFile(): // its plan has places for what lies elsewhere now
+		s.again()
 	}
 	return true
 }

@@ -6,6 +6,7 @@ const (
 	lookNear     = 4   // steps in which a request that is not the next is taken for a later one
 	lookAhead    = 128 // the same, when the request before was the step before
 	lookBack     = 128 // skipped steps that are remembered
+	mostResized  = 2   // unexpected requests in a row that are each taken for the step expected, resized
 	variation    = 8   // a varying step's size may be so many times another
 	lostRequests = 16  // unexpected requests in a row, after which the follower does not know where it is
 	sure         = 8   // expected requests in a row, after which it does
@@ -165,10 +166,23 @@ func (f *Follower) find(bytes int64, stream uint64) (step int, ok bool) {
 		return i, true
 	}
 	f.before = bytes
-	if f.lost++; f.lost >= lostRequests {
+	if f.lost++; f.lost <= mostResized { // the step expected comes in another size; if not, it is found among those skipped
+		f.skip(f.next)
+		f.next = f.after(f.next)
+	}
+	if f.lost >= lostRequests {
 		f.located, f.guesses, f.held = false, nil, 0
 	}
 	return 0, false
+}
+
+// skip notes that a step did not come.
+func (f *Follower) skip(i int) {
+	if len(f.skipped) == lookBack {
+		f.skipped = f.skipped[:copy(f.skipped, f.skipped[1:])]
+	}
+	f.skipped = append(f.skipped, i)
+	f.missed[i] = true
 }
 
 // ahead looks for a request a little further on in the same iteration, or at the
@@ -185,11 +199,7 @@ func (f *Follower) ahead(bytes int64, stream uint64) (step int, ok bool) {
 			continue
 		}
 		for k := f.next; k != i; k = f.after(k) {
-			if len(f.skipped) == lookBack {
-				f.skipped = f.skipped[:copy(f.skipped, f.skipped[1:])]
-			}
-			f.skipped = append(f.skipped, k)
-			f.missed[k] = true
+			f.skip(k)
 		}
 		return f.advance(i), true
 	}
