@@ -289,6 +289,7 @@ func (p *Pool) ResetPeaks() {
 // Close waits for what runs in the background. Allocations stay valid.
 func (p *Pool) Close() {
 	p.lock()
+	p.leave()
 	p.service.phase = off
 	p.mu.Unlock()
 	p.work.Wait()
