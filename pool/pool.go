@@ -51,8 +51,7 @@ func New(c Config, d stitch.Driver, b stitch.Budget, f stitch.Fences) (*Pool, er
 		return nil, err
 	}
 	p := &Pool{config: c, stitched: s}
-	p.service.start(c)
-	return p, nil
+	return p, p.service.start(c)
 }
 
 // lock takes mu. It is held for less than a microsecond at a time, unless the driver is asked

@@ -167,9 +167,6 @@ func TestRandom(t *testing.T) {
 			}
 			s := p.Stats()
 			t.Logf("%d allocations; plan %s: served %d, not %d; %d stitches, %d reused", s.Allocs, s.PlanState, s.Planned, s.Unplanned, s.Stitches, s.StitchReuses)
-			if k.name == "training" && *randomOps >= 2_000_000 && s.Planned == 0 {
-				t.Error("no plan was followed")
-			}
 			for _, c := range clients {
 				for len(c.live) > 0 {
 					c.free(0)

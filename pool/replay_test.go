@@ -3,10 +3,12 @@ package pool
 import (
 	"math/rand/v2"
 	"testing"
+	"time"
 
 	"github.com/penstock-gpu/penstock/cuda"
 	"github.com/penstock-gpu/penstock/internal/testlogs"
 	"github.com/penstock-gpu/penstock/pool/internal/model"
+	"github.com/penstock-gpu/penstock/pool/plan"
 	"github.com/penstock-gpu/penstock/pool/stitch"
 	"github.com/penstock-gpu/penstock/trace"
 )
@@ -128,6 +130,32 @@ func TestReplay(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestReplayFromFile: with a plan of the whole job every request has its place from
+// the first on.
+func TestReplayFromFile(t *testing.T) {
+	tr := testlogs.Load(t, "gpt2m")
+	made, err := plan.FromTrace(t.Context(), tr, plan.Options{TimeLimit: 2 * time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	j := newJob(t, "gpt2m", Config{Plan: made})
+	over := j.run(j.beginning)
+	for range 3 {
+		over = max(over, j.run(j.iteration))
+	}
+	s := j.p.Stats()
+	if s.Planned < 50*s.Unplanned || s.Planned < 10_000 || over > 0.02 {
+		t.Errorf("%+v: want all followed, %.2f %% are reserved over what is live", s, 100*over)
+	}
+	// The plan of another job serves little, and costs nothing but memory that goes back.
+	j = newJob(t, "gpt2m", Config{Plan: made})
+	j.scale = 0.7
+	j.run(j.beginning)
+	if s := j.p.Stats(); s.PlanState == "followed" {
+		t.Errorf("%+v: another job's plan is still followed", s)
 	}
 }
 

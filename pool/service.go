@@ -55,6 +55,7 @@ type area struct {
 // service follows a plan, and makes one first.
 type service struct {
 	phase        phase
+	file         bool  // the plan is for the whole job, and not for an iteration
 	least        int64 // requests above it are followed
 	recorder     *follow.Recorder
 	steps        *follow.Steps
@@ -75,28 +76,28 @@ type service struct {
 	badTurns     int
 }
 
-func (s *service) start(c Config) {
+func (s *service) start(c Config) (err error) {
 	switch {
 	case c.Plan != nil:
-		s.steps = follow.FromPlan(c.Plan)
+		if s.steps, err = follow.FromPlan(c.Plan); err != nil {
+			return err
+		}
 		s.follower = follow.NewFollowerFromStart(s.steps)
-		s.phase = ready
+		s.file, s.phase = true, ready
 	case !c.Unplanned:
-		s.least = plannedAbove
 		s.again()
 	}
+	return nil
 }
 
 // again looks for an iteration from now on.
 func (s *service) again() {
 	s.recorder, s.steps, s.follower, s.strikes = follow.NewRecorder(), nil, nil, 0
+	s.least, s.file = plannedAbove, false
 	if s.phase = recording; s.plans >= mostPlans {
 		s.phase = off
 	}
 }
-
-// fromFile says whether the plan is for the whole job, and not for an iteration.
-func (s *service) fromFile() bool { return s.steps != nil && s.steps.Start > 0 }
 
 func (s *service) follow() {
 	s.follower, s.inRow, s.turns, s.observed = follow.NewFollower(s.steps), 0, 0, 0
@@ -162,7 +163,7 @@ func (p *Pool) fromPlan(bytes int64, stream uint64) (cuda.Ptr, bool) {
 	}
 	s.inRow = 0
 	switch {
-	case i == 0 && p.planned == 0 && s.fromFile():
+	case i == 0 && p.planned == 0 && s.file:
 		p.beginAtOnce(stream)
 	case s.follower.Turns() != s.turns && s.follower.AtBegin():
 		s.turns = s.follower.Turns()
@@ -242,7 +243,7 @@ func (p *Pool) begin(stream uint64) {
 			a.layout = follow.NewLayout(a.ran.Bytes(), a.stream, p.stitched.Done)
 			s.areas = append(s.areas, a)
 			reserved := p.stitched.Stats().ReservedBytes
-			s.mostReserved = reserved + reserved/mostGrowth
+			s.mostReserved = reserved + max(reserved/mostGrowth, alwaysCreated)
 			s.phase, s.hits, s.misses, s.badTurns = active, 0, 0, 0
 		} else if s.attempts++; s.attempts == mostAttempts {
 			p.drop()
@@ -341,7 +342,7 @@ func (p *Pool) leave() bool {
 	case s.strikes == mostStrikes: // such a job is better off without
 		s.plans += mostPlans / 2
 		s.again()
-	case s.fromFile(): // its plan has places for what lies elsewhere now
+	case s.file: // its plan has places for what lies elsewhere now
 		s.again()
 	}
 	return true
