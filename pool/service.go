@@ -32,7 +32,7 @@ const (
 	planningLimit = 2 * time.Second // of processor time, in the background
 	leastShare    = 0.5             // of the requested bytes that must repeat for a plan to be worth its addresses
 	mostAttempts  = 4               // to take the chosen addresses, before others are chosen
-	mostCreated   = 32              // one part in so many of the planned bytes may be new memory
+	mostCreated   = 128             // one part in so many of the planned bytes may be new memory
 	alwaysCreated = 32 << 20        // bytes that may be in any case
 	enoughHits    = 4               // bytes that come as planned for each that does not
 	stepsAhead    = 256             // that are looked at for a place between them
@@ -121,7 +121,7 @@ func (p *Pool) record(at cuda.Ptr, bytes int64, stream uint64) {
 		return
 	}
 	s.recorder = nil
-	s.plans, s.revisions = s.plans+1, 0
+	s.plans, s.revisions, s.attempts = s.plans+1, 0, 0
 	s.steps = steps
 	p.plan()
 }
@@ -269,7 +269,8 @@ func (p *Pool) prepare(stream uint64) {
 	s := &p.service
 	r, err := p.stitched.Prepare(s.steps.Bytes, stream, max(s.steps.Bytes/mostCreated, alwaysCreated))
 	if err != nil { // not now
-		if s.attempts++; s.attempts == mostAttempts {
+		if s.attempts++; s.attempts == mostAttempts { // what lives across iterations lies everywhere in between: stitching does better here
+			s.plans += mostPlans / 2
 			s.again()
 		}
 		return
