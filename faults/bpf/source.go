@@ -12,6 +12,7 @@ import (
 
 	"github.com/cilium/ebpf/btf"
 	"github.com/cilium/ebpf/ringbuf"
+	"github.com/cilium/ebpf/rlimit"
 	"golang.org/x/sys/unix"
 
 	"github.com/penstock-gpu/penstock/faults"
@@ -79,6 +80,9 @@ func Open(o Options) (*Source, error) {
 	if err := o.check(); err != nil {
 		return nil, err
 	}
+	// Before Linux 5.11 maps count as locked memory. Where the limit cannot be
+	// raised, the kernel's refusal says so.
+	_ = rlimit.RemoveMemlock()
 	if missing := firstMissing(Needs(o)); missing != nil {
 		return nil, missing
 	}

@@ -58,11 +58,16 @@ func Listen(ctx context.Context, pid int, visit func([]faults.Event, faults.Lost
 	if err != nil || group == nil {
 		return nil, err
 	}
+	return listen(ctx, group, visit, tell), nil
+}
+
+// listen reads a group until its process or ctx ends, and closes it.
+func listen(ctx context.Context, group *faults.Group, visit func([]faults.Event, faults.Lost), tell func(Progress)) *analyse.Counters {
 	defer group.Close()
 	counters, _ := group.Counters() // without them the sums cannot be checked, no more
 	drain(ctx, group, group.Alive, visit, tell)
 	if counters == nil {
-		return nil, nil
+		return nil
 	}
 	sums := new(analyse.Counters)
 	for _, c := range counters {
@@ -73,7 +78,7 @@ func Listen(ctx context.Context, pid int, visit func([]faults.Event, faults.Lost
 		sums.GPUFaults += s.GPUFaults
 		_ = c.Close()
 	}
-	return sums, nil
+	return sums
 }
 
 // drain reads a source until ctx ends or it is not alive any more.
@@ -165,21 +170,26 @@ func attach(ctx context.Context, pid int, waiting func()) (*faults.Group, error)
 	}
 }
 
-// Process records another process until it ends or ctx does.
-func Process(ctx context.Context, pid int, path string, tell func(Progress)) (err error) {
-	l, err := Create(path, trace.Header{Source: "penstock faults record --pid", Command: commandOf(pid), Process: pid})
+// Process records another process until it ends or ctx does. No file is made
+// before the process can be listened to.
+func Process(ctx context.Context, pid int, path string, tell func(Progress)) error {
+	group, err := attach(ctx, pid, func() { tell(Progress{Waiting: true}) })
 	if err != nil {
 		return err
 	}
+	if group == nil {
+		return fmt.Errorf("process %d did not start CUDA, so nothing was recorded", pid)
+	}
+	l, err := Create(path, trace.Header{Source: "penstock faults record --pid", Command: commandOf(pid), Process: pid})
+	if err != nil {
+		_ = group.Close()
+		return err
+	}
 	l.Lacks("launches and allocations: the process was listened to from outside")
-	sums, err := Listen(ctx, pid, func(events []faults.Event, lost faults.Lost) {
+	return l.Close(listen(ctx, group, func(events []faults.Event, lost faults.Lost) {
 		l.Faults(events)
 		l.Lost(lost)
-	}, tell)
-	if closeErr := l.Close(sums); err == nil {
-		err = closeErr
-	}
-	return err
+	}, tell))
 }
 
 // System records all processes, or those that o names, until ctx ends.
