@@ -4,7 +4,7 @@ import "fmt"
 
 // Check recounts the ledger and returns what does not add up.
 func (r *Runtime) Check() error {
-	var mapped, arrivingBytes, leavingBytes, live, liveSize, graves int64
+	var mapped, arrivingBytes, leavingBytes, placed, live, liveSize, graves int64
 	count := func(t *tensor) error {
 		var absent int64
 		flying := 0
@@ -24,6 +24,8 @@ func (r *Runtime) Check() error {
 				mapped += c.bytes
 				leavingBytes += c.bytes
 				flying++
+			case inPlace:
+				placed += c.bytes
 			case onHost:
 				absent += c.bytes
 				if c.host == nil {
@@ -60,6 +62,8 @@ func (r *Runtime) Check() error {
 		return fmt.Errorf("%d live bytes in %d, the ledger says %d in %d", live, liveSize, r.liveBytes, r.liveSize)
 	case graves != r.graves.bytes:
 		return fmt.Errorf("%d bytes of dead memory, the ledger says %d", graves, r.graves.bytes)
+	case !inFlight && placed != r.placed:
+		return fmt.Errorf("%d bytes in place, the ledger says %d", placed, r.placed)
 	case !inFlight && mapped != r.physical.mapped:
 		return fmt.Errorf("%d bytes mapped, the ledger says %d", mapped, r.physical.mapped)
 	case !inFlight && (arrivingBytes != r.incoming || leavingBytes != r.outgoing || r.physical.limbo != 0):

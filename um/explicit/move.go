@@ -25,9 +25,10 @@ const (
 	MoveMap               // map memory without contents
 	MoveEvict             // copy out to Host, then unmap
 	MoveTrim              // only what Unmap and Release say
+	MovePlace             // map host memory in place, and copy the contents there from Host, if any
 )
 
-func (k Kind) String() string { return [...]string{"fetch", "map", "evict", "trim"}[k] }
+func (k Kind) String() string { return [...]string{"fetch", "map", "evict", "trim", "place"}[k] }
 
 // Mapping is physical memory at an address.
 type Mapping struct {
@@ -47,6 +48,7 @@ type Move struct {
 	Release []cuda.Handle
 	// Sum is the checksum of the contents, found when they leave and compared when
 	// they come back, where moves are verified; Summed says that it counts.
+	Placed bool // what leaves was in place: its host memory is released
 	Sum    kernels.Sum128
 	Summed bool
 
@@ -121,10 +123,15 @@ func (r *Runtime) nextIn() *Move {
 					if !r.Moving() && r.plan.epoch != r.epoch {
 						r.plan.valid = false // made before it was known to be stuck
 					}
+					r.planned()
+					m = r.placeFor(x)
 				}
 				return m
 			}
 		}
+	}
+	if m := r.bare(); m != nil {
+		return m
 	}
 	p := r.planned()
 	if m := r.makeReady(p, p.births[:p.soon], surplusSoon); m != nil {
@@ -239,6 +246,13 @@ func (r *Runtime) unearth(m *Move, g *tensor, short int64) int64 {
 	m.graves = append(m.graves, g)
 	for i := range g.chunks {
 		c := &g.chunks[i]
+		if c.where == inPlace {
+			m.Unmap = append(m.Unmap, Mapping{cuda.Range{Base: g.base + cuda.Ptr(c.offset), Bytes: c.bytes}, c.handle})
+			m.Release = append(m.Release, c.handle)
+			r.placed -= c.bytes
+			c.where, c.handle = blank, 0
+			continue
+		}
 		if c.where != onDevice {
 			continue
 		}
@@ -359,6 +373,9 @@ func (r *Runtime) makeReady(p *plan, births []int64, which reclaiming) *Move {
 
 // nextOut is the next move of a worker that takes out.
 func (r *Runtime) nextOut() *Move {
+	if m := r.backToPool(); m != nil {
+		return m
+	}
 	p := r.planned()
 	for len(p.evict) > 0 {
 		t := p.evict[0]
@@ -380,10 +397,12 @@ func (r *Runtime) nextOut() *Move {
 
 // take is the move that takes out the last chunk of a tensor. again says that it
 // cannot be made now and can be later.
-func (r *Runtime) take(t *tensor) (m *Move, again bool) {
+func (r *Runtime) take(t *tensor) (m *Move, again bool) { return r.takeFrom(t, onDevice) }
+
+func (r *Runtime) takeFrom(t *tensor, w where) (m *Move, again bool) {
 	for i := len(t.chunks) - 1; i >= 0; i-- {
 		c := &t.chunks[i]
-		if c.where != onDevice && c.where != inPlace {
+		if c.where != w {
 			continue
 		}
 		if !r.withdraw(t) {
@@ -400,11 +419,13 @@ func (r *Runtime) take(t *tensor) (m *Move, again bool) {
 			r.stats.HostPeakBytes = max(r.stats.HostPeakBytes, r.stats.HostBytes)
 		}
 		c.where = leaving
-		t.leaves -= c.bytes
 		t.flying++
-		r.outgoing += c.bytes
+		if w == onDevice {
+			t.leaves -= c.bytes
+			r.outgoing += c.bytes
+		}
 		return &Move{
-			Kind: MoveEvict, Chunk: cuda.Range{Base: t.base + cuda.Ptr(c.offset), Bytes: c.bytes}, Handle: c.handle, Host: c.host,
+			Kind: MoveEvict, Placed: w == inPlace, Chunk: cuda.Range{Base: t.base + cuda.Ptr(c.offset), Bytes: c.bytes}, Handle: c.handle, Host: c.host,
 			tensor: t, index: i,
 		}, false
 	}
@@ -444,7 +465,7 @@ func (r *Runtime) Submitted(m *Move, ticket uint32) {
 	if m.created {
 		r.stats.Created++
 	}
-	if m.Kind == MoveFetch {
+	if m.Kind == MoveFetch || m.Kind == MovePlace && ticket != 0 {
 		c := &m.tensor.chunks[m.index]
 		c.submitted, c.ticket = true, ticket
 		c.handle = m.Handle
@@ -469,6 +490,10 @@ func (r *Runtime) Done(m *Move) {
 	c := &t.chunks[m.index]
 	t.flying--
 	switch m.Kind {
+	case MovePlace:
+		c.where, c.submitted, c.handle = inPlace, false, m.Handle
+		r.giveHost(c)
+		r.placed += c.bytes
 	case MoveFetch, MoveMap:
 		r.incoming -= c.bytes
 		c.where, c.submitted, c.handle = onDevice, false, m.Handle
@@ -481,9 +506,13 @@ func (r *Runtime) Done(m *Move) {
 			r.stats.Maps++
 		}
 	case MoveEvict:
-		r.outgoing -= c.bytes
-		r.physical.mapped -= c.bytes
-		r.physical.giveSpare(c.handle, c.bytes)
+		if m.Placed {
+			r.placed -= c.bytes
+		} else {
+			r.outgoing -= c.bytes
+			r.physical.mapped -= c.bytes
+			r.physical.giveSpare(c.handle, c.bytes)
+		}
 		c.where, c.handle = onHost, 0
 		c.sum, c.summed = m.Sum, m.Summed
 		t.absent += c.bytes

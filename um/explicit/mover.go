@@ -102,10 +102,14 @@ func (v *Mover) Begin(m *Move) (ticket uint32, err error) {
 			return 0, fmt.Errorf("releasing dead memory: %w", err)
 		}
 	}
-	if m.Kind == MoveFetch || m.Kind == MoveMap {
+	if m.Kind == MoveFetch || m.Kind == MoveMap || m.Kind == MovePlace {
+		side := cuda.Device
+		if m.Kind == MovePlace {
+			side = cuda.Host
+		}
 		if m.Handle == 0 {
-			if m.Handle, err = d.MemCreate(m.Chunk.Bytes, cuda.Device); err != nil {
-				return 0, fmt.Errorf("%d bytes of device memory: %w", m.Chunk.Bytes, err)
+			if m.Handle, err = d.MemCreate(m.Chunk.Bytes, side); err != nil {
+				return 0, fmt.Errorf("%d bytes of %s memory: %w", m.Chunk.Bytes, side, err)
 			}
 		}
 		if err := d.Map(m.Chunk.Base, m.Chunk.Bytes, m.Handle); err != nil {
@@ -115,7 +119,7 @@ func (v *Mover) Begin(m *Move) (ticket uint32, err error) {
 			return 0, fmt.Errorf("setting access to %d bytes at %#x: %w", m.Chunk.Bytes, uint64(m.Chunk.Base), err)
 		}
 	}
-	if m.Kind != MoveFetch && m.Kind != MoveEvict {
+	if m.Kind != MoveFetch && m.Kind != MoveEvict && len(m.Host) == 0 {
 		return 0, nil
 	}
 	if m.Kind == MoveEvict {
@@ -135,7 +139,7 @@ func (v *Mover) Begin(m *Move) (ticket uint32, err error) {
 		}
 		at += cuda.Ptr(n)
 	}
-	if m.Kind == MoveFetch {
+	if m.Kind != MoveEvict {
 		if err := v.sum(m); err != nil {
 			return 0, err
 		}
@@ -160,6 +164,11 @@ func (v *Mover) Finish(m *Move) error {
 	}
 	if err := v.driver.Unmap(m.Chunk.Base, m.Chunk.Bytes); err != nil {
 		return fmt.Errorf("unmapping %d bytes at %#x: %w", m.Chunk.Bytes, uint64(m.Chunk.Base), err)
+	}
+	if m.Placed {
+		if err := v.driver.MemRelease(m.Handle); err != nil {
+			return fmt.Errorf("releasing host memory: %w", err)
+		}
 	}
 	return nil
 }

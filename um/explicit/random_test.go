@@ -41,6 +41,8 @@ type world struct {
 	arrived  uint32
 	launched int
 	moved    int
+	placed   int
+	inHost   map[cuda.Handle]bool // physical memory that is on the host
 }
 
 // expected is what an allocation must contain, by chunk; 0 is unspecified.
@@ -103,7 +105,7 @@ func newWorld(t *testing.T, seed int64, budget, host int64, ahead bool) *world {
 	w := &world{
 		t: t, rng: rand.New(rand.NewSource(seed)), slots: map[cuda.Ptr]uint32{}, ranges: map[uint32]cuda.Range{}, states: map[uint32]State{},
 		tickets: map[uint32]uint32{}, last: map[uint32]uint64{}, handles: map[cuda.Handle]int64{}, device: map[cuda.Handle]int{}, mapped: map[cuda.Ptr]Mapping{},
-		host: map[cuda.Ptr]int{}, hostUsed: map[cuda.Ptr]int64{}, hostLeft: host, nextHost: 1 << 30, budget: budget, live: map[cuda.Ptr]*expected{},
+		host: map[cuda.Ptr]int{}, hostUsed: map[cuda.Ptr]int64{}, hostLeft: host, nextHost: 1 << 30, budget: budget, inHost: map[cuda.Handle]bool{}, live: map[cuda.Ptr]*expected{},
 	}
 	w.r = New(Config{
 		BudgetBytes: budget, HostBudgetBytes: host, Addresses: cuda.Range{Base: 1 << 40, Bytes: 64 * (budget + host)},
@@ -229,11 +231,12 @@ func (w *world) begin(d Direction) bool {
 		delete(w.handles, h)
 		delete(w.device, h)
 	}
-	if m.Kind == MoveFetch || m.Kind == MoveMap {
+	if m.Kind == MoveFetch || m.Kind == MoveMap || m.Kind == MovePlace {
 		if m.Handle == 0 {
 			w.nextH++
 			m.Handle = w.nextH
 			w.handles[m.Handle] = m.Chunk.Bytes
+			w.inHost[m.Handle] = m.Kind == MovePlace
 		}
 		if w.handles[m.Handle] != m.Chunk.Bytes {
 			w.t.Fatalf("a handle of %d bytes mapped for %d", w.handles[m.Handle], m.Chunk.Bytes)
@@ -250,15 +253,24 @@ func (w *world) begin(d Direction) bool {
 		w.device[m.Handle] = -1 - w.rng.Int() // garbage
 	}
 	var total int64
-	for _, n := range w.handles {
-		total += n
+	for h, n := range w.handles {
+		if !w.inHost[h] {
+			total += n
+		}
 	}
 	if total+w.plain > w.budget {
 		w.t.Fatalf("%d bytes of device memory in a budget of %d", total+w.plain, w.budget)
 	}
-	switch m.Kind {
-	case MoveMap, MoveTrim:
-		w.r.Done(m)
+	switch {
+	case m.Kind == MovePlace:
+		w.placed++
+		fallthrough
+	case m.Kind == MoveMap || m.Kind == MoveTrim:
+		if len(m.Host) == 0 {
+			w.r.Done(m)
+			break
+		}
+		fallthrough
 	default:
 		if d == In {
 			w.ticket++
@@ -292,6 +304,12 @@ func (w *world) end(i int) {
 		}
 		w.unmap(Mapping{m.Chunk, m.Handle})
 		w.device[m.Handle] = -7
+		if m.Placed != w.inHost[m.Handle] {
+			w.t.Fatalf("handle %d: placed %t, in host memory %t", m.Handle, m.Placed, w.inHost[m.Handle])
+		}
+		if m.Placed {
+			delete(w.handles, m.Handle)
+		}
 	} else {
 		for _, h := range m.Host {
 			if w.hostUsed[h.Base] == 0 {
@@ -378,7 +396,11 @@ func (w *world) step() {
 func TestRandomWork(t *testing.T) {
 	for seed := int64(0); seed < 200; seed++ {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
-			w := newWorld(t, seed, 64*PageBytes, 256*PageBytes, seed%2 == 0)
+			budget := int64(64 * PageBytes)
+			if seed%3 == 0 {
+				budget = 12 * PageBytes // many operations name more
+			}
+			w := newWorld(t, seed, budget, 256*PageBytes, seed%2 == 0)
 			var ptrs []cuda.Ptr
 			for i := 0; i < 10000; i++ {
 				switch n := w.rng.Intn(10); {
@@ -427,7 +449,10 @@ func TestRandomWork(t *testing.T) {
 			if len(w.hostUsed) != 0 {
 				t.Fatalf("%d pieces of host memory are still in use", len(w.hostUsed))
 			}
-			if w.launched < 300 || w.moved < 1000 {
+			if seed%3 == 0 && w.placed == 0 {
+				t.Fatal("nothing was mapped in place")
+			}
+			if w.launched < 200 || w.moved < 1000 {
 				t.Fatalf("only %d launches and %d moves: the test tests little", w.launched, w.moved)
 			}
 		})

@@ -63,12 +63,14 @@ type Runtime struct {
 	flying     [2]int
 	moves      int64 // that have begun
 
-	plan    plan
-	have    map[int64]int // scratch of reclaimable
-	covered map[int64]int // scratch of makeReady
-	making  *tensor       // a range that is being mapped for a coming allocation
-	outlook outlook
-	epoch   uint64
+	plan     plan
+	have     map[int64]int // scratch of reclaimable
+	covered  map[int64]int // scratch of makeReady
+	placed   int64         // bytes in place
+	oversize *op           // the last operation for which something was placed
+	making   *tensor       // a range that is being mapped for a coming allocation
+	outlook  outlook
+	epoch    uint64
 
 	stalled   *op
 	stalledAt time.Duration
@@ -242,7 +244,7 @@ func (r *Runtime) bury(t *tensor) {
 			c.where = blank
 		}
 	}
-	if t.deviceBytes() == 0 {
+	if t.deviceBytes()+t.bytesIn(inPlace) == 0 {
 		r.addresses.give(t.base, t.size)
 		return
 	}

@@ -17,7 +17,7 @@ const (
 	onHost                // in pinned host memory, nothing is mapped
 	arriving              // on the way in: in a worker's hands
 	leaving               // on the way out
-	inPlace               // in host memory that is mapped at the tensor's own addresses
+	inPlace               // in host memory that is mapped at the tensor's own addresses: see inplace.go
 )
 
 // chunk is a part of a tensor that moves on its own.
@@ -65,9 +65,11 @@ type streamSeq struct {
 }
 
 // deviceBytes are the bytes that hold device memory and could leave.
-func (t *tensor) deviceBytes() (n int64) {
+func (t *tensor) deviceBytes() int64 { return t.bytesIn(onDevice) }
+
+func (t *tensor) bytesIn(w where) (n int64) {
 	for i := range t.chunks {
-		if w := t.chunks[i].where; w == onDevice || w == inPlace {
+		if t.chunks[i].where == w {
 			n += t.chunks[i].bytes
 		}
 	}

@@ -1,0 +1,106 @@
+package explicit
+
+import "github.com/penstock-gpu/penstock/cuda"
+
+// This file is for launches that name more than the budget. What does not fit
+// beside the rest is mapped in host memory at its own addresses, where kernels
+// reach it over the bus: slow, and right. The largest tensors go there first, for
+// kernels read small ones, such as weights, more often. As soon as nothing needs
+// it soon, such a chunk goes back to the pinned pool.
+
+// placeFor is the move that maps a chunk of an operation's in place, when the
+// operation could otherwise never be launched, or nil.
+func (r *Runtime) placeFor(x *op) *Move {
+	if !r.stuck(x) {
+		return nil
+	}
+	var t *tensor
+	for _, y := range x.tensors {
+		if y.absent > 0 && (t == nil || y.size > t.size) {
+			t = y
+		}
+	}
+	if t == nil {
+		return nil
+	}
+	if r.oversize != x {
+		r.oversize = x
+		r.stats.OversizeOps++
+		if needs := x.bytes(); needs > r.stats.OversizeBytes {
+			r.stats.OversizeBytes, r.stats.OversizeName = needs, x.name
+		}
+	}
+	for i := range t.chunks {
+		c := &t.chunks[i]
+		if c.where != blank && c.where != onHost {
+			continue
+		}
+		m := &Move{
+			Kind: MovePlace, Chunk: cuda.Range{Base: t.base + cuda.Ptr(c.offset), Bytes: c.bytes}, Host: c.host,
+			Sum: c.sum, Summed: c.summed, tensor: t, index: i,
+		}
+		c.where, c.submitted = arriving, false
+		t.absent -= c.bytes
+		t.flying++
+		r.stats.InPlaceBytes += c.bytes
+		return m
+	}
+	return nil
+}
+
+// bytes are what an operation names.
+func (x *op) bytes() (n int64) {
+	for _, t := range x.tensors {
+		n += t.size
+	}
+	return n
+}
+
+// stuck says whether nothing that is under way, or could be, makes room for x.
+func (r *Runtime) stuck(x *op) bool {
+	if r.Moving() || !r.plan.valid || r.plan.epoch != r.epoch || len(r.plan.evict) > 0 {
+		return false
+	}
+	for _, y := range r.pending {
+		if !y.done && !y.waiting {
+			return false // when it has finished, what it uses may leave
+		}
+	}
+	return true
+}
+
+// backToPool is the move that takes a chunk that is in place to the pool, when
+// nothing needs it soon, or nil.
+func (r *Runtime) backToPool() *Move {
+	if r.placed == 0 {
+		return nil
+	}
+	const soon = 64 // operations
+	for _, t := range r.slots {
+		if t == nil || !r.evictable(t) || t.bytesIn(inPlace) == 0 || r.nextUse(t) < r.history.Now()+soon {
+			continue
+		}
+		if m, _ := r.takeFrom(t, inPlace); m != nil {
+			return m
+		}
+	}
+	return nil
+}
+
+// bare takes what dead tensors have in place out of their addresses, or is nil.
+func (r *Runtime) bare() *Move {
+	if r.placed == 0 {
+		return nil
+	}
+	for _, g := range r.graves.order {
+		if g.bytesIn(inPlace) == 0 || !r.idle(g) {
+			continue
+		}
+		m := &Move{Kind: MoveTrim}
+		r.unearth(m, g, 0)
+		r.physical.limbo += m.limbo
+		r.physical.going += m.going()
+		return m
+	}
+	return nil
+}
