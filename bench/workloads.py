@@ -107,6 +107,8 @@ MIXTRAL_LM = ("MixtralConfig", "MixtralForCausalLM")
 MODELS = {
     "gpt2m": lambda: language_model(GPT2, 4, 512, n_embd=1024, n_layer=24, n_head=16),
     "gpt2l": lambda: language_model(GPT2, 8, 1024, bf16=False, n_embd=1280, n_layer=36, n_head=20),
+    "gpt2l-ckpt": lambda: language_model(GPT2, 8, 1024, bf16=False, checkpointing=True, n_embd=1280, n_layer=36, n_head=20),
+    "gpt2l-b28": lambda: language_model(GPT2, 28, 1024, bf16=False, n_embd=1280, n_layer=36, n_head=20),  # about 158 GiB: no card has it
     "llama1b": lambda: language_model(LLAMA_LM, 4, 2048, **LLAMA),
     "llama1b-lr": lambda: language_model(LLAMA_LM, 8, 2048, checkpointing=True, lora=True, **LLAMA),
     "llama1b-r": lambda: language_model(LLAMA_LM, 8, 2048, checkpointing=True, **LLAMA),

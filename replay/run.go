@@ -41,7 +41,7 @@ func Run(ctx context.Context, t *trace.Trace, o Options) (Result, error) {
 	if len(t.Iterations()) == 0 {
 		return Result{}, badInput("trace %s has no iteration marks, so there is no iteration to report: record it with marks", t.Name)
 	}
-	if l := t.LargestLaunch(); l.Bytes > budget {
+	if l := t.LargestLaunch(); l.Bytes > budget && (o.Engine != EngineExplicit || o.Policy == PolicyOracle) {
 		return Result{}, badInput("budget of %d bytes is below the access set of one launch: %s touches %d bytes; raise the budget to at least that", budget, nameOf(t, l), l.Bytes)
 	}
 	switch o.Engine {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"runtime"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -96,6 +97,8 @@ func (l *Live) openSwap() error {
 		return errors.New("this card or driver has no virtual memory management (cuMemCreate): the explicit engine cannot run; use --engine managed")
 	case l.hook == nil || !ok:
 		return errors.New("the explicit engine needs the launch hook: start the job with `penstock run`")
+	case len(l.config.MissedRoutes) > 0:
+		return fmt.Errorf("launches by way of %s pass the hook by, and would reach memory that is away: the explicit engine cannot run safely; use --engine managed", strings.Join(l.config.MissedRoutes, ", "))
 	case !caps.StreamMemOps:
 		return errors.New("this driver has no stream memory operations: the explicit engine cannot run; use --engine managed")
 	case !caps.FunctionParamInfo:
