@@ -1,12 +1,15 @@
 package faults
 
 import (
+	"bufio"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 
 	"golang.org/x/sys/unix"
 )
@@ -96,8 +99,12 @@ func (g *Group) bind(o Options, k kernel, fds, theirs []int) error {
 	}
 	var last error
 	var bound []int
+	owners := ownersOf(k, fds, g.maps())
 	for i, fd := range fds {
-		if slices.ContainsFunc(bound, func(b int) bool { return sameFile(g.pid, theirs[b], theirs[i]) }) {
+		if len(owners) > 0 && !slices.Contains(owners, fd) {
+			continue
+		}
+		if slices.ContainsFunc(bound, func(b int) bool { return sameFile(g.pid, theirs[b], theirs[i], len(owners) > 0 || g.pidfd >= 0) }) {
 			continue // a duplicate of one that has its queue already
 		}
 		o.SpaceFD = fd
@@ -118,13 +125,63 @@ func (g *Group) bind(o Options, k kernel, fds, theirs []int) error {
 	return last
 }
 
-// sameFile says whether two descriptors of a process are one open file. Where
-// the kernel does not say, they are taken for one: an address space that is
-// missed is noticed, events that come twice are not.
-func sameFile(pid, a, b int) bool {
+// maps is the file that lists the process's mappings.
+func (g *Group) maps() string { return fmt.Sprintf("/proc/%d/maps", g.pid) }
+
+// ioctlValidate asks whether an address space has a range.
+const ioctlValidate = 72
+
+// ownersOf are the descriptors whose address space has the managed memory that the
+// process maps; none when it maps none.
+func ownersOf(k kernel, fds []int, maps string) (owners []int) {
+	base, bytes := managedMapping(maps)
+	if bytes == 0 {
+		return nil
+	}
+	for _, fd := range fds {
+		block := make([]byte, 24)
+		binary.LittleEndian.PutUint64(block, base)
+		binary.LittleEndian.PutUint64(block[8:], bytes)
+		if k.ioctl(fd, ioctlValidate, block) == nil && binary.LittleEndian.Uint32(block[16:]) == statusOK {
+			owners = append(owners, fd)
+		}
+	}
+	return owners
+}
+
+// managedMapping is the last mapping of /dev/nvidia-uvm that a process has, which
+// is managed memory if there is any; 0 bytes when there is none.
+func managedMapping(maps string) (base, bytes uint64) {
+	f, err := os.Open(maps)
+	if err != nil {
+		return 0, 0
+	}
+	defer f.Close()
+	for s := bufio.NewScanner(f); s.Scan(); {
+		line := s.Text()
+		if !strings.HasSuffix(line, "/nvidia-uvm") {
+			continue
+		}
+		from, rest, ok := strings.Cut(line, "-")
+		to, _, ok2 := strings.Cut(rest, " ")
+		a, err1 := strconv.ParseUint(from, 16, 64)
+		b, err2 := strconv.ParseUint(to, 16, 64)
+		if ok && ok2 && err1 == nil && err2 == nil && b > a {
+			base, bytes = a, b-a
+		}
+	}
+	return base, bytes
+}
+
+// sameFile says whether two descriptors of a process are one open file; unsure
+// is the answer where the kernel does not say.
+func sameFile(pid, a, b int, unsure bool) bool {
 	const kcmpFile = 0
 	r, _, errno := unix.Syscall6(unix.SYS_KCMP, uintptr(pid), uintptr(pid), kcmpFile, uintptr(a), uintptr(b), 0)
-	return errno != 0 || r == 0
+	if errno != 0 {
+		return unsure
+	}
+	return r == 0
 }
 
 // uvmDescriptors are the numbers in a /proc/PID/fd folder that are /dev/nvidia-uvm.

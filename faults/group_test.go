@@ -2,8 +2,10 @@ package faults
 
 import (
 	"bytes"
+	"encoding/binary"
 	"errors"
 	"os"
+	"path/filepath"
 	"testing"
 
 	"github.com/penstock-gpu/penstock/trace"
@@ -44,6 +46,65 @@ func TestGroupWithoutSpace(t *testing.T) {
 	}
 }
 
+// Of several descriptors the one that owns the managed memory is listened to.
+func TestOwners(t *testing.T) {
+	maps := filepath.Join(t.TempDir(), "maps")
+	text := "7f0000000000-7f0000200000 rw-s 00000000 00:05 1 /dev/nvidia-uvm\n7f1000000000-7f1000400000 rw-s 00000000 00:05 1 /dev/nvidia-uvm\n" +
+		"7f2000000000-7f2000400000 rw-p 00000000 00:00 0\nrubbish-zz /dev/nvidia-uvm\n"
+	if err := os.WriteFile(maps, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if base, bytes := managedMapping(maps); base != 0x7f1000000000 || bytes != 4<<20 {
+		t.Errorf("%#x, %d bytes", base, bytes)
+	}
+	k := newFake(580)
+	k.fds = []int{20, 21, 22}
+	if got := ownersOf(k, k.fds, maps); len(got) != 1 || got[0] != 21 {
+		t.Errorf("owners %v", got)
+	}
+	if got := ownersOf(k, k.fds, maps+"x"); got != nil {
+		t.Errorf("without mappings: %v", got)
+	}
+}
+
+// The driver's own counters are read against their start.
+func TestCounters(t *testing.T) {
+	k := newFake(560)
+	s, err := open(Options{Entries: 64}, k)
+	if err != nil {
+		t.Fatal(err)
+	}
+	k.counting = true
+	c, err := s.Counters()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if k.counters != 1<<0|1<<1|1<<2|1<<9 {
+		t.Errorf("counters %#x are on", k.counters)
+	}
+	for i, v := range []uint64{5, 6, 7, 0, 0, 0, 0, 0, 0, 8} {
+		binary.LittleEndian.PutUint64(c.page[8*i:], v)
+	}
+	if got := c.Read(); got != (Sums{5, 6, 7, 8}) {
+		t.Errorf("%+v", got)
+	}
+	if err := c.Close(); err != nil {
+		t.Error(err)
+	}
+	k.refuse[ioctlEnableCounters] = 0x1f
+	var u *Unavailable
+	if _, err := s.Counters(); !errors.As(err, &u) {
+		t.Errorf("%v", err)
+	}
+	k.counting = false
+	if err := s.Close(); err != nil || len(k.open) != 0 {
+		t.Errorf("%v, open %v", err, k.open)
+	}
+	if _, err := s.Counters(); err == nil {
+		t.Error("counters of a closed queue")
+	}
+}
+
 func TestSameFile(t *testing.T) {
 	f, err := os.Open("/dev/null")
 	if err != nil {
@@ -60,10 +121,10 @@ func TestSameFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer linux{}.close(dup)
-	if !sameFile(os.Getpid(), int(f.Fd()), dup) {
+	if !sameFile(os.Getpid(), int(f.Fd()), dup, true) {
 		t.Error("a duplicate is not the same file")
 	}
-	if sameFile(os.Getpid(), int(f.Fd()), int(again.Fd())) {
+	if sameFile(os.Getpid(), int(f.Fd()), int(again.Fd()), true) {
 		t.Skip("this kernel does not compare descriptors (kcmp)")
 	}
 }

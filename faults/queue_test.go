@@ -28,6 +28,8 @@ type fakeKernel struct {
 	enabled  uint64
 	disabled bool
 	flushes  int
+	counting bool   // the next tools descriptor is for counters: 11
+	counters uint64 // that are on
 	open     map[int]bool
 }
 
@@ -39,8 +41,12 @@ func (k *fakeKernel) openTools() (int, error) {
 	if k.openErr != nil {
 		return -1, k.openErr
 	}
-	k.open[10] = true
-	return 10, nil
+	fd := 10
+	if k.counting {
+		fd = 11
+	}
+	k.open[fd] = true
+	return fd, nil
 }
 
 func (k *fakeKernel) spaces() ([]int, error) { return k.fds, nil }
@@ -67,7 +73,15 @@ func (k *fakeKernel) ioctl(fd int, number uintptr, b []byte) error {
 	le := binary.LittleEndian
 	status := k.refuse[number]
 	switch {
-	case fd == 10 && number == ioctlInit:
+	case fd == 11 && number == ioctlEnableCounters:
+		k.counters = le.Uint64(b)
+		le.PutUint32(b[8:], status)
+	case number == ioctlValidate:
+		if fd != 21 || le.Uint64(b) != 0x7f1000000000 {
+			status = 0x1e
+		}
+		le.PutUint32(b[16:], status)
+	case (fd == 10 || fd == 11) && number == ioctlInit:
 		if k.initErr != nil {
 			return k.initErr
 		}
@@ -85,7 +99,7 @@ func (k *fakeKernel) ioctl(fd int, number uintptr, b []byte) error {
 			}
 			at = 52
 		}
-		if status == 0 && le.Uint32(b[44:]) != 21 {
+		if own := le.Uint32(b[44:]); status == 0 && own != 21 && own != 121 {
 			status = 0x16 // not an address space
 		}
 		if le.Uint64(b)%4096 != 0 || le.Uint64(b[16:])%4096 != 0 {

@@ -139,6 +139,8 @@ var Table = []Option{
 		Doc: "listen to a process that runs already"},
 	{Flag: "system", Commands: []string{"faults record", "faults top", "serve"}, Type: TypeBool, Default: "false",
 		Doc: "listen to all processes, by eBPF (as root)"},
+	{Flag: "cgroup", Commands: []string{"faults record"}, Type: TypeFolder,
+		Doc: "with --system, only the processes of this control group (a container's; see /proc/PID/cgroup)"},
 	{Flag: "batch", Commands: []string{"faults top"}, Type: TypeBool, Default: "false",
 		Doc: "print text instead of the live view"},
 	{Flag: "interval", Commands: []string{"faults top"}, Type: TypeNumber, Default: "1",

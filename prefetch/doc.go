@@ -10,7 +10,10 @@
 // displaces something needed sooner (the rule of G10 and DeepUM: pause rather
 // than displace). What must leave: the first position where the account goes
 // negative is a coming peak, and eviction for it starts at once, because a bus
-// that idles now is missing later. And where to stop: the degree, in
+// that idles now is missing later. Something that is still to be used, and then
+// not for long, makes room without leaving now ([Victim].Later): it is better to
+// wait for it than to send away what is needed sooner. And where to stop: the
+// degree, in
 // operations, and the look-ahead in bytes.
 //
 // # Caveats

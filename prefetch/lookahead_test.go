@@ -8,13 +8,31 @@ import (
 // stock hands out victims with their next uses, the farthest first.
 func stock(items ...[2]int64) (Victims, *int) {
 	taken := 0
-	return func(position int64) (int64, bool) {
+	return func(position int64) (Victim, bool) {
 		if taken == len(items) || items[taken][0] <= position {
-			return 0, false
+			return Victim{}, false
 		}
 		taken++
-		return items[taken-1][1], true
+		return Victim{Bytes: items[taken-1][1]}, true
 	}, &taken
+}
+
+// TestLater: room that comes between now and a use is counted on, and nothing else leaves for that use.
+func TestLater(t *testing.T) {
+	var asked []int64
+	victims := func(position int64) (Victim, bool) {
+		asked = append(asked, position)
+		return Victim{Bytes: 4, Later: position >= 20}, true
+	}
+	needs := []Need{{Position: 12, Bytes: 4}, {Position: 20, Bytes: 4}, {Position: 25, Bytes: 4}}
+	got := Look(10, 0, needs, nil, Limits{}, victims)
+	// Only the first can come now: the room of the others is not there yet.
+	if want := (Plan{Fetch: 1, Evict: 1, BlockedAt: -1, EndsAt: 25}); got != want {
+		t.Errorf("got %+v, want %+v", got, want)
+	}
+	if !reflect.DeepEqual(asked, []int64{12, 20, 25}) {
+		t.Errorf("victims were asked for at %v", asked)
+	}
 }
 
 func TestLook(t *testing.T) {
@@ -55,6 +73,16 @@ func TestLook(t *testing.T) {
 			want: Plan{Evict: 2, BlockedAt: -1, EndsAt: 30, FreshBytes: 3},
 		},
 		{
+			name: "what a victim leaves over is not spent before it has gone", free: 0, needs: []Need{need(20, 1)},
+			steps: []Step{{Position: 12, FreshBytes: 1}}, victims: [][2]int64{{90, 4}},
+			want: Plan{Fetch: 0, Evict: 1, BlockedAt: -1, EndsAt: 20, FreshBytes: 1},
+		},
+		{
+			name: "but where it leaves under what comes, it is", free: 0, needs: []Need{need(20, 1)}, limits: Limits{Exact: true},
+			steps: []Step{{Position: 12, FreshBytes: 1}}, victims: [][2]int64{{90, 4}},
+			want: Plan{Fetch: 1, Evict: 1, BlockedAt: -1, EndsAt: 20, FreshBytes: 1},
+		},
+		{
 			name: "the degree ends the walk", free: 10, needs: []Need{need(12, 1), need(14, 1), need(99, 1)}, limits: Limits{Degree: 5},
 			want: Plan{Fetch: 2, BlockedAt: -1, EndsAt: 14},
 		},
@@ -88,6 +116,6 @@ func BenchmarkLook(b *testing.B) {
 		steps = append(steps, Step{Position: 2 * i, FreshBytes: 8, FreedBytes: 8})
 	}
 	for b.Loop() {
-		Look(0, 1000, needs, steps, Limits{}, func(int64) (int64, bool) { return 4, true })
+		Look(0, 1000, needs, steps, Limits{}, func(int64) (Victim, bool) { return Victim{Bytes: 4}, true })
 	}
 }

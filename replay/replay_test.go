@@ -174,6 +174,22 @@ func TestSoftwareCapKeepsTheBudget(t *testing.T) {
 	}
 }
 
+// TestComesToRest: with nothing left to run, nothing moves for ever. This log once
+// had tensors of different sizes sent out and brought back in turn.
+func TestComesToRest(t *testing.T) {
+	tr, p := testlogs.Load(t, "moe"), h200(t)
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	defer cancel()
+	r, err := Run(ctx, tr, Options{Policy: PolicyPenstock, Ratio: 1.5, Profile: p, SoftwareCap: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	physical(t, r, p)
+	if limit := 2 * tr.PeakLiveBytes(); r.H2DBytes > limit || r.D2HBytes > limit {
+		t.Errorf("%d bytes in and %d out, in an iteration that needs less than %d", r.H2DBytes, r.D2HBytes, limit)
+	}
+}
+
 // TestGPT2Medium holds the policies against each other on a real launch log.
 func TestGPT2Medium(t *testing.T) {
 	tr, p := testlogs.Load(t, "gpt2m"), h200(t)

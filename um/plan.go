@@ -24,6 +24,10 @@ const (
 	driverBirthOps = 1500
 )
 
+// deferOps is how many operations before a use its room must be there, for the
+// copy in to end in time.
+const deferOps = 32
+
 func (r *Runtime) birthOps() int64 {
 	if r.recency != nil {
 		return driverBirthOps
@@ -78,6 +82,7 @@ type outlook struct {
 	needs   []prefetch.Need
 	absent  []*tensor // by Need.ID
 	victims victimHeap
+	later   []victim // may leave once they have been used, in that order
 	steps   []prefetch.Step
 }
 
@@ -91,7 +96,7 @@ func (r *Runtime) look(p *plan) {
 	o := &r.outlook
 	*o = outlook{
 		ahead: r.config.Policy.Fetch == FetchAhead, now: r.history.Now(),
-		needs: o.needs[:0], absent: o.absent[:0], steps: o.steps[:0],
+		needs: o.needs[:0], absent: o.absent[:0], steps: o.steps[:0], later: o.later[:0],
 		victims: victimHeap{policy: r.config.Policy.Victims, candidates: o.victims.candidates[:0]},
 	}
 	start := o.now
@@ -102,6 +107,7 @@ func (r *Runtime) look(p *plan) {
 	r.lookAtTensors(p, o)
 	slices.SortStableFunc(o.needs, func(a, b prefetch.Need) int { return cmp.Compare(a.Position, b.Position) })
 	heap.Init(&o.victims)
+	slices.SortFunc(o.later, func(a, b victim) int { return cmp.Compare(a.from, b.from) })
 
 	idle := r.idleOnDevice()
 	free := int64(r.room()+r.leaving-r.displacing+idle+r.populating) * BlockBytes
@@ -119,27 +125,45 @@ func (r *Runtime) look(p *plan) {
 			o.steps = append(o.steps, prefetch.Step{Position: o.now + 1, FreshBytes: w.HighBytes})
 		}
 	}
-	outcome := prefetch.Look(start, free, o.needs, o.steps, prefetch.Limits{Bytes: r.config.LookaheadBytes}, func(position int64) (int64, bool) {
-		for o.victims.Len() > 0 {
-			v := heap.Pop(&o.victims).(victim)
-			if !r.mayLeave(v.tensor, position, o.ahead) {
-				if o.ahead && v.NextUse != correlate.Never {
-					return 0, false // every other one is needed sooner still
-				}
-				continue
-			}
-			if r.recency == nil || position <= o.now {
-				v.tensor.leaves = p.serial
-				p.evict = append(p.evict, v.tensor)
-			}
-			return v.Bytes, true
-		}
-		return 0, false
-	})
+	outcome := prefetch.Look(start, free, o.needs, o.steps, prefetch.Limits{Bytes: r.config.LookaheadBytes, Exact: r.recency != nil},
+		func(position int64) (prefetch.Victim, bool) { return r.victim(p, o, position) })
 	for _, n := range o.needs[:outcome.Fetch] {
 		p.fetch = append(p.fetch, o.absent[n.ID])
 	}
 	r.stats.Plans++
+}
+
+// victim takes the next tensor that may leave to make room at a position.
+func (r *Runtime) victim(p *plan, o *outlook, position int64) (prefetch.Victim, bool) {
+	for len(o.later) > 0 && o.later[0].from+deferOps <= position {
+		heap.Push(&o.victims, o.later[0])
+		o.later = o.later[1:]
+	}
+	for o.victims.Len() > 0 {
+		v := heap.Pop(&o.victims).(victim)
+		switch {
+		case v.tensor.counted == p.serial: // it is a victim already, now or later
+			continue
+		case v.from > 0:
+			if v.NextUse <= position {
+				continue
+			}
+			v.tensor.counted = p.serial
+			return prefetch.Victim{Bytes: v.Bytes, Later: true}, true
+		case !r.mayLeave(v.tensor, position, o.ahead):
+			if o.ahead && v.NextUse != correlate.Never {
+				return prefetch.Victim{}, false // every other one is needed sooner still
+			}
+			continue
+		}
+		v.tensor.counted = p.serial
+		if r.recency == nil || position <= o.now {
+			v.tensor.leaves = p.serial
+			p.evict = append(p.evict, v.tensor)
+		}
+		return prefetch.Victim{Bytes: v.Bytes}, true
+	}
+	return prefetch.Victim{}, false
 }
 
 // lookAtGhosts enters what dead tensors still need, and when they will be gone.
@@ -174,7 +198,7 @@ func (r *Runtime) lookAtGhosts(p *plan, o *outlook) (onDevice int32) {
 			onDevice += here
 			if here > 0 && !t.pinned() {
 				t.forgetFinished()
-				o.victims.candidates = append(o.victims.candidates, victim{t, r.candidate(t, here)})
+				o.victims.candidates = append(o.victims.candidates, victim{tensor: t, Candidate: r.candidate(t, here)})
 			}
 		}
 	}
@@ -208,9 +232,30 @@ func (r *Runtime) lookAtTensors(p *plan, o *outlook) {
 				}
 			}
 		}
+		r.lookAtLater(o, t)
 		if here := t.present - t.leaving; here > 0 && !t.pinned() {
-			o.victims.candidates = append(o.victims.candidates, victim{t, r.candidate(t, here)})
+			o.victims.candidates = append(o.victims.candidates, victim{tensor: t, Candidate: r.candidate(t, here)})
 		}
+	}
+}
+
+// lookAtLater enters a tensor that is queued to be used, as one that may leave
+// after that: all of it, for what is missing will have come. Only where the
+// driver evicts: an eviction of ours takes several times as long as a fetch, and
+// waiting for a better victim then costs more than that is worth.
+func (r *Runtime) lookAtLater(o *outlook, t *tensor) {
+	if !o.ahead || r.recency == nil {
+		return
+	}
+	last, ok := t.lastQueued()
+	if !ok {
+		return
+	}
+	// What dies first is a coming free already.
+	if next := r.predictedUse(t); r.history.Death(t.instance) > next {
+		c := r.candidate(t, t.n)
+		c.NextUse = next
+		o.later = append(o.later, victim{tensor: t, from: last + 1, Candidate: c})
 	}
 }
 
@@ -292,6 +337,7 @@ func (r *Runtime) mayLeave(t *tensor, position int64, ahead bool) bool {
 // victim is a tensor with its description.
 type victim struct {
 	tensor *tensor
+	from   int64 // the position from which on it may leave; 0: now
 	evict.Candidate
 }
 

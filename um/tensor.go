@@ -38,6 +38,7 @@ type tensor struct {
 	predicted        int64 // cached prediction of the next use
 	predictedVersion uint64
 	leaves           uint64 // the plan by which it is to leave
+	counted          uint64 // the plan that counts on its leaving, now or later
 
 	// for the free that comes after the last move
 	freeSeq    uint64
@@ -121,6 +122,12 @@ func (r *Runtime) ownNextUse(t *tensor) int64 {
 	if len(t.queued) > 0 {
 		return t.queued[0]
 	}
+	return r.predictedUse(t)
+}
+
+// predictedUse is the position of the next operation that names the tensor and is
+// not queued yet.
+func (r *Runtime) predictedUse(t *tensor) int64 {
 	if v := r.history.Version() + 1; t.predictedVersion != v || t.predicted < r.history.Now() {
 		t.predicted = r.history.NextUse(t.instance)
 		t.predictedVersion = v
@@ -152,6 +159,20 @@ func (t *tensor) soonestQueued() (position int64, ok bool) {
 	for _, g := range t.prior {
 		if len(g.queued) > 0 && (!ok || g.queued[0] < position) {
 			position, ok = g.queued[0], true
+		}
+	}
+	return position, ok
+}
+
+// lastQueued is the position of the last unfinished operation that needs the
+// tensor's blocks; ok is false when there is none.
+func (t *tensor) lastQueued() (position int64, ok bool) {
+	if n := len(t.queued); n > 0 {
+		position, ok = t.queued[n-1], true
+	}
+	for _, g := range t.prior {
+		if n := len(g.queued); n > 0 && (!ok || g.queued[n-1] > position) {
+			position, ok = g.queued[n-1], true
 		}
 	}
 	return position, ok

@@ -14,11 +14,13 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/penstock-gpu/penstock/faults/bpf"
 	"github.com/penstock-gpu/penstock/faults/record"
 )
 
 type recordFlags struct {
 	output, pid, seconds, budget, policy string
+	cgroup                               string
 	stacks, system                       bool
 }
 
@@ -40,11 +42,15 @@ and is recorded from inside.
 
 With --pid, listen to a process that runs already. That shows faults and
 migrations, but not launches and allocations, and needs the right to trace it.
-With --system, listen to all processes; that takes root and eBPF.`,
+With --system, listen to all processes; that takes root and eBPF. --cgroup narrows
+it to a control group, such as a container's.`,
 		Example: `  penstock faults record -- ./program
   penstock faults record --pid 4711 --seconds 30
   penstock faults record --budget 24GiB --stacks --output run.pstrace -- python train.py`,
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if f.cgroup != "" && !f.system {
+				return errors.New("--cgroup narrows --system: give that too")
+			}
 			if f.pid != "" || f.system {
 				return f.listen(cmd, args)
 			}
@@ -68,6 +74,7 @@ With --system, listen to all processes; that takes root and eBPF.`,
 	textFlag(cmd, &f.budget, "budget")
 	textFlag(cmd, &f.policy, "policy")
 	boolFlag(cmd, &f.system, "system")
+	textFlag(cmd, &f.cgroup, "cgroup")
 	boolFlag(cmd, &f.stacks, "stacks")
 	return cmd
 }
@@ -211,7 +218,7 @@ func (f *recordFlags) listen(cmd *cobra.Command, args []string) error {
 		}
 	}
 	if f.system {
-		err = record.System(ctx, path, tell)
+		err = record.System(ctx, bpf.Options{Cgroup: f.cgroup}, path, tell)
 	} else {
 		err = record.Process(ctx, pid, path, tell)
 	}
@@ -223,6 +230,10 @@ func (f *recordFlags) listen(cmd *cobra.Command, args []string) error {
 	}
 	fmt.Fprintf(notes, "penstock: recorded to %s (%d faults, %d migrations, %d lost events): look at it with `penstock faults explain %s`\n",
 		f.output, last.Faults, last.Migrations, last.Lost, f.output)
+	if w := last.Work; f.system {
+		fmt.Fprintf(notes, "penstock: the driver's fault handler ran %d times, for %.3f s; it evicted %d blocks, in %.3f s\n",
+			w.Runs, float64(w.RunNanos)/1e9, w.Evictions, float64(w.EvictionNanos)/1e9)
+	}
 	return nil
 }
 

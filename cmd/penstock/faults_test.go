@@ -242,6 +242,8 @@ func TestFaultsRefuse(t *testing.T) {
 		{"goes with --pid", []string{"faults", "record", "--seconds", "3", "ls"}},
 		{"write seconds above 0", []string{"faults", "record", "--pid", "1", "--seconds", "-3"}},
 		{"--stacks needs Penstock", []string{"faults", "record", "--stacks", "--output", filepath.Join(t.TempDir(), "x.pstrace"), "--", "ls"}},
+		{"give that too", []string{"faults", "record", "--cgroup", "/x", "--", "ls"}},
+		{"no control group /no/such", []string{"faults", "record", "--system", "--cgroup", "/no/such", "--output", filepath.Join(t.TempDir(), "x.pstrace")}},
 		{"unknown command", []string{"faults", "nonsense"}},
 	} {
 		refused(t, []string{c.want}, c.args...)

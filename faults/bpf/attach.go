@@ -43,6 +43,8 @@ type loader struct {
 	maps  map[string]*ebpf.Map
 	links []link.Link
 	progs []*ebpf.Program
+	// notify sends faults and migrations; the others are about the driver's own work.
+	notify *ebpf.Program
 }
 
 // sharedMaps are used by more than one program.
@@ -135,6 +137,9 @@ func (ld *loader) attachTo(p point, how Attach, symbol string) error {
 			return fmt.Errorf("attaching %s to %s: %w", name, symbol, err)
 		}
 		ld.links = append(ld.links, l)
+		if program == points[0].entry {
+			ld.notify = prog
+		}
 	}
 	return nil
 }
@@ -174,14 +179,17 @@ func (ld *loader) detach() (first error) {
 	return first
 }
 
-// missed is how many runs of the programs the kernel skipped because one was running on that processor.
+// missed is how often the kernel skipped the program that sends events, because
+// one was running on that processor.
 func (ld *loader) missed() (sum uint64) {
-	for _, p := range ld.progs {
-		if st, err := p.Stats(); err == nil {
-			sum += st.RecursionMisses
-		}
+	if ld.notify == nil {
+		return 0
 	}
-	return sum
+	st, err := ld.notify.Stats()
+	if err != nil {
+		return 0 // before Linux 5.12 it is not counted
+	}
+	return st.RecursionMisses
 }
 
 func (ld *loader) close() {

@@ -19,6 +19,27 @@ type Progress struct {
 	Waiting                       bool // for CUDA to start in the process
 	Faults, Migrations, CPUFaults int64
 	Lost                          uint64
+	Work                          Work // when all processes are listened to
+}
+
+// Work is the driver's own: how often its fault handler ran and it evicted a
+// block, and how long that took.
+type Work struct {
+	Runs, Evictions         int64
+	RunNanos, EvictionNanos int64
+}
+
+func (w *Work) add(spans []bpf.Span) {
+	for _, s := range spans {
+		switch s.Kind {
+		case bpf.SpanService:
+			w.Runs++
+			w.RunNanos += s.EndNanos - s.BeginNanos
+		case bpf.SpanEviction:
+			w.Evictions++
+			w.EvictionNanos += s.EndNanos - s.BeginNanos
+		}
+	}
 }
 
 const (
@@ -37,11 +58,16 @@ func Listen(ctx context.Context, pid int, visit func([]faults.Event, faults.Lost
 	if err != nil || group == nil {
 		return nil, err
 	}
+	return listen(ctx, group, visit, tell), nil
+}
+
+// listen reads a group until its process or ctx ends, and closes it.
+func listen(ctx context.Context, group *faults.Group, visit func([]faults.Event, faults.Lost), tell func(Progress)) *analyse.Counters {
 	defer group.Close()
 	counters, _ := group.Counters() // without them the sums cannot be checked, no more
 	drain(ctx, group, group.Alive, visit, tell)
 	if counters == nil {
-		return nil, nil
+		return nil
 	}
 	sums := new(analyse.Counters)
 	for _, c := range counters {
@@ -52,7 +78,7 @@ func Listen(ctx context.Context, pid int, visit func([]faults.Event, faults.Lost
 		sums.GPUFaults += s.GPUFaults
 		_ = c.Close()
 	}
-	return sums, nil
+	return sums
 }
 
 // drain reads a source until ctx ends or it is not alive any more.
@@ -107,8 +133,22 @@ func ListenAll(ctx context.Context, visit func([]faults.Event, faults.Lost), tel
 		return err
 	}
 	defer source.Close()
-	drain(ctx, source, func() bool { return true }, visit, tell)
+	follow(ctx, source, visit, tell)
 	return nil
+}
+
+// follow is drain, with the driver's own work.
+func follow(ctx context.Context, source *bpf.Source, visit func([]faults.Event, faults.Lost), tell func(Progress)) {
+	var work Work
+	var spans []bpf.Span
+	drain(ctx, source, func() bool { return true }, func(events []faults.Event, lost faults.Lost) {
+		spans = source.Spans(spans[:0])
+		work.add(spans)
+		visit(events, lost)
+	}, func(p Progress) {
+		p.Work = work
+		tell(p)
+	})
 }
 
 // attach tries until CUDA has started in the process; nil when ctx ends first.
@@ -130,38 +170,48 @@ func attach(ctx context.Context, pid int, waiting func()) (*faults.Group, error)
 	}
 }
 
-// Process records another process until it ends or ctx does.
-func Process(ctx context.Context, pid int, path string, tell func(Progress)) (err error) {
-	l, err := Create(path, trace.Header{Source: "penstock faults record --pid", Command: commandOf(pid), Process: pid})
+// Process records another process until it ends or ctx does. No file is made
+// before the process can be listened to.
+func Process(ctx context.Context, pid int, path string, tell func(Progress)) error {
+	group, err := attach(ctx, pid, func() { tell(Progress{Waiting: true}) })
 	if err != nil {
 		return err
 	}
+	if group == nil {
+		return fmt.Errorf("process %d did not start CUDA, so nothing was recorded", pid)
+	}
+	l, err := Create(path, trace.Header{Source: "penstock faults record --pid", Command: commandOf(pid), Process: pid})
+	if err != nil {
+		_ = group.Close()
+		return err
+	}
 	l.Lacks("launches and allocations: the process was listened to from outside")
-	sums, err := Listen(ctx, pid, func(events []faults.Event, lost faults.Lost) {
+	return l.Close(listen(ctx, group, func(events []faults.Event, lost faults.Lost) {
 		l.Faults(events)
 		l.Lost(lost)
-	}, tell)
-	if closeErr := l.Close(sums); err == nil {
-		err = closeErr
-	}
-	return err
+	}, tell))
 }
 
-// System records all processes until ctx ends.
-func System(ctx context.Context, path string, tell func(Progress)) (err error) {
+// System records all processes, or those that o names, until ctx ends.
+func System(ctx context.Context, o bpf.Options, path string, tell func(Progress)) (err error) {
+	source, err := bpf.Open(o)
+	if err != nil {
+		return err
+	}
+	defer source.Close()
 	l, err := Create(path, trace.Header{Source: "penstock faults record --system"})
 	if err != nil {
 		return err
 	}
 	l.Lacks("launches and allocations: all processes are listened to from outside")
-	err = ListenAll(ctx, func(events []faults.Event, lost faults.Lost) {
+	for _, lacks := range source.Coverage().Lacks {
+		l.Lacks(lacks)
+	}
+	follow(ctx, source, func(events []faults.Event, lost faults.Lost) {
 		l.Faults(events)
 		l.Lost(lost)
 	}, tell)
-	if closeErr := l.Close(nil); err == nil {
-		err = closeErr
-	}
-	return err
+	return l.Close(nil)
 }
 
 // commandOf is a process's command line, "" when it cannot be read.

@@ -88,12 +88,12 @@ func (r *Runtime) look(p *plan) {
 		}
 	}
 	slices.SortStableFunc(o.steps, func(a, b prefetch.Step) int { return cmp.Compare(a.Position, b.Position) })
-	outcome := prefetch.Look(start, free, o.needs, o.steps, prefetch.Limits{Bytes: r.config.LookaheadBytes}, func(position int64) (int64, bool) {
+	outcome := prefetch.Look(start, free, o.needs, o.steps, prefetch.Limits{Bytes: r.config.LookaheadBytes}, func(position int64) (prefetch.Victim, bool) {
 		for o.victims.Len() > 0 {
 			v := &o.victims.candidates[0]
 			if !r.mayLeave(v.tensor, position) {
 				if r.config.Ahead && v.NextUse != correlate.Never {
-					return 0, false // every other one is needed sooner still
+					return prefetch.Victim{}, false // every other one is needed sooner still
 				}
 				heap.Pop(&o.victims)
 				continue
@@ -108,9 +108,9 @@ func (r *Runtime) look(p *plan) {
 			if v.Bytes -= piece; v.Bytes == 0 {
 				heap.Pop(&o.victims)
 			}
-			return piece, true
+			return prefetch.Victim{Bytes: piece}, true
 		}
-		return 0, false
+		return prefetch.Victim{}, false
 	})
 	for _, n := range o.needs[:outcome.Fetch] {
 		p.fetch = append(p.fetch, o.absent[n.ID])

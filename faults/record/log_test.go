@@ -1,0 +1,134 @@
+package record
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/penstock-gpu/penstock/faults"
+	"github.com/penstock-gpu/penstock/faults/analyse"
+	"github.com/penstock-gpu/penstock/trace"
+)
+
+func create(t *testing.T) (*Log, string) {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "run.pstrace")
+	l, err := Create(path, trace.Header{Source: "test"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l, path
+}
+
+// Operations are numbered as written, whatever the hook calls them, and progress
+// of a stream is told in those numbers, once.
+func TestProgressIsTranslated(t *testing.T) {
+	l, path := create(t)
+	op := func(seq, stream uint64, function uint32) {
+		l.Operation(trace.Event{Kind: trace.KindLaunch, Stream: stream, Function: function, Duration: -1}, seq, func() string { return "k" }, 0)
+	}
+	op(10, 1, 5)
+	op(11, 2, 5)
+	op(15, 1, 6) // a record of several entries came between
+	l.Progress(1, 9)
+	l.Progress(1, 12) // the first
+	l.Progress(1, 14) // nothing new
+	l.Progress(2, 100)
+	l.Progress(3, 100) // a stream without operations
+	op(20, 1, 5)
+	l.Progress(1, 20)
+	sums := analyse.Counters{H2DBytes: 1}
+	if err := l.Close(&sums); err != nil {
+		t.Fatal(err)
+	}
+	tr, err := trace.Load(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	type done struct{ stream, op uint64 }
+	var got []done
+	functions, clocks, driver := 0, 0, 0
+	for _, e := range tr.Events {
+		switch {
+		case e.Kind == trace.KindProgress:
+			got = append(got, done{e.Stream, e.Alloc})
+		case e.Kind == trace.KindFunction:
+			functions++
+		case strings.HasPrefix(e.Name, "clock "):
+			clocks++
+		case strings.HasPrefix(e.Name, "driver "):
+			driver++
+		}
+	}
+	want := []done{{1, 1}, {2, 2}, {1, 4}}
+	if len(got) != len(want) || got[0] != want[0] || got[1] != want[1] || got[2] != want[2] {
+		t.Errorf("progress %v, want %v", got, want)
+	}
+	if functions != 2 || clocks != 2 || driver != 1 {
+		t.Errorf("%d functions, %d clocks, %d sums", functions, clocks, driver)
+	}
+}
+
+func TestFaultsAndLosses(t *testing.T) {
+	l, path := create(t)
+	origin := l.OriginNanos()
+	l.Faults([]faults.Event{{Kind: trace.KindFault, Address: 4096, BeginNanos: origin + 5, GPU: 1, Batch: 7}, {Kind: trace.KindCPUFault, Address: 8192, BeginNanos: origin + 6}})
+	l.Lost(faults.Lost{Driver: 3})
+	l.Lost(faults.Lost{Driver: 3})
+	l.Lost(faults.Lost{Driver: 5, Reader: 1})
+	l.Lacks("launches")
+	if err := l.Close(nil); err != nil {
+		t.Fatal(err)
+	}
+	if l.Stats().Events == 0 || l.Err() != nil {
+		t.Errorf("%+v", l.Stats())
+	}
+	r, err := analyse.File(path, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r.Summary.Faults != 1 || r.Summary.CPUFaults != 1 || r.Summary.LostEvents != 6 || len(r.Limits) == 0 || !strings.Contains(strings.Join(r.Limits, "\n"), "could not see: launches") {
+		t.Errorf("%+v %q", r.Summary, r.Limits)
+	}
+	if r.Header.ClockNanos != origin || r.Header.Started.IsZero() {
+		t.Errorf("%+v", r.Header)
+	}
+}
+
+func TestPathFor(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "a.b", "run.pstrace")
+	if got := PathFor(path); got != path {
+		t.Errorf("%s", got)
+	}
+	if err := os.Mkdir(filepath.Dir(path), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"run.pstrace", "run"} {
+		p := filepath.Join(filepath.Dir(path), name)
+		if err := os.WriteFile(p, nil, 0o644); err != nil {
+			t.Fatal(err)
+		}
+		got := PathFor(p)
+		if got == p || filepath.Dir(got) != filepath.Dir(p) || filepath.Ext(name) != "" && filepath.Ext(got) != filepath.Ext(name) {
+			t.Errorf("%s gives %s", p, got)
+		}
+	}
+}
+
+func TestProcessIsRefused(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "x.pstrace")
+	err := Process(context.Background(), 1<<30, path, func(Progress) {})
+	if err == nil || !strings.Contains(err.Error(), "cannot be listened to") {
+		t.Errorf("%v", err)
+	}
+	if _, err := os.Stat(path); err == nil {
+		t.Error("a file was made for nothing")
+	}
+	ended, stop := context.WithCancel(context.Background())
+	stop()
+	if sums, err := Listen(ended, os.Getpid(), func([]faults.Event, faults.Lost) {}, func(Progress) {}); sums != nil && err == nil {
+		t.Errorf("%v", sums)
+	}
+}
