@@ -14,7 +14,6 @@ import (
 	"github.com/penstock-gpu/penstock/cuda/kernels"
 	"github.com/penstock-gpu/penstock/evict"
 	"github.com/penstock-gpu/penstock/internal/hook"
-	"github.com/penstock-gpu/penstock/internal/hostmem"
 	"github.com/penstock-gpu/penstock/um"
 	"github.com/penstock-gpu/penstock/um/explicit"
 	"github.com/penstock-gpu/penstock/um/explicit/hostpool"
@@ -43,6 +42,7 @@ type swap struct {
 	inspected  int64            // launches whose memory was searched for addresses
 	chasers    int64            // of these, launches that reached tensors by addresses in memory
 	unresolved int64            // launches for which everything had to be on the device
+	grantTime  time.Duration    // launches waited for a grant with their memory there
 }
 
 // StrictHook is the launch hook as the explicit engine needs it.
@@ -65,7 +65,9 @@ type question struct {
 	stream   int // the hook's index
 	function uint32
 	opaque   bool
-	searched bool // what its parameters name has been searched for addresses
+	searched bool          // what its parameters name has been searched for addresses
+	settled  bool          // what it is known to need is there
+	since    time.Duration // it is settled
 }
 
 const (
@@ -80,7 +82,6 @@ const (
 	mostInFlight    = 8                     // moves in one direction
 	shortWait       = 10 * time.Microsecond // while work is queued
 	plainPatience   = 10 * time.Second      // for tensors to leave before plain memory grows
-	hostShare       = 8                     // tenths of the available host memory that are the default budget
 	slowPatience    = 2 * time.Second       // for a launch that waits, before it is said
 	resultOOM       = 2                     // CUDA_ERROR_OUT_OF_MEMORY
 	resultUnknown   = 999                   // CUDA_ERROR_UNKNOWN
@@ -89,22 +90,12 @@ const (
 
 // openSwap starts the explicit engine.
 func (l *Live) openSwap() error {
-	caps := l.driver.Capabilities()
 	h, ok := l.hook.(StrictHook)
-	switch {
-	case !caps.VirtualMemory:
-		return errors.New("this card or driver has no virtual memory management (cuMemCreate): the explicit engine cannot run; use --engine managed")
-	case l.hook == nil || !ok:
-		return errors.New("the explicit engine needs the launch hook: start the job with `penstock run`")
-	case !caps.StreamMemOps:
-		return errors.New("this driver has no stream memory operations: the explicit engine cannot run; use --engine managed")
-	case !caps.FunctionParamInfo:
-		return errors.New("this driver does not tell the parameters of kernels (cuFuncGetParamInfo, CUDA 12.4): the explicit engine cannot run; use --engine managed")
+	if !ok {
+		return errors.New("the explicit engine needs the launch hook") // New has looked
 	}
-	hostBudget, err := l.swapHostBudget()
-	if err != nil {
-		return err
-	}
+	hostBudget := l.hostBudget() / hostpool.Granularity * hostpool.Granularity
+	var err error
 	e := &swap{l: l, hook: h, plainHandles: map[cuda.Ptr]cuda.Handle{}}
 	for d := range e.wake {
 		e.wake[d] = sync.NewCond(&l.mu)
@@ -153,18 +144,6 @@ func (l *Live) openSwap() error {
 // word is where a direction's finished tickets are written.
 func (e *swap) word(d explicit.Direction) cuda.Ptr {
 	return e.words + 2*hook.WordsBytes + cuda.Ptr(d)*wordLine
-}
-
-// swapHostBudget is the host budget, asked for or most of what is available.
-func (l *Live) swapHostBudget() (int64, error) {
-	m, err := hostmem.Available()
-	if err != nil {
-		return 0, err
-	}
-	if l.config.HostBudgetBytes == 0 {
-		return m.AvailableBytes / 10 * hostShare / hostpool.Granularity * hostpool.Granularity, nil
-	}
-	return l.config.HostBudgetBytes, nil
 }
 
 // swapProcess is what the explicit runtime sees of this process.
@@ -305,6 +284,9 @@ func (e *swap) answer() {
 	if q == nil || l.failed != nil || !e.runtime.Settled(q.seq) {
 		return
 	}
+	if !q.settled {
+		q.settled, q.since = true, l.driver.Now()
+	}
 	if !q.opaque && !q.searched {
 		found, err := e.search(q)
 		if err != nil {
@@ -323,10 +305,13 @@ func (e *swap) answer() {
 			l.log.Debug("a launch reaches tensors through memory", zap.String("kernel", l.hook.FunctionName(q.function)),
 				zap.Int("addresses", len(found)), zap.Int("tensors", n), zap.Uint64("first", uint64(found[0])))
 			if n > 0 {
+				q.settled = false
+				e.grantTime += l.driver.Now() - q.since
 				return // when they have come
 			}
 		}
 	}
+	e.grantTime += l.driver.Now() - q.since
 	e.asking = nil
 	e.hook.Grant(q.seq)
 }
@@ -400,6 +385,7 @@ func unique(words []uint64) []cuda.Ptr {
 type flight struct {
 	move   *explicit.Move
 	ticket uint32
+	began  time.Duration
 }
 
 // worker carries out the moves of one direction.
@@ -430,7 +416,7 @@ func (e *swap) worker(d explicit.Direction) {
 	var since time.Duration // when flights stopped being none
 	for !l.closing && l.failed == nil {
 		for len(flights) > 0 && word.Reached(flights[0].ticket) {
-			m := flights[0].move
+			m, began := flights[0].move, flights[0].began
 			flights = flights[1:]
 			l.mu.Unlock()
 			err := mover.Finish(m)
@@ -439,10 +425,14 @@ func (e *swap) worker(d explicit.Direction) {
 				l.fail(err)
 				return
 			}
+			now := l.driver.Now()
+			if l.sink != nil {
+				l.sink.Move([]cuda.Range{m.Chunk}, um.Direction(d), began, now)
+			}
 			e.runtime.Done(m)
 			e.wake[explicit.In+explicit.Out-d].Signal()
 			if len(flights) == 0 {
-				e.moveTime[d] += l.driver.Now() - since
+				e.moveTime[d] += now - since
 			}
 		}
 		l.drain() // what is already queued decides better than what was known before
@@ -459,6 +449,7 @@ func (e *swap) worker(d explicit.Direction) {
 			continue
 		}
 		l.mu.Unlock()
+		began := l.driver.Now()
 		ticket, err := mover.Begin(m)
 		l.mu.Lock()
 		l.lastMove = time.Now()
@@ -474,6 +465,6 @@ func (e *swap) worker(d explicit.Direction) {
 		if len(flights) == 0 {
 			since = l.driver.Now()
 		}
-		flights = append(flights, flight{m, ticket})
+		flights = append(flights, flight{m, ticket, began})
 	}
 }
