@@ -17,6 +17,7 @@ import json
 import os
 import pathlib
 import platform
+import resource
 import subprocess
 import sys
 import tempfile
@@ -62,11 +63,14 @@ def run(penstock, path, limit, folder):
             command += ["--capacity", str(capacity)]
     else:
         command += ["--trace", str(path)]
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
     if done.returncode != 0:
         sys.exit(f"{' '.join(command)}: exit {done.returncode}")
     row = json.loads(done.stdout)
     row["input"] = path.name
+    row["cpu_seconds"] = round(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, 2)
     if path.suffix == ".csv":
         top = check(path, out)
         if top != row["planned_bytes"]:
@@ -99,14 +103,14 @@ def main():
         "# The offline planner", "",
         f"`{about['command']}`, {version}, {about['date']}, {about['machine']}, load average {about['load_average_after']:.1f} at the end.",
         "Peak is the most bytes alive at once, as requested: no plan can need less. Placements of CSV files were checked for overlaps by the script.", "",
-        "| input | requests | peak bytes | planned bytes | planned over peak | fits | seconds |", "| --- | --- | --- | --- | --- | --- | --- |",
+        "| input | requests | peak bytes | planned bytes | planned over peak | fits | seconds | CPU seconds |", "| --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
     for r in rows:
         fits = "-" if "capacity_bytes" not in r else "yes" if r["fits"] else "**no**"
-        lines.append(f"| {r['input']} | {r['requests']} | {r['peak_live_bytes']} | {r['planned_bytes']} | {r['planned_over_peak']:.5f} | {fits} | {r['plan_seconds']:.2f} |")
+        lines.append(f"| {r['input']} | {r['requests']} | {r['peak_live_bytes']} | {r['planned_bytes']} | {r['planned_over_peak']:.5f} | {fits} | {r['plan_seconds']:.2f} | {r['cpu_seconds']:.2f} |")
     hard = [r for r in rows if "capacity_bytes" in r]
     if hard:
-        lines += ["", f"With a capacity: {sum(r['fits'] for r in hard)} of {len(hard)} fit, {sum(r['plan_seconds'] for r in hard):.1f} s together."]
+        lines += ["", f"With a capacity: {sum(r['fits'] for r in hard)} of {len(hard)} fit, {sum(r['plan_seconds'] for r in hard):.1f} s together, {sum(r['cpu_seconds'] for r in hard):.1f} s of CPU time."]
     text = "\n".join(lines) + "\n"
     args.out.mkdir(parents=True, exist_ok=True)
     (args.out / "plan.json").write_text(json.dumps(about, indent=1) + "\n")

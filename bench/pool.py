@@ -1,6 +1,6 @@
 """Device memory when everything fits: PyTorch's allocators beside Penstock's pool alone (`penstock run --engine none`).
 
-    python3 bench/pool.py [--parts stitch,latency,memory,lengths,batch] [--models ...] [--iters 7] [--name pool]
+    python3 bench/pool.py [--parts stitch,latency,memory,lengths,batch] [--models ...] [--iters 8] [--name pool]
 
 The parts, about eight minutes together; --parts and --name split them over several calls:
 
@@ -45,7 +45,7 @@ def parse():
     p.add_argument("--parts", default=",".join(PARTS))
     p.add_argument("--models", default=",".join(MODELS))
     p.add_argument("--allocators", default=",".join(ALLOCATORS))
-    p.add_argument("--iters", type=int, default=7)
+    p.add_argument("--iters", type=int, default=8)
     p.add_argument("--timeout", type=float, default=90, help="seconds a run may take")
     p.add_argument("--deadline", type=float, default=540, help="no run is started that could not end within so many seconds of the start")
     p.add_argument("--name", default="pool", help="results go to bench/results/NAME.json")

@@ -148,11 +148,15 @@ func start(device int) (*live.Live, error) {
 	if o.Verify && o.Engine != options.EngineExplicit {
 		return nil, fmt.Errorf("PENSTOCK_VERIFY checks the moves of the explicit engine: use it with --engine explicit")
 	}
+	layout, err := poolConfig(o, d.Info().Name)
+	if err != nil {
+		return nil, err
+	}
 	c := live.Config{
 		Engine: live.EngineFor(o.Engine), Verify: o.Verify,
 		Policy: policy, BudgetBytes: o.Budget, HostBudgetBytes: o.HostBudget,
 		ManagedLimitBytes: o.ManagedLimit, PlainOnly: o.Engine == options.EngineNone, LookaheadBytes: o.LookaheadBytes,
-		MissedRoutes: missed, Pool: poolConfig(o),
+		MissedRoutes: missed, Pool: layout,
 	}
 	if o.TracePath != "" {
 		r, err := startRecording(o, d.Info().Name, log)

@@ -26,6 +26,7 @@ type Runtime struct {
 	Disable        bool
 
 	Planning         bool
+	PlanPath         string
 	Stitch           string
 	StitchMinBytes   int64   // 0 = unset
 	StitchReuse      float64 // 0 = unset
@@ -60,6 +61,7 @@ var bindings = map[string]binding{
 	"PENSTOCK_VERIFY":        {flag: func(r *Runtime) *bool { return &r.Verify }},
 	"PENSTOCK_DISABLE":       {flag: func(r *Runtime) *bool { return &r.Disable }},
 	"PENSTOCK_PLANNING":      {flag: func(r *Runtime) *bool { return &r.Planning }},
+	"PENSTOCK_PLAN":          {text: func(r *Runtime) *string { return &r.PlanPath }},
 	"PENSTOCK_STITCH":        {text: func(r *Runtime) *string { return &r.Stitch }},
 	"PENSTOCK_STITCH_MIN":    {bytes: func(r *Runtime) *int64 { return &r.StitchMinBytes }},
 	"PENSTOCK_STITCH_REUSE":  {ratio: func(r *Runtime) *float64 { return &r.StitchReuse }},

@@ -55,6 +55,8 @@ var Table = []Option{
 		Doc: "most bytes to bring to the device ahead of need (as much as displaces nothing that is needed sooner)"},
 	{Env: "PENSTOCK_PLANNING", Type: TypeBool, Default: "1",
 		Doc: "plan where the allocations of an iteration lie, once one has been seen; without, they are only stitched"},
+	{Env: "PENSTOCK_PLAN", Type: TypeFile,
+		Doc: "follow this plan, made by penstock plan of a recording of the same job, from the first allocation on (a plan is made while the job runs)"},
 	{Env: "PENSTOCK_STITCH", Type: TypeChoice, Choices: Strategies, Default: StitchEager,
 		Doc: "when scattered free device memory is made one range: before more is taken, only when there is no more, or not at all (GMLake's defragLevel)"},
 	{Env: "PENSTOCK_STITCH_MIN", Type: TypeBytes, Default: "8MiB",

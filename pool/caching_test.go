@@ -316,7 +316,7 @@ func TestPeaks(t *testing.T) {
 
 // TestRandom drives the allocator with several streams and checks that no two
 // users of an address overlap in time, by a model of its own.
-func TestRandom(t *testing.T) {
+func TestCachingRandom(t *testing.T) {
 	type use struct {
 		p      cuda.Ptr
 		bytes  int64

@@ -51,8 +51,7 @@ func New(c Config, d stitch.Driver, b stitch.Budget, f stitch.Fences) (*Pool, er
 		return nil, err
 	}
 	p := &Pool{config: c, stitched: s}
-	p.service.start(c)
-	return p, nil
+	return p, p.service.start(c)
 }
 
 // lock takes mu. It is held for less than a microsecond at a time, unless the driver is asked
@@ -86,10 +85,16 @@ func (p *Pool) Malloc(bytes int64, stream uint64) (cuda.Ptr, error) {
 	var at cuda.Ptr
 	var ok bool
 	if followed && s.phase >= ready {
-		at, ok = p.fromPlan(bytes, stream)
+		if at, ok = p.fromPlan(bytes, stream); !ok && s.phase == active {
+			at, ok = p.besidePlan(bytes, stream)
+		}
 	}
 	if !ok {
 		var err error
+		if s.phase == active && followed && p.stitched.Stats().ReservedBytes+bytes > s.mostReserved {
+			s.strikes++
+			p.leave() // a plan must not cost memory: what is free in its addresses may serve this
+		}
 		if at, err = p.stitched.Malloc(bytes, stream); err != nil {
 			if at, err = p.underPressure(bytes, stream, err); err != nil {
 				return 0, err
@@ -283,6 +288,7 @@ func (p *Pool) ResetPeaks() {
 // Close waits for what runs in the background. Allocations stay valid.
 func (p *Pool) Close() {
 	p.lock()
+	p.leave()
 	p.service.phase = off
 	p.mu.Unlock()
 	p.work.Wait()

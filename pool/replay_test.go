@@ -1,120 +1,224 @@
 package pool
 
 import (
-	"strings"
-	"sync"
+	"math/rand/v2"
 	"testing"
+	"time"
 
 	"github.com/penstock-gpu/penstock/cuda"
 	"github.com/penstock-gpu/penstock/internal/testlogs"
+	"github.com/penstock-gpu/penstock/pool/internal/model"
+	"github.com/penstock-gpu/penstock/pool/plan"
+	"github.com/penstock-gpu/penstock/pool/stitch"
 	"github.com/penstock-gpu/penstock/trace"
 )
 
-// vmm is a driver that maps nothing: addresses and handles are numbers.
-type vmm struct {
-	mu   sync.Mutex
-	next cuda.Ptr
-	used int64
-	cap  int64
-}
-
-func (v *vmm) BindThread() error  { return nil }
-func (v *vmm) Granularity() int64 { return 2 * mib }
-func (v *vmm) MemCreate(int64, cuda.Location) (cuda.Handle, error) {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	v.next++
-	return cuda.Handle(v.next), nil
-}
-func (v *vmm) MemRelease(cuda.Handle) error { return nil }
-func (v *vmm) AddressReserve(bytes, _ int64, _ cuda.Ptr) (cuda.Ptr, error) {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	p := (v.next + 4*mib) / (2 * mib) * (2 * mib)
-	v.next = p + cuda.Ptr(bytes)
-	return p, nil
-}
-func (v *vmm) AddressFree(cuda.Ptr, int64) error      { return nil }
-func (v *vmm) Map(cuda.Ptr, int64, cuda.Handle) error { return nil }
-func (v *vmm) Unmap(cuda.Ptr, int64) error            { return nil }
-func (v *vmm) SetAccess(cuda.Ptr, int64) error        { return nil }
-func (v *vmm) Take(bytes int64) error {
-	if v.cap > 0 && v.used+bytes > v.cap {
-		return errFull
-	}
-	v.used += bytes
-	return nil
-}
-func (v *vmm) Give(bytes int64)          { v.used -= bytes }
-func (v *vmm) Fence(uint64) (any, error) { return 1, nil }
-func (v *vmm) Passed(any) bool           { return true }
-func (v *vmm) Wait(any) error            { return nil }
-
-// job replays a recorded job for as many iterations as wanted.
+// job replays a recorded job: its beginning with two iterations, then its last
+// iteration as often as wanted. Everything is held against the reference model.
 type job struct {
-	start, iteration []trace.Event
+	t                    *testing.T
+	beginning, iteration []trace.Event
+	m                    *model.Machine
+	p                    *Pool
+	at                   map[uint64]cuda.Ptr
+	bytes                map[uint64]int64
+	scale                float64        // of what is neither small nor of a weight's size
+	weightSizes          map[int64]bool // bytes
+	vary                 *rand.Rand     // draws the sizes of some; nil: none vary
 }
 
-func newJob(t testing.TB, name string) job {
+func newJob(t *testing.T, name string, c Config) *job {
 	tr := testlogs.Load(t, name)
-	var marks []int
+	marks := map[string]int{}
 	for i, e := range tr.Events {
-		if e.Kind == trace.KindMark && (strings.HasPrefix(e.Name, "iter") || e.Name == "end") {
-			marks = append(marks, i)
+		if e.Kind == trace.KindMark {
+			marks[e.Name] = i
 		}
 	}
-	return job{tr.Events[:marks[len(marks)-2]], tr.Events[marks[len(marks)-2]:marks[len(marks)-1]]}
+	last := max(marks["iter1"], marks["iter2"], marks["iter3"])
+	j := &job{t: t, beginning: tr.Events[:last], iteration: tr.Events[last:marks["end"]], m: model.New(1 << 40), scale: 1,
+		at: map[uint64]cuda.Ptr{}, bytes: map[uint64]int64{}, weightSizes: map[int64]bool{}}
+	for _, e := range tr.Events[:marks["iter0"]] {
+		if e.Kind == trace.KindAlloc {
+			j.weightSizes[e.Bytes] = true
+		}
+	}
+	var err error
+	if j.p, err = New(c, j.m, j.m, j.m); err != nil {
+		t.Fatal(err)
+	}
+	return j
 }
 
-func TestReplayPlanned(t *testing.T) {
-	for _, name := range []string{"gpt2m", "gpt2l", "llama1b", "llama1b-lr", "moe", "resnet152"} {
-		t.Run(name, func(t *testing.T) {
-			j := newJob(t, name)
-			v := &vmm{next: 1 << 40}
-			p, err := New(Config{}, v, v, v)
+// run replays events, waits for what they started in the background, and returns
+// by how much the peak of reserved memory was over that of live memory.
+func (j *job) run(events []trace.Event) (over float64) {
+	j.t.Helper()
+	j.p.ResetPeaks()
+	for _, e := range events {
+		switch e.Kind {
+		case trace.KindAlloc:
+			j.free(e.Alloc) // the one of the iteration before, when it outlived that
+			n := max(e.Bytes, 1)
+			if j.scale != 1 && n > 1<<16 && !j.weightSizes[n] {
+				n = int64(float64(n) * j.scale)
+			}
+			if j.vary != nil && e.Alloc%7 == 3 && !j.weightSizes[n] {
+				n += n * int64(j.vary.IntN(41)-20) / 100
+			}
+			q, err := j.p.Malloc(n, 0)
 			if err != nil {
-				t.Fatal(err)
+				j.t.Fatal(err)
 			}
-			at := map[uint64]cuda.Ptr{}
-			run := func(events []trace.Event) {
-				for _, e := range events {
-					switch e.Kind {
-					case trace.KindAlloc:
-						if q, ok := at[e.Alloc]; ok {
-							if err := p.Free(q); err != nil {
-								t.Fatal(err)
-							}
-						}
-						q, err := p.Malloc(max(e.Bytes, 1), 0)
-						if err != nil {
-							t.Fatal(err)
-						}
-						at[e.Alloc] = q
-					case trace.KindFree:
-						q, ok := at[e.Alloc]
-						if !ok {
-							continue
-						}
-						if err := p.Free(q); err != nil {
-							t.Fatal(err)
-						}
-						delete(at, e.Alloc)
-					}
-				}
-				p.work.Wait()
-				s := p.Stats()
-				t.Logf("%s: live %.3f GiB, reserved %.3f now %.3f, %+.2f %%, %d stitches of %d handles, %d reused; plan %.3f GiB, served %d, not %d; %+v", s.PlanState,
-					float64(s.LivePeakBytes)/(1<<30), float64(s.ReservedPeakBytes)/(1<<30), float64(s.ReservedBytes)/(1<<30), 100*(float64(s.ReservedPeakBytes)/float64(s.LivePeakBytes)-1),
-					s.Stitches, s.StitchedHandles, s.StitchReuses, float64(s.PlanBytes)/(1<<30), s.Planned, s.Unplanned, p.service.follower)
-				if err := p.Check(); err != nil {
-					t.Fatal(err)
-				}
-				p.ResetPeaks()
+			if err := j.m.Claim(q, n, 0); err != nil {
+				j.t.Fatal(err)
 			}
-			run(j.start)
-			for range 6 {
-				run(j.iteration)
+			j.at[e.Alloc], j.bytes[e.Alloc] = q, n
+		case trace.KindFree:
+			j.free(e.Alloc)
+		}
+	}
+	j.p.work.Wait()
+	if err := j.p.Check(); err != nil {
+		j.t.Fatal(err)
+	}
+	s := j.p.Stats()
+	j.t.Logf("%s: live %d MiB, reserved %d, now %d, %d stitches of %d handles, %d reused; plan of %d MiB, served %d, not %d", s.PlanState,
+		s.LivePeakBytes>>20, s.ReservedPeakBytes>>20, s.ReservedBytes>>20, s.Stitches, s.StitchedHandles, s.StitchReuses, s.PlanBytes>>20, s.Planned, s.Unplanned)
+	return float64(s.ReservedPeakBytes)/float64(s.LivePeakBytes) - 1
+}
+
+func (j *job) free(id uint64) {
+	q, ok := j.at[id]
+	if !ok {
+		return
+	}
+	delete(j.at, id)
+	if err := j.m.Release(q, j.bytes[id], []uint64{0}); err != nil {
+		j.t.Fatal(err)
+	}
+	if err := j.p.Free(q); err != nil {
+		j.t.Fatal(err)
+	}
+}
+
+// jobs are the recorded ones; under the race detector, which has nothing to find in one
+// thread, the smallest.
+func jobs() []string {
+	if raced {
+		return []string{"gpt2m"}
+	}
+	return []string{"gpt2m", "gpt2l", "llama1b", "llama1b-lr", "moe", "resnet152"}
+}
+
+// TestReplay: recorded jobs stay near what they ask for, are followed soon, and
+// then need no stitching any more.
+func TestReplay(t *testing.T) {
+	for _, name := range jobs() {
+		t.Run(name, func(t *testing.T) {
+			j := newJob(t, name, Config{})
+			j.run(j.beginning)
+			for i := range 7 {
+				before := j.p.Stats()
+				// From here on peaks are those of the log's last iteration, which in llama1b-lr is not its highest.
+				const allowed = 0.0125
+				if over := j.run(j.iteration); over > allowed {
+					t.Errorf("iteration %d: %.2f %% reserved over what is live", i, 100*over)
+				}
+				// In the small gpt2m too little is free by whole chunks for a range; it stays with stitching.
+				if s := j.p.Stats(); i >= 5 && name != "gpt2m" && (s.PlanState != "followed" || s.Stitches != before.Stitches || s.Planned-before.Planned < 50*(s.Unplanned-before.Unplanned)) {
+					t.Errorf("iteration %d: %+v after %+v: want the plan followed and no stitches", i, s, before)
+				}
 			}
 		})
+	}
+}
+
+// TestReplayFromFile: with a plan of the whole job every request has its place from
+// the first on.
+func TestReplayFromFile(t *testing.T) {
+	tr := testlogs.Load(t, "gpt2m")
+	made, err := plan.FromTrace(t.Context(), tr, plan.Options{TimeLimit: 2 * time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	j := newJob(t, "gpt2m", Config{Plan: made})
+	over := j.run(j.beginning)
+	for range 3 {
+		over = max(over, j.run(j.iteration))
+	}
+	s := j.p.Stats()
+	if s.Planned < 50*s.Unplanned || s.Planned < 10_000 || over > 0.02 {
+		t.Errorf("%+v: want all followed, %.2f %% are reserved over what is live", s, 100*over)
+	}
+	// The plan of another job serves little, and costs nothing but memory that goes back.
+	j = newJob(t, "gpt2m", Config{Plan: made})
+	j.scale = 0.7
+	j.run(j.beginning)
+	if s := j.p.Stats(); s.PlanState == "followed" {
+		t.Errorf("%+v: another job's plan is still followed", s)
+	}
+}
+
+// TestReplayVarying: a seventh of the tensors have other sizes in each iteration. A
+// plan for the rest, if there is one, must not cost memory.
+func TestReplayVarying(t *testing.T) {
+	if raced {
+		t.Skip("one thread only: slow under the race detector, and nothing to find")
+	}
+	j := newJob(t, "moe", Config{})
+	j.vary = rand.New(rand.NewPCG(1, 1))
+	j.run(j.beginning)
+	reserved, live := int64(0), int64(0)
+	for i := range 14 {
+		j.run(j.iteration)
+		if s := j.p.Stats(); i >= 2 {
+			reserved, live = max(reserved, s.ReservedPeakBytes), max(live, s.LivePeakBytes)
+		}
+	}
+	if over := float64(reserved)/float64(live) - 1; over > 0.03 {
+		t.Errorf("%.2f %% reserved over what is live", 100*over)
+	}
+}
+
+// TestReplayStitched: without plans stitching alone does well, and without it much is lost.
+func TestReplayStitched(t *testing.T) {
+	for _, c := range []struct {
+		strategy stitch.Strategy
+		allowed  float64
+	}{{stitch.Eager, 0.0125}, {stitch.Never, 0.20}} {
+		for _, name := range jobs() {
+			j := newJob(t, name, Config{Unplanned: true, Stitch: stitch.Config{Strategy: c.strategy}})
+			j.run(j.beginning)
+			if over := j.run(j.iteration); over > c.allowed {
+				t.Errorf("%s, strategy %d: %.2f %% reserved over what is live", name, c.strategy, 100*over)
+			}
+		}
+	}
+}
+
+// TestReplayDrawnLengths: sizes that differ in each iteration are nobody's plan, and
+// stitching settles down all the same.
+func TestReplayDrawnLengths(t *testing.T) {
+	if raced {
+		t.Skip("one thread only: slow under the race detector, and nothing to find")
+	}
+	j := newJob(t, "llama1b", Config{})
+	rng := rand.New(rand.NewPCG(1, 1))
+	j.scale = 0.3
+	j.run(j.beginning)
+	reserved, live := int64(0), int64(0)
+	for i := range 12 {
+		before := j.p.Stats()
+		j.scale = float64(rng.IntN(29)+4) / 32
+		j.run(j.iteration)
+		s := j.p.Stats()
+		reserved, live = max(reserved, s.ReservedPeakBytes), max(live, s.LivePeakBytes)
+		if n := s.StitchedHandles - before.StitchedHandles; i > 2 && n > 1000 {
+			t.Errorf("iteration %d still stitches %d handles", i, n)
+		}
+	}
+	if over := float64(reserved)/float64(live) - 1; over > 0.015 {
+		t.Errorf("%.2f %% reserved over what is live", 100*over)
 	}
 }

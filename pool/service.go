@@ -32,11 +32,16 @@ const (
 	planningLimit = 2 * time.Second // of processor time, in the background
 	leastShare    = 0.5             // of the requested bytes that must repeat for a plan to be worth its addresses
 	mostAttempts  = 4               // to take the chosen addresses, before others are chosen
-	mostCreated   = 32              // one part in so many of the planned bytes may be new memory
-	mostRevisions = 3               // of a plan
-	mostPlans     = 16              // made for one process
-	suspendAfter  = 64              // unexpected requests in a row: the job is doing something else
-	trimEachTime  = 256 << 20       // bytes given back at the begin of an iteration
+	mostCreated   = 128             // one part in so many of the planned bytes may be new memory
+	alwaysCreated = 32 << 20        // bytes that may be in any case
+	enoughHits    = 4               // bytes that come as planned for each that does not
+	stepsAhead    = 256             // that are looked at for a place between them
+	mostGrowth    = 100             // of reserved memory, one part in so many, while a plan is followed
+	mostStrikes   = 2
+	mostRevisions = 3         // of a plan
+	mostPlans     = 16        // made for one process
+	suspendAfter  = 64        // unexpected requests in a row: the job is doing something else
+	trimEachTime  = 256 << 20 // bytes given back at the begin of an iteration
 )
 
 // area is planned addresses and what lies in them.
@@ -49,48 +54,54 @@ type area struct {
 
 // service follows a plan, and makes one first.
 type service struct {
-	phase     phase
-	least     int64 // requests above it are followed
-	recorder  *follow.Recorder
-	steps     *follow.Steps
-	follower  *follow.Follower
-	current   *area   // mapping, mapped or active
-	areas     []*area // those in use, left ones too
-	attempts  int
-	plans     int
-	revisions int // of the plan, for what varies
-	inRow     int // unexpected requests
-	turns     int // of the follower, that were noticed
-	hits      int64
-	misses    int64 // in this iteration, by bytes
-	badTurns  int
+	phase        phase
+	file         bool  // the plan is for the whole job, and not for an iteration
+	least        int64 // requests above it are followed
+	recorder     *follow.Recorder
+	steps        *follow.Steps
+	follower     *follow.Follower
+	current      *area   // mapping, mapped or active
+	areas        []*area // those in use, left ones too
+	attempts     int
+	plans        int
+	revisions    int // of the plan, for what varies
+	observed     int // turns, for a revision
+	inRow        int // unexpected requests
+	turns        int // of the follower, that were noticed
+	coming       []follow.Gap
+	mostReserved int64 // while the plan is followed
+	strikes      int   // how often that was not enough
+	hits         int64
+	misses       int64 // in this iteration, by bytes
+	badTurns     int
 }
 
-func (s *service) start(c Config) {
+func (s *service) start(c Config) (err error) {
 	switch {
 	case c.Plan != nil:
-		s.steps = follow.FromPlan(c.Plan)
-		s.follow()
-		s.follower.ByOrder()
-		s.phase = ready
+		if s.steps, err = follow.FromPlan(c.Plan); err != nil {
+			return err
+		}
+		s.follower = follow.NewFollowerFromStart(s.steps)
+		s.file, s.phase = true, ready
 	case !c.Unplanned:
-		s.least = plannedAbove
 		s.again()
 	}
+	return nil
 }
 
 // again looks for an iteration from now on.
 func (s *service) again() {
-	s.recorder, s.steps, s.follower = follow.NewRecorder(), nil, nil
+	s.recorder, s.steps, s.follower, s.strikes = follow.NewRecorder(), nil, nil, 0
+	s.least, s.file = plannedAbove, false
 	if s.phase = recording; s.plans >= mostPlans {
 		s.phase = off
 	}
 }
 
-// fromFile says whether the plan is for the whole job, and not for an iteration.
-func (s *service) fromFile() bool { return s.steps != nil && s.steps.Start > 0 }
-
-func (s *service) follow() { s.follower, s.inRow, s.turns = follow.NewFollower(s.steps), 0, 0 }
+func (s *service) follow() {
+	s.follower, s.inRow, s.turns, s.observed = follow.NewFollower(s.steps), 0, 0, 0
+}
 
 // areaOf finds the planned addresses that an address is in.
 func (s *service) areaOf(at cuda.Ptr) (*area, int64) {
@@ -110,7 +121,7 @@ func (p *Pool) record(at cuda.Ptr, bytes int64, stream uint64) {
 		return
 	}
 	s.recorder = nil
-	s.plans, s.revisions = s.plans+1, 0
+	s.plans, s.revisions, s.attempts = s.plans+1, 0, 0
 	s.steps = steps
 	p.plan()
 }
@@ -152,9 +163,9 @@ func (p *Pool) fromPlan(bytes int64, stream uint64) (cuda.Ptr, bool) {
 	}
 	s.inRow = 0
 	switch {
-	case i == 0 && p.planned == 0 && s.fromFile():
+	case i == 0 && p.planned == 0 && s.file:
 		p.beginAtOnce(stream)
-	case s.follower.Turns() != s.turns && s.follower.Sure():
+	case s.follower.Turns() != s.turns && s.follower.AtBegin():
 		s.turns = s.follower.Turns()
 		p.begin(stream)
 	}
@@ -193,15 +204,37 @@ func (s *service) place(i int, bytes int64, stream uint64) (cuda.Ptr, bool) {
 	return 0, false
 }
 
+// besidePlan serves a request that the plan has no place for without more memory
+// being taken: from what is free in the pool, or else between planned places.
+func (p *Pool) besidePlan(bytes int64, stream uint64) (cuda.Ptr, bool) {
+	s := &p.service
+	if at, ok := p.stitched.MallocFree(bytes, stream); ok {
+		return at, true
+	}
+	s.coming = s.follower.Coming(stepsAhead, s.coming)
+	a, size := s.current, roundUp(bytes, minBlockBytes)
+	offset, ok := a.layout.Fit(size, stream, s.coming)
+	if !ok || !a.layout.Place(offset, size, bytes, stream) {
+		return 0, false
+	}
+	return a.ran.Base() + cuda.Ptr(offset), true
+}
+
 // begin is called when an iteration begins.
 func (p *Pool) begin(stream uint64) {
 	s := &p.service
 	switch s.phase {
 	case ready:
-		if s.revisions < mostRevisions && s.steps.Revise(s.follower) {
-			s.revisions++
-			p.plan()
-			return
+		if s.follower.Longest() < len(s.steps.List)/2 { // something varies: one whole turn says what
+			if s.observed++; s.observed == 1 {
+				s.follower.Forget()
+				return
+			}
+			if s.revisions < mostRevisions && s.steps.Revise(s.follower) {
+				s.revisions++
+				p.plan()
+				return
+			}
 		}
 		p.prepare(stream)
 	case mapped:
@@ -209,13 +242,15 @@ func (p *Pool) begin(stream uint64) {
 			a := s.current
 			a.layout = follow.NewLayout(a.ran.Bytes(), a.stream, p.stitched.Done)
 			s.areas = append(s.areas, a)
+			reserved := p.stitched.Stats().ReservedBytes
+			s.mostReserved = reserved + max(reserved/mostGrowth, alwaysCreated)
 			s.phase, s.hits, s.misses, s.badTurns = active, 0, 0, 0
 		} else if s.attempts++; s.attempts == mostAttempts {
 			p.drop()
 			s.phase = ready
 		}
 	case active:
-		if s.badTurns++; s.hits >= s.misses {
+		if s.badTurns++; s.hits >= enoughHits*s.misses {
 			s.badTurns = 0
 		}
 		s.hits, s.misses = 0, 0
@@ -232,9 +267,10 @@ func (p *Pool) begin(stream uint64) {
 // prepare chooses memory for the plan and has it mapped.
 func (p *Pool) prepare(stream uint64) {
 	s := &p.service
-	r, err := p.stitched.Prepare(s.steps.Bytes, stream, s.steps.Bytes/mostCreated)
+	r, err := p.stitched.Prepare(s.steps.Bytes, stream, max(s.steps.Bytes/mostCreated, alwaysCreated))
 	if err != nil { // not now
-		if s.attempts++; s.attempts == mostAttempts {
+		if s.attempts++; s.attempts == mostAttempts { // what lives across iterations lies everywhere in between: stitching does better here
+			s.plans += mostPlans / 2
 			s.again()
 		}
 		return
@@ -303,8 +339,12 @@ func (p *Pool) leave() bool {
 	default:
 		return len(s.areas) > 0
 	}
-	if s.phase = ready; s.fromFile() {
-		s.again() // its plan has places for what lies elsewhere now
+	switch s.phase = ready; {
+	case s.strikes == mostStrikes: // such a job is better off without
+		s.plans += mostPlans / 2
+		s.again()
+	case s.file: // its plan has places for what lies elsewhere now
+		s.again()
 	}
 	return true
 }

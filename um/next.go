@@ -320,13 +320,14 @@ func (r *Runtime) discardStale() *Move {
 // makeReady populates free blocks where the coming allocations will be placed,
 // when there is room that nothing else wants.
 func (r *Runtime) makeReady(p *plan) *Move {
-	if p.freshBlocks <= r.arena.freeOnDevice+r.populating {
+	if p.readied || p.freshBlocks <= r.arena.freeOnDevice+r.populating {
 		return nil
 	}
 	room := r.room()
 	if room <= 0 {
 		return nil
 	}
+	p.readied = true // unless something is found
 	scratch := arena{base: r.arena.base, blocks: r.arena.blocks, free: append([]extent(nil), r.arena.free...), compactAt: 1 << 30}
 	for _, n := range p.births {
 		first, ok := scratch.place(n, 0, true, 0, r.passed)
@@ -343,6 +344,7 @@ func (r *Runtime) makeReady(p *plan) *Move {
 			}
 		}
 		if len(blocks) > 0 {
+			p.readied = false
 			return r.populate(runsOf(blocks))
 		}
 	}

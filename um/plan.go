@@ -46,6 +46,7 @@ type plan struct {
 	dry         bool      // nothing of evict is left to displace
 	births      []int32   // sizes in blocks of the coming allocations
 	freshBlocks int32     // most that they and the coming frees take together
+	readied     bool      // nothing is left to make ready for them
 }
 
 // room is how many blocks may come to the device now.
@@ -97,7 +98,7 @@ func (r *Runtime) look(p *plan) {
 	*o = outlook{
 		ahead: r.config.Policy.Fetch == FetchAhead, now: r.history.Now(),
 		needs: o.needs[:0], absent: o.absent[:0], steps: o.steps[:0], later: o.later[:0],
-		victims: victimHeap{policy: r.config.Policy.Victims, candidates: o.victims.candidates[:0]},
+		victims: victimHeap{policy: r.config.Policy.Victims, candidates: o.victims.candidates[:0], order: o.victims.order},
 	}
 	start := o.now
 	if len(r.pending) > 0 {
@@ -106,7 +107,7 @@ func (r *Runtime) look(p *plan) {
 	ghostly := r.lookAtGhosts(p, o)
 	r.lookAtTensors(p, o)
 	slices.SortStableFunc(o.needs, func(a, b prefetch.Need) int { return cmp.Compare(a.Position, b.Position) })
-	heap.Init(&o.victims)
+	o.victims.init()
 	slices.SortFunc(o.later, func(a, b victim) int { return cmp.Compare(a.from, b.from) })
 
 	idle := r.idleOnDevice()
@@ -136,11 +137,11 @@ func (r *Runtime) look(p *plan) {
 // victim takes the next tensor that may leave to make room at a position.
 func (r *Runtime) victim(p *plan, o *outlook, position int64) (prefetch.Victim, bool) {
 	for len(o.later) > 0 && o.later[0].from+deferOps <= position {
-		heap.Push(&o.victims, o.later[0])
+		o.victims.add(&o.later[0])
 		o.later = o.later[1:]
 	}
 	for o.victims.Len() > 0 {
-		v := heap.Pop(&o.victims).(victim)
+		v := o.victims.next()
 		switch {
 		case v.tensor.counted == p.serial: // it is a victim already, now or later
 			continue
@@ -341,22 +342,40 @@ type victim struct {
 	evict.Candidate
 }
 
+// victimHeap is a heap of indices: what it moves about is small.
 type victimHeap struct {
 	policy     evict.Policy
 	candidates []victim
+	order      []int32
 }
 
-func (h *victimHeap) Len() int { return len(h.candidates) }
+// init makes a heap of the candidates.
+func (h *victimHeap) init() {
+	h.order = h.order[:0]
+	for i := range h.candidates {
+		h.order = append(h.order, int32(i))
+	}
+	heap.Init(h)
+}
+
+// add enters another candidate.
+func (h *victimHeap) add(v *victim) {
+	h.candidates = append(h.candidates, *v)
+	heap.Push(h, int32(len(h.candidates)-1))
+}
+
+// next takes the first; it is valid until the next add.
+func (h *victimHeap) next() *victim { return &h.candidates[heap.Pop(h).(int32)] }
+
+func (h *victimHeap) Len() int { return len(h.order) }
 func (h *victimHeap) Less(i, j int) bool {
-	return h.policy.Before(&h.candidates[i].Candidate, &h.candidates[j].Candidate)
+	return h.policy.Before(&h.candidates[h.order[i]].Candidate, &h.candidates[h.order[j]].Candidate)
 }
-func (h *victimHeap) Swap(i, j int) {
-	h.candidates[i], h.candidates[j] = h.candidates[j], h.candidates[i]
-}
-func (h *victimHeap) Push(x any) { h.candidates = append(h.candidates, x.(victim)) }
+func (h *victimHeap) Swap(i, j int) { h.order[i], h.order[j] = h.order[j], h.order[i] }
+func (h *victimHeap) Push(x any)    { h.order = append(h.order, x.(int32)) }
 func (h *victimHeap) Pop() any {
-	n := len(h.candidates) - 1
-	v := h.candidates[n]
-	h.candidates = h.candidates[:n]
-	return v
+	n := len(h.order) - 1
+	i := h.order[n]
+	h.order = h.order[:n]
+	return i
 }

@@ -391,7 +391,8 @@ func (r *Runtime) Progress(stream int, seq uint64) {
 		k++
 	}
 	if k > 0 {
-		r.pending = append(r.pending[:0], r.pending[k:]...)
+		clear(r.pending[:k])
+		r.pending = r.pending[k:] // the next append that finds no room copies the rest
 	}
 	r.epoch++
 	r.openGates()

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -24,9 +26,12 @@ type recordFlags struct {
 	stacks, system                       bool
 }
 
-// newFaultsRecordCommand is `penstock faults record`. With a command it becomes
-// that command, as `penstock run` does; the recorder is inside, loaded by the
-// hook. With a process id it listens from outside.
+// exitRecorded ends with the recorded command's status. A variable for tests.
+var exitRecorded = os.Exit
+
+// newFaultsRecordCommand is `penstock faults record`. With a command it starts
+// that command and waits, to say so when there was nothing to record; the
+// recorder is inside, loaded by the hook. With a process id it listens from outside.
 func newFaultsRecordCommand() *cobra.Command {
 	var f recordFlags
 	cmd := &cobra.Command{
@@ -61,8 +66,15 @@ it to a control group, such as a container's.`,
 			if err != nil {
 				return err
 			}
-			if err := syscall.Exec(plan.path, plan.argv, plan.env); err != nil {
-				return fmt.Errorf("cannot run %s: %w", plan.path, explainRunExec(plan.path, err))
+			status, err := runRecorded(plan)
+			if err != nil {
+				return err
+			}
+			if _, err := os.Stat(f.output); err != nil {
+				fmt.Fprintln(cmd.ErrOrStderr(), "penstock: nothing was recorded: the program allocated no managed memory (cudaMallocManaged), or CUDA was not reached; see `penstock doctor --for faults`")
+			}
+			if status != 0 {
+				exitRecorded(status)
 			}
 			return nil
 		},
@@ -77,6 +89,42 @@ it to a control group, such as a container's.`,
 	textFlag(cmd, &f.cgroup, "cgroup")
 	boolFlag(cmd, &f.stacks, "stacks")
 	return cmd
+}
+
+// runRecorded runs a command on this terminal and returns its exit status, as a
+// shell counts it.
+func runRecorded(plan runPlan) (status int, err error) {
+	// Interrupts from the terminal reach the command too; it decides what they mean.
+	signal.Ignore(os.Interrupt, syscall.SIGQUIT)
+	defer signal.Reset(os.Interrupt, syscall.SIGQUIT)
+	child := &exec.Cmd{Path: plan.path, Args: plan.argv, Env: plan.env, Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr}
+	if err := child.Start(); err != nil {
+		return 0, fmt.Errorf("cannot run %s: %w", plan.path, explainRunExec(plan.path, err))
+	}
+	ended := make(chan os.Signal, 1)
+	signal.Notify(ended, syscall.SIGTERM, syscall.SIGHUP)
+	done := make(chan struct{})
+	go func() {
+		for {
+			select {
+			case s := <-ended:
+				_ = child.Process.Signal(s)
+			case <-done:
+				return
+			}
+		}
+	}()
+	err = child.Wait()
+	close(done)
+	signal.Stop(ended)
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		return 0, err
+	}
+	if w, ok := child.ProcessState.Sys().(syscall.WaitStatus); ok && w.Signaled() {
+		return 128 + int(w.Signal()), nil
+	}
+	return child.ProcessState.ExitCode(), nil
 }
 
 // plan says what to execute.

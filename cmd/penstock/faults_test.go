@@ -1,7 +1,11 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
+	"io"
+	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -247,6 +251,85 @@ func TestFaultsRefuse(t *testing.T) {
 		{"unknown command", []string{"faults", "nonsense"}},
 	} {
 		refused(t, []string{c.want}, c.args...)
+	}
+}
+
+// The recorded command's status is the command's, and silence is explained.
+func TestFaultsRecordRuns(t *testing.T) {
+	libs := t.TempDir()
+	for _, n := range []string{engineLibrary, hookLibrary} {
+		if err := os.WriteFile(filepath.Join(libs, n), nil, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Setenv("PENSTOCK_LIB", libs)
+	t.Setenv("LD_PRELOAD", "")
+	got := -1
+	exitRecorded = func(status int) { got = status }
+	defer func() { exitRecorded = os.Exit }()
+	old := filepath.Join(t.TempDir(), "old.pstrace")
+	if err := os.WriteFile(old, []byte("x"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	status, _, stderr := command(t, "faults", "record", "--output", old, "--", "sh", "-c", "exit 7")
+	if status != 0 || got != 7 || !strings.Contains(stderr, "nothing was recorded: the program allocated no managed memory") {
+		t.Errorf("status %d, exit %d, %q", status, got, stderr)
+	}
+	if _, err := os.Stat(old); err == nil {
+		t.Error("an old recording passes for a new one")
+	}
+	if command(t, "faults", "record", "--output", old, "--", "sh", "-c", "kill -9 $$"); got != 128+9 {
+		t.Errorf("exit %d of a killed command", got)
+	}
+}
+
+// What is served is what Prometheus takes, on the loopback only.
+func TestServe(t *testing.T) {
+	path := faultRecording(t, "run.pstrace", 5, nil)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Skip(err)
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	w, err := watched(ctx, []string{path}, "", false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	<-w.Done()
+	ended := make(chan error, 1)
+	go func() { ended <- serve(ctx, l, w) }()
+	get := func(page string) (int, string) {
+		t.Helper()
+		r, err := http.Get("http://" + l.Addr().String() + page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer r.Body.Close()
+		b, err := io.ReadAll(r.Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r.StatusCode, string(b)
+	}
+	if status, text := get("/metrics"); status != 200 || !strings.Contains(text, `penstock_gpu_page_faults_total{cause="first touch"} 5`) {
+		t.Errorf("%d\n%.1000s", status, text)
+	}
+	if status, _ := get("/else"); status != 404 {
+		t.Errorf("%d", status)
+	}
+	stop()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+	refused(t, []string{"not on this machine's loopback"}, "serve", path, "--listen", "0.0.0.0:9464")
+	refused(t, []string{"not on this machine's loopback"}, "serve", path, "--listen", ":9464")
+	refused(t, []string{"is not an address"}, "serve", path, "--listen", "here")
+	refused(t, []string{"name one thing to watch"}, "serve")
+	refused(t, []string{"name one thing to watch"}, "faults", "top", "--batch", "--pid", "1", path)
+	refused(t, []string{"needs a terminal"}, "faults", "top", path)
+	refused(t, []string{"from 0.1 to 3600"}, "faults", "top", path, "--batch", "--interval", "0")
+	if status, text, _ := command(t, "faults", "top", path, "--batch"); status != 0 || !strings.Contains(text, "5 faults in all") {
+		t.Errorf("%d\n%s", status, text)
 	}
 }
 

@@ -292,6 +292,44 @@ func TestDriverCounters(t *testing.T) {
 	}
 }
 
+// Whatever a file says, memory stays bounded: names and accesses at their
+// largest, streams that never finish, blocks all over.
+func TestHostileMemory(t *testing.T) {
+	a := New(trace.Header{})
+	long := strings.Repeat("n", 60<<10)
+	accesses := make([]trace.Access, 4000)
+	for i := range accesses {
+		accesses[i].Alloc = uint64(i)
+	}
+	began := time.Now()
+	for i := range 20_000 {
+		e := trace.Event{Kind: trace.KindFunction, Function: uint32(i), Name: fmt.Sprint(i) + long}
+		switch i % 4 {
+		case 1:
+			e = trace.Event{Kind: trace.KindLaunch, Stream: uint64(i), Function: uint32(i - 1), Accesses: append([]trace.Access(nil), accesses...)}
+		case 2:
+			e = trace.Event{Kind: trace.KindAlloc, Alloc: uint64(i), Address: uint64(i) << 21, Bytes: 4096, Name: fmt.Sprint(i) + long}
+		case 3:
+			e = trace.Event{Kind: trace.KindFault, Address: uint64(i) << 30, GPU: 1}
+			if i%8 == 3 {
+				e = trace.Event{Kind: trace.KindProgress, Stream: uint64(i - 2), Alloc: 1 << 60}
+			}
+		}
+		e.Time = time.Duration(i) * time.Millisecond
+		a.Add(&e)
+	}
+	r := a.Report(true)
+	checkSums(t, r)
+	var m runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&m)
+	if m.HeapAlloc > 300<<20 || time.Since(began) > 60*time.Second {
+		t.Errorf("%d MiB after %v", m.HeapAlloc>>20, time.Since(began))
+	}
+	runtime.KeepAlive(a)
+	runtime.KeepAlive(r)
+}
+
 // synthetic generates events of a job that pages: launches, faults in batches,
 // migrations and evictions, with progress.
 type synthetic struct {

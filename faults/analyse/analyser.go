@@ -128,6 +128,7 @@ func (a *Analyser) take(e *trace.Event) {
 		a.started, a.first = true, e.Time
 	}
 	a.now = max(a.now, e.Time)
+	a.ops.effort = min(max(a.ops.effort, 0)+effortEach, effortAtMost)
 	a.effort.credit = min(a.effort.credit+creditForEvent, creditAtFirst)
 	if a.ops.roundOpen && e.Time > a.ops.roundTime {
 		a.endRound()
@@ -221,7 +222,7 @@ func (a *Analyser) endRound() {
 	a.resolve()
 	for _, s := range a.ops.order {
 		if s.next != 0 {
-			s.finish(s.next)
+			a.ops.finish(s, s.next)
 			s.next = 0
 		}
 	}
@@ -314,7 +315,7 @@ func (a *Analyser) count(p *pending) {
 		where.kernel = a.ops.copies
 	}
 	// A freed allocation's address may have its next owner while the kernel that used it still runs.
-	if p.alloc == nil || !h.op.names(id) {
+	if a.ops.effort -= 2 * len(h.op.accesses); a.ops.effort >= 0 && (p.alloc == nil || !h.op.names(id)) {
 		if old := a.allocs.named(&h.op, p.address); old != nil {
 			p.alloc = old
 		}

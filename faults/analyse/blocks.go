@@ -165,7 +165,7 @@ type effort struct {
 }
 
 const (
-	creditAtFirst  = 1 << 17 // 256 GiB in one go
+	creditAtFirst  = 1 << 15 // 64 GiB in one go
 	creditForEvent = 16
 )
 

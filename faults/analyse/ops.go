@@ -1,6 +1,7 @@
 package analyse
 
 import (
+	"strings"
 	"time"
 
 	"github.com/penstock-gpu/penstock/trace"
@@ -9,6 +10,10 @@ import (
 const (
 	maxStreams   = 1024    // beyond it streams share one
 	maxQueued    = 1 << 16 // operations followed on a stream
+	maxOps       = 1 << 17 // and on all
+	maxNamed     = 1 << 22 // allocations that these name, together
+	effortAtMost = 1 << 22 // comparisons in search of a fault's operation, saved up
+	effortEach   = 1 << 9  // for each event
 	maxFunctions = 1 << 16
 	maxKernels   = 1 << 16
 	maxNameBytes = 512
@@ -46,9 +51,6 @@ type stream struct {
 }
 
 func (s *stream) push(o op) {
-	if len(s.ops)-s.head >= maxQueued {
-		s.head += maxQueued / 2
-	}
 	if s.head > 64 && s.head*2 >= len(s.ops) {
 		n := copy(s.ops, s.ops[s.head:])
 		clear(s.ops[n:])
@@ -59,12 +61,20 @@ func (s *stream) push(o op) {
 
 func (s *stream) queued() []op { return s.ops[s.head:] }
 
+// pop takes the first off.
+func (o *ops) pop(s *stream) {
+	first := &s.ops[s.head]
+	o.held--
+	o.named -= len(first.accesses)
+	*first = op{}
+	s.head++
+}
+
 // finish takes everything up to a number off.
-func (s *stream) finish(number uint64) {
+func (o *ops) finish(s *stream, number uint64) {
 	s.done = max(s.done, number)
 	for s.head < len(s.ops) && s.ops[s.head].number <= number {
-		s.ops[s.head].accesses = nil
-		s.head++
+		o.pop(s)
 	}
 }
 
@@ -83,6 +93,9 @@ type ops struct {
 	roundTime  time.Duration
 	roundOpen  bool
 	overflowed bool
+	held       int // operations queued on all streams
+	named      int // allocations that they name
+	effort     int // comparisons that are left
 }
 
 func newOps() ops {
@@ -92,9 +105,9 @@ func newOps() ops {
 
 func clip(name string) string {
 	if len(name) > maxNameBytes {
-		return name[:maxNameBytes-3] + "..."
+		name = name[:maxNameBytes-3] + "..."
 	}
-	return name
+	return strings.Clone(name) // not the whole of a long one behind a short one
 }
 
 func (o *ops) kernelNamed(name string) *kernel {
@@ -147,13 +160,21 @@ func (o *ops) launch(e *trace.Event, phase Phase) op {
 		}
 		x.kernel.launches++
 	}
-	if n := min(len(e.Accesses), maxAccesses); n > 0 {
+	if n := min(len(e.Accesses), maxAccesses, maxNamed-o.named); n > 0 {
 		x.accesses = make([]uint64, n)
 		for i := range x.accesses {
 			x.accesses[i] = e.Accesses[i].Alloc
 		}
 	}
-	o.streamOf(e.Stream).push(x)
+	s := o.streamOf(e.Stream)
+	if len(s.queued()) >= maxQueued || o.held >= maxOps && len(s.queued()) > 0 {
+		o.pop(s)
+	}
+	if o.held < maxOps {
+		o.held++
+		o.named += len(x.accesses)
+		s.push(x)
+	}
 	return x
 }
 
@@ -182,6 +203,9 @@ func (o *ops) running(alloc uint64, copyEngine bool) (op, how) {
 	for _, s := range o.order {
 		end := max(s.next, s.done)
 		for _, x := range s.queued() {
+			if o.effort -= 1 + len(x.accesses); o.effort < 0 {
+				break
+			}
 			if alloc != 0 && x.names(alloc) {
 				if n == 0 && x.number > end && len(o.order) == 1 {
 					return x, byProgress
@@ -212,6 +236,9 @@ func (o *ops) launched(alloc uint64) (op, how) {
 	for _, s := range o.order {
 		q := s.queued()
 		for i := len(q) - 1; i >= max(0, len(q)-lookBack); i-- {
+			if o.effort -= 1 + len(q[i].accesses); o.effort < 0 {
+				break
+			}
 			if x := q[i]; x.number > last.number {
 				last = x
 			}

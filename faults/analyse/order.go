@@ -3,6 +3,7 @@ package analyse
 import (
 	"slices"
 	"time"
+	"unsafe"
 
 	"github.com/penstock-gpu/penstock/trace"
 )
@@ -10,6 +11,8 @@ import (
 const (
 	// heldEvents bounds how many events wait to be put in order.
 	heldEvents = 1 << 16
+	// heldBytes bounds what their names and accesses take; real events come nowhere near.
+	heldBytes = 64 << 20
 	// horizon is how late an event may come, against others' time.
 	horizon = 200 * time.Millisecond
 )
@@ -22,6 +25,7 @@ type order struct {
 	newest time.Duration // seen
 	taken  time.Duration // of the last event handed on
 	late   int64         // events that came after a later one had been handed on
+	bytes  int           // of names and accesses in events
 }
 
 type orderKey struct {
@@ -39,10 +43,16 @@ func (o *order) add(e *trace.Event, visit func(*trace.Event)) {
 	o.newest = max(o.newest, e.Time)
 	o.keys = append(o.keys, orderKey{e.Time, int32(len(o.events))})
 	o.events = append(o.events, *e)
-	if len(o.events) == heldEvents {
+	if o.bytes += weight(e); o.full() {
 		o.release(o.newest-horizon, visit)
 	}
 }
+
+func weight(e *trace.Event) int {
+	return len(e.Name) + len(e.Accesses)*int(unsafe.Sizeof(trace.Access{}))
+}
+
+func (o *order) full() bool { return len(o.events) >= heldEvents || o.bytes > heldBytes }
 
 // release hands on what is not younger than until, and in a full buffer at least half.
 func (o *order) release(until time.Duration, visit func(*trace.Event)) {
@@ -56,8 +66,8 @@ func (o *order) release(until time.Duration, visit func(*trace.Event)) {
 		return int(a.index - b.index)
 	})
 	n := len(o.keys)
-	if len(o.events) == heldEvents {
-		n = heldEvents / 2
+	if o.full() {
+		n = (n + 1) / 2
 	} else {
 		for n > 0 && o.keys[n-1].time > until {
 			n--
@@ -78,8 +88,10 @@ func (o *order) release(until time.Duration, visit func(*trace.Event)) {
 	// What stays keeps its order among equals: it is sorted already.
 	rest := o.keys[n:]
 	o.spare = o.spare[:0]
+	o.bytes = 0
 	for _, k := range rest {
 		o.spare = append(o.spare, o.events[k.index])
+		o.bytes += weight(&o.events[k.index])
 	}
 	o.keys = o.keys[:0]
 	for i := range o.spare {

@@ -25,14 +25,18 @@ func TestGuest(t *testing.T) {
 	if os.Getenv("PENSTOCK_GUEST") != "" {
 		t.Skip("this is the guest")
 	}
-	binary := filepath.Join(t.TempDir(), "guest.test")
+	binary, penstock := filepath.Join(t.TempDir(), "guest.test"), filepath.Join(t.TempDir(), "penstock")
 	build := exec.Command("go", "test", "-c", "-o", binary, ".")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0") // runs where there is nothing else
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("building the guest's test: %v\n%s", err, out)
 	}
+	build = exec.Command("go", "build", "-ldflags", "-extldflags '-Wl,-z,lazy'", "-o", penstock, "../../cmd/penstock")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("building penstock for the guest: %v\n%s", err, out)
+	}
 	var out, problem bytes.Buffer
-	run := exec.Command(filepath.Join(guestFolder, "run"), binary)
+	run := exec.Command(filepath.Join(guestFolder, "run"), binary, penstock)
 	run.Stdout, run.Stderr = &out, &problem
 	begin := time.Now()
 	err := run.Run()
@@ -52,6 +56,9 @@ func TestGuest(t *testing.T) {
 	}
 	if passed := strings.Count(text, "--- PASS: TestInGuest "); len(ended) != guestModules || passed != guestModules {
 		t.Errorf("%d of %d stand-ins were tested, %d passed", len(ended), guestModules, passed)
+	}
+	if !strings.Contains(text, "--- PASS: TestInGuest/command ") {
+		t.Error("penstock faults record --system was not tried")
 	}
 	if t.Failed() {
 		t.Log(text)

@@ -272,6 +272,7 @@ func TestInGuest(t *testing.T) {
 		t.Run("cgroup", func(t *testing.T) { testCgroup(t, table) })
 		t.Run("lost", func(t *testing.T) { testLost(t, table) })
 		t.Run("refused", testNoFentry)
+		t.Run("command", testCommand)
 	default:
 		t.Run("kprobe", func(t *testing.T) { testAll(t, table, partitions) })
 	}

@@ -5,6 +5,7 @@ package bpf
 import (
 	"errors"
 	"fmt"
+	"math"
 	"math/bits"
 	"os"
 	"sync"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/cilium/ebpf/btf"
 	"github.com/cilium/ebpf/ringbuf"
+	"github.com/cilium/ebpf/rlimit"
 	"golang.org/x/sys/unix"
 
 	"github.com/penstock-gpu/penstock/faults"
@@ -79,6 +81,9 @@ func Open(o Options) (*Source, error) {
 	if err := o.check(); err != nil {
 		return nil, err
 	}
+	// Before Linux 5.11 maps count as locked memory. Where the limit cannot be
+	// raised, the kernel's refusal says so.
+	_ = rlimit.RemoveMemlock()
 	if missing := firstMissing(Needs(o)); missing != nil {
 		return nil, missing
 	}
@@ -177,7 +182,7 @@ func (s *Source) Drain(dst []faults.Event) []faults.Event {
 	if s.closed {
 		return dst
 	}
-	offset := faults.Clock() - monotonic()
+	offset := clockOffset()
 	s.reader.SetDeadline(time.Unix(1, 0)) // what is there, without waiting
 	// At most a ring's worth: a producer that is always faster must not hold the caller.
 	for range s.reader.BufferSize() / recordBytes {
@@ -298,6 +303,21 @@ func (s *Source) Close() error {
 	err = errors.Join(err, s.reader.Close())
 	s.loader.close()
 	return err
+}
+
+// clockOffset takes the programs' clock to that of events. The two cannot be read
+// at once: of a few tries the one with the least time between them counts.
+func clockOffset() (offset int64) {
+	const tries, good = 8, 2000 // ns
+	for i, least := 0, int64(math.MaxInt64); i < tries && least > good; i++ {
+		before := monotonic()
+		raw := faults.Clock()
+		after := monotonic()
+		if gap := after - before; gap < least {
+			least, offset = gap, raw-(before+gap/2)
+		}
+	}
+	return offset
 }
 
 // monotonic reads the clock of the programs.

@@ -200,3 +200,13 @@ func TestProcesses(t *testing.T) {
 		t.Error("a process that ended is remembered")
 	}
 }
+
+// TestClockOffset: readings agree with each other far better than a thread is interrupted for.
+func TestClockOffset(t *testing.T) {
+	first := clockOffset()
+	for range 100 {
+		if d := clockOffset() - first; d < -1_000_000 || d > 1_000_000 {
+			t.Fatalf("two readings differ by %d ns", d)
+		}
+	}
+}

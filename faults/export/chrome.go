@@ -30,7 +30,7 @@ const (
 	// mergeGap joins migrations on a track that are no farther apart.
 	mergeGap   = 5 * time.Microsecond
 	maxStreams = 1000
-	maxQueued  = 1 << 16
+	maxQueued  = 1 << 12 // more than the driver queues
 	maxNames   = 1 << 16
 	// processNumber keeps clear of the process numbers of torch.profiler.
 	processNumber = 999_000_001

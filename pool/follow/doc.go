@@ -15,11 +15,12 @@
 //
 // # Resynchronisation
 //
-// A request that is not the one expected is looked for a little ahead (requests
-// are missing), then among those lately skipped (requests came in another order,
-// as with several threads), and else is extra, and the follower stays where it is.
-// A resized request is an extra one beside a missing one. A follower that is
-// lost altogether finds back by the hash of the last requests.
+// A request that is not the one expected is looked for among those lately skipped
+// (requests came in another order, as with several threads), then a little ahead
+// (requests are missing), and else is taken for the expected one, resized; if it
+// was extra, the expected one is among those skipped when it comes. A follower that
+// is lost altogether keeps all the steps that the job may be at, by the hash of the last
+// requests, until what follows leaves one.
 //
 // # Invariants
 //

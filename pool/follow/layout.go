@@ -187,6 +187,30 @@ func (l *Layout) FitIn(lo, hi, bytes int64, stream uint64) (offset int64, ok boo
 	return 0, false
 }
 
+// Fit finds a free place for so many bytes that the next steps leave alone for as
+// long as possible: it is how what is not planned gets room between what is.
+func (l *Layout) Fit(bytes int64, stream uint64, coming []Gap) (offset int64, ok bool) {
+	const mostTried = 64
+	best, tried := -1, 0
+	for i := 0; i < len(l.spans) && tried < mostTried && best < len(coming); i++ {
+		s := l.spans[i]
+		if s.hi-s.lo < bytes || s.requested > 0 || !l.mayUse(s, stream, false) {
+			continue
+		}
+		tried++
+		for _, at := range [2]int64{s.lo, s.hi - bytes} {
+			until := 0
+			for until < len(coming) && (coming[until].Hi <= at || coming[until].Lo >= at+bytes) {
+				until++
+			}
+			if until > best {
+				best, offset, ok = until, at, true
+			}
+		}
+	}
+	return offset, ok
+}
+
 // LiveBytes is what was asked for in all that is in use.
 func (l *Layout) LiveBytes() (n int64) {
 	for _, s := range l.spans {

@@ -8,9 +8,11 @@ import (
 const (
 	mostRecorded  = 1 << 18 // allocations remembered before all is forgotten
 	leastRequests = 16      // in an iteration
-	shareOfAll    = 4       // an iteration has at least a quarter of all requests so far
+	lowEvery      = 256     // requests, of which the least bytes live are kept
+	sampled       = 16      // of long iterations' moments one in so many is considered, by its hash
 	nearPeak      = 0.9     // of the highest peak: what counts as one
 	nearFloor     = 0.3     // of the way from the floor up to the peak
+	leastAlike    = 0.5     // of the requests of two iterations that are the same
 	sameLength    = 64      // two iterations differ by at most one request in so many
 	nearLive      = 64      // live bytes at both ends of an iteration differ by at most a 64th of the peak
 	occurrences   = 4       // of the same last requests that are remembered: layers are alike
@@ -35,7 +37,8 @@ type Recorder struct {
 	signer   plan.Signer
 	last     map[plan.Signature][occurrences]int32 // the last requests with it, plus 1
 	peak     int64
-	peakAt   int32 // the last request near the peak
+	peakAt   int32   // the last request near the peak
+	lows     []int64 // least bytes live, by lowEvery requests
 
 	from, until int32 // the iteration being waited for; until is 0 when none was found
 }
@@ -61,6 +64,11 @@ func (r *Recorder) Alloc(p cuda.Ptr, bytes int64, stream uint64) *Steps {
 	r.tick++
 	r.requests = append(r.requests, request{bytes: bytes, stream: stream, live: r.bytes, made: r.tick})
 	r.live[p] = i
+	if k := int(i / lowEvery); k == len(r.lows) {
+		r.lows = append(r.lows, r.bytes)
+	} else {
+		r.lows[k] = min(r.lows[k], r.bytes)
+	}
 	r.bytes += bytes
 	r.peak = max(r.peak, r.bytes)
 	if float64(r.bytes) >= nearPeak*float64(r.peak) {
@@ -69,7 +77,7 @@ func (r *Recorder) Alloc(p cuda.Ptr, bytes int64, stream uint64) *Steps {
 	sign := r.signer.Call(bytes)
 	seen := r.last[sign]
 	for _, j := range seen {
-		if j > 0 && r.until == 0 && found == nil {
+		if n := i - (j - 1); j > 0 && r.until == 0 && found == nil && (n <= lowEvery || sign%sampled == 0) {
 			r.consider(j-1, i)
 		}
 	}
@@ -97,7 +105,7 @@ func (r *Recorder) Free(p cuda.Ptr) {
 func (r *Recorder) consider(j, i int32) {
 	n := i - j
 	difference := r.requests[i].live - r.requests[j].live
-	if n < leastRequests || int(n)*shareOfAll < len(r.requests) || r.peakAt <= j ||
+	if n < leastRequests || r.peakAt <= j ||
 		max(difference, -difference) > r.peak/nearLive {
 		return
 	}
@@ -107,16 +115,37 @@ func (r *Recorder) consider(j, i int32) {
 			quiet = k
 		}
 	}
-	for k := i / 3; k < i; k++ { // not from the beginning: an optimizer's state comes with the first iteration
-		floor = min(floor, r.requests[k].live)
+	for _, low := range r.lows[i/3/lowEvery:] { // not from the beginning: an optimizer's state comes with the first iteration
+		floor = min(floor, low)
 	}
 	if float64(r.requests[quiet].live-floor) > nearFloor*float64(r.peak-floor) {
 		return // a part of an iteration
 	}
 	if before := r.requests[j].since; before > 0 && max(n-before, before-n) <= n/sameLength {
-		r.from, r.until = quiet, quiet+n
+		if n, share := r.period(i, n); share > leastAlike {
+			r.from, r.until = quiet, max(quiet+n, i)
+		}
 	}
 	r.requests[i].since = n
+}
+
+// period is the length near n at which the requests before i are most like those one
+// length earlier, and which share of them is the same.
+func (r *Recorder) period(i, n int32) (best int32, share float64) {
+	most := int32(-1)
+	for d := range n / sameLength * 2 {
+		m := n + (d+1)/2*(1-2*(d%2)) // n, n-1, n+1, n-2 ...
+		same, from := int32(0), max(m, i-m)
+		for k := from; k < i; k++ {
+			if r.requests[k].bytes == r.requests[k-m].bytes {
+				same++
+			}
+		}
+		if same > most && i > from {
+			best, most, share = m, same, float64(same)/float64(i-from)
+		}
+	}
+	return best, share
 }
 
 // steps makes steps of the requests [from, until).

@@ -3,6 +3,7 @@ package follow
 import (
 	"cmp"
 	"context"
+	"errors"
 	"slices"
 	"time"
 
@@ -35,24 +36,17 @@ type Steps struct {
 	Ticks int64 // allocations and frees in the repeating part
 	Bytes int64 // planned addresses
 
-	bySignature map[plan.Signature]int32 // those that occur once
+	bySignature map[plan.Signature][]int32
 }
 
 func (s *Steps) index() {
-	s.bySignature = map[plan.Signature]int32{}
-	twice := map[plan.Signature]bool{}
+	s.bySignature = map[plan.Signature][]int32{}
 	for i, x := range s.List {
-		if _, ok := s.bySignature[x.signature]; ok {
-			twice[x.signature] = true
-		}
-		s.bySignature[x.signature] = int32(i)
-	}
-	for x := range twice {
-		delete(s.bySignature, x)
+		s.bySignature[x.signature] = append(s.bySignature[x.signature], int32(i))
 	}
 }
 
-// Revise marks the steps that a follower missed as varying, if there are so many
+// Revise marks the steps that a follower missed in one whole turn as varying, if there are so many
 // that the plan should be made without them; then it returns true, and the plan is void.
 func (s *Steps) Revise(f *Follower) bool {
 	var missed, hit int64
@@ -136,10 +130,19 @@ func (s *Steps) gaps() {
 
 // FromPlan makes steps of a whole job's plan. Its calls name streams by the order
 // of their first use, and so do the steps.
-func FromPlan(p *plan.Plan) *Steps {
-	s := &Steps{Start: len(p.Prologue), Ticks: p.PeriodEvents, Bytes: p.ArenaBytes}
-	for _, calls := range [][]plan.Call{p.Prologue, p.Period} {
+func FromPlan(p *plan.Plan) (*Steps, error) {
+	if len(p.Period) == 0 {
+		return nil, errors.New("the plan has no iteration that repeats: record a longer run, and plan that")
+	}
+	s := &Steps{Ticks: p.PeriodEvents, Bytes: p.ArenaBytes}
+	for i, calls := range [][]plan.Call{p.Prologue, p.Period} {
+		if i == 1 {
+			s.Start = len(s.List)
+		}
 		for _, c := range calls {
+			if c.Bytes == 0 {
+				continue // such a request needs no memory, and does not come here
+			}
 			s.List = append(s.List, Step{
 				Bytes: plan.RoundUp(c.Bytes), Stream: uint64(c.Stream), Offset: c.Offset, Lower: c.Lower, Upper: c.Upper,
 				Varies: c.Offset == plan.Unplanned, signature: c.Signature,
@@ -147,5 +150,5 @@ func FromPlan(p *plan.Plan) *Steps {
 		}
 	}
 	s.index()
-	return s
+	return s, nil
 }

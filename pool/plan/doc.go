@@ -24,6 +24,19 @@
 // that is bound until the next one replaces it, has its next instance beside it:
 // a period then has as many iterations as it takes, and each instance its own place.
 //
+// Iterations that differ in places (a mixture of experts) still make a plan when
+// they are marked and mostly alike: the last of them is the period, and its follower
+// must expect other sizes in places.
+//
+// # How places are found
+//
+// Every problem is first packed first fit and best fit in some fifty orders, of
+// which grouping by size class and then by time is best on training jobs. What then
+// is above its bound is searched exactly if it is small (up to 3000 requests, none
+// pinned or wrapped): depth first over canonical placements with the prunings listed in
+// exact.go, begun anew with other orders all the time. Large problems are packed
+// again in orders near the best until that stops helping.
+//
 // # Invariants
 //
 //   - No placement leaves this package unchecked: [Check] is a separate sweep over

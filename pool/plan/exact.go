@@ -45,6 +45,7 @@ type exact struct {
 
 	nodes, nodeLimit int64
 	stopped          bool
+	dead             []float64 // by time: how often a section ended a branch, over all runs
 }
 
 // item is an open buffer of a part. A part is kept sorted by (release, rank):
@@ -72,7 +73,7 @@ func newExact(p *problem) *exact {
 	s := &exact{p: p,
 		rank: make([]int32, n), neighbors: make([][]int32, n), twin: make([]int32, n),
 		floor: make([]int64, n), open: make([]bool, n), offsets: make([]int64, n),
-		level: make([]int64, p.times), cover: make([]int32, p.times+1)}
+		level: make([]int64, p.times), cover: make([]int32, p.times+1), dead: make([]float64, p.times)}
 	for i := range p.buffers {
 		s.twin[i] = -1
 		for j := range p.buffers {
@@ -269,6 +270,7 @@ func (s *exact) sectionsFit(items []item, changed times) bool {
 		for t, top := range level {
 			top = max(top, it.release) + b.bytes
 			if top > s.capacity {
+				s.dead[int(lower)+t]++
 				return false
 			}
 			level[t] = top

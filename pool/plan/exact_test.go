@@ -23,8 +23,8 @@ func TestMiniMalloc(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		// With the race detector the search is ten times slower; the quick ones must do.
-		if (raceEnabled || testing.Short()) && !strings.Contains("BCFHJ", name) {
+		// With the race detector the search is ten times slower; the quickest must do.
+		if (raceEnabled || testing.Short()) && !strings.Contains("BC", name) {
 			continue
 		}
 		in, err := ReadCSVFile(file)
@@ -32,7 +32,7 @@ func TestMiniMalloc(t *testing.T) {
 			t.Fatal(err)
 		}
 		at := time.Now()
-		p, err := Place(context.Background(), in.Requests, Options{CapacityBytes: capacity, TimeLimit: time.Minute})
+		p, err := Place(context.Background(), in.Requests, Options{CapacityBytes: capacity, TimeLimit: 2 * time.Minute})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -152,7 +152,7 @@ func TestExactAgreesWithBruteForce(t *testing.T) {
 			for range 3 {
 				e := newExact(p)
 				e.capacity, e.stop = capacity, func() bool { return false }
-				if found := e.run(ranks.next(), 1<<40); found != (capacity >= least) {
+				if found := e.run(ranks.next(e.dead), 1<<40); found != (capacity >= least) {
 					t.Fatalf("%+v in %d bytes: found %v, but the least is %d", requests, capacity, found, least)
 				} else if !found {
 					continue

@@ -12,12 +12,17 @@ import (
 const mostIterations = 4
 
 // FromTrace plans a recorded run: its start-up is the prologue, its steady
-// iteration the period. When nothing in it repeats, all of it is the prologue.
-// What comes after the last repetition (an evaluation, the end) is not planned.
+// iteration the period. Where no two iterations are the same but marked ones are
+// alike (a mixture of experts, an extra tensor now and then), the last of them is
+// the period, and who follows the plan must expect other sizes in places. When
+// nothing in it repeats, all of it is the prologue. What comes after the last repetition (an evaluation, the end) is not planned.
 func FromTrace(ctx context.Context, t *trace.Trace, o Options) (*Plan, error) {
 	r := newRun(t.Events)
 	b := &builder{run: r, cut: len(r.ops), end: len(r.ops)}
-	if s, ok := r.steady(); ok {
+	s, ok := r.steady()
+	if chain := r.alike(); len(chain) > 0 && (!ok || s.length() < 3*s.period && s.end < chain[0].end) {
+		b.modelAlike(chain) // nothing repeats, or hardly and not to the end
+	} else if ok {
 		b.model(s, r.quietest(s))
 	}
 	b.addPeriod()
@@ -73,10 +78,11 @@ func (r *run) quietest(s steady) int {
 type builder struct {
 	run       *run
 	steady    steady
-	cut       int       // where the prologue ends and the period begins
-	end       int       // of what is planned
-	repeat    int       // training iterations in a period, so that no call meets its own next one
-	iteration []modeled // the calls of one iteration
+	cut       int         // where the prologue ends and the period begins
+	end       int         // of what is planned
+	repeat    int         // training iterations in a period, so that no call meets its own next one
+	iteration []modeled   // the calls of one iteration
+	nextOf    map[int]int // calls of the prologue, and the operation of the period at which their like comes first; nil: as far on as in all repetitions
 
 	prologue, period []Call
 	requests         []Request
@@ -177,23 +183,46 @@ func (b *builder) addPrologue() {
 // otherwise need a place at once.
 func (b *builder) joinNext(i int) bool {
 	c := &b.run.calls[i]
-	if c.upper <= b.cut || c.upper == stillLive {
+	if c.upper <= b.cut {
 		return false
 	}
-	n, ok := b.requestAt[c.lower+b.periodOps()-b.cut]
-	if !ok || c.lower < b.steady.begin {
+	n, ok := b.likeOf(i)
+	if !ok {
 		n, ok = b.endingAt[c.upper]
 	}
 	if !ok || b.owners[n].prologue >= 0 {
 		return false
 	}
 	q := &b.requests[n]
-	if q.Again.empty() || q.Bytes != RoundUp(c.bytes) || int64(c.upper) > q.Again.Upper {
+	if q.Again.empty() || q.Bytes != RoundUp(c.bytes) {
+		return false
+	}
+	if c.upper > b.end {
+		b.prologue[i].Upper = q.Again.Upper // the recording ends before its free
+	} else if int64(c.upper) > q.Again.Upper {
 		return false
 	}
 	q.Again.Lower = int64(c.lower)
 	b.owners[n].prologue = i
 	return true
+}
+
+// likeOf finds the request of the period's first call like one of the prologue.
+func (b *builder) likeOf(i int) (request int, ok bool) {
+	if b.nextOf != nil {
+		at, ok := b.nextOf[i]
+		if !ok {
+			return 0, false
+		}
+		request, ok = b.requestAt[at]
+		return request, ok
+	}
+	c := &b.run.calls[i]
+	if c.lower < b.steady.begin || c.upper > b.end {
+		return 0, false
+	}
+	request, ok = b.requestAt[c.lower+b.periodOps()-b.cut]
+	return request, ok
 }
 
 // place finds the offsets and finishes the plan.

@@ -12,7 +12,6 @@ import (
 // class then fill layers of their own height one after the other (the HomoSize
 // layers of STAlloc, EuroSys '26), and smaller classes fill what is left over.
 type ordering struct {
-	name    string
 	compare func(a, b *buffer) int
 	fit     fit
 }
@@ -38,19 +37,16 @@ func weighted(size float64) func(a, b *buffer) int {
 // orderings are all that are tried, the most promising first.
 func orderings() []ordering {
 	var all []ordering
-	add := func(name string, f fit, compare func(a, b *buffer) int) {
-		all = append(all, ordering{name, compare, f})
+	add := func(f fit, compare func(a, b *buffer) int) {
+		all = append(all, ordering{compare, f})
 	}
-	for _, then := range []struct {
-		name    string
-		compare func(a, b *buffer) int
-	}{{"start", byStart}, {"life", byLife}, {"end", byEnd}} {
-		for _, width := range []int{2, 4, 1, 3, 6} {
-			class := func(a, b *buffer) int {
-				return cmp.Or(cmp.Compare(sizeClass(b, width), sizeClass(a, width)), then.compare(a, b))
+	for _, width := range []int{2, 1, 4, 3, 6} {
+		for _, f := range []fit{firstFit, bestFit} {
+			for _, then := range []func(a, b *buffer) int{byStart, byLife, byEnd} {
+				add(f, func(a, b *buffer) int {
+					return cmp.Or(cmp.Compare(sizeClass(b, width), sizeClass(a, width)), then(a, b))
+				})
 			}
-			add("size class, "+then.name, firstFit, class)
-			add("size class, "+then.name, bestFit, class)
 		}
 	}
 	for _, width := range []int{1, 2, 4} {
@@ -58,15 +54,15 @@ func orderings() []ordering {
 			class := func(a, b *buffer) int {
 				return cmp.Or(cmp.Compare(lifeClass(b, width), lifeClass(a, width)), then(a, b))
 			}
-			add("lifetime class", firstFit, class)
-			add("lifetime class", bestFit, class)
+			add(firstFit, class)
+			add(bestFit, class)
 		}
 	}
 	for _, size := range []float64{1, 0.75, 0.5, 0.25, 0} {
-		add("weighted", firstFit, weighted(size))
-		add("weighted", bestFit, weighted(size))
+		add(firstFit, weighted(size))
+		add(bestFit, weighted(size))
 	}
-	add("start", bestFit, byStart)
+	add(bestFit, byStart)
 	return all
 }
 

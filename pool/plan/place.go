@@ -126,14 +126,20 @@ func (s *search) each(work func(worker int)) {
 func (s *search) greedy() {
 	all := orderings()
 	offsets := make([]int64, len(s.p.buffers))
-	first := s.p.order(all[0])
-	// The first is quick, and without it there would be nothing to return.
-	height, _ := s.p.pack(first, all[0].fit, 0, offsets, func() bool { return false })
-	s.offer(height, offsets, first)
+	// Without a first placement there would be nothing to return.
+	if len(s.p.buffers) >= quickBuffers && !s.p.pinned {
+		longestFirst := s.p.order(ordering{byLife, firstFit})
+		s.offer(s.p.skyline(longestFirst, offsets), offsets, longestFirst)
+	} else {
+		first := s.p.order(all[0])
+		height, _ := s.p.pack(first, all[0].fit, 0, offsets, func() bool { return false })
+		s.offer(height, offsets, first)
+		all = all[1:]
+	}
 	next := make(chan ordering)
 	go func() {
 		defer close(next)
-		for _, o := range all[1:] {
+		for _, o := range all {
 			if !s.open() {
 				return
 			}
@@ -166,7 +172,7 @@ func (s *search) exactly() {
 		for try := 1; s.open(); try++ {
 			goal := s.goal(try)
 			e.capacity, e.stop = goal, s.stop
-			if e.run(r.next(), luby(try)*nodesPerBuffer*int64(len(s.p.buffers))) {
+			if e.run(r.next(e.dead), luby(try)*nodesPerBuffer*int64(len(s.p.buffers))) {
 				var height int64
 				for i, at := range e.offsets {
 					height = max(height, at+s.p.buffers[i].bytes)

@@ -85,3 +85,45 @@ func TestCheckFindsOverlaps(t *testing.T) {
 		t.Errorf("%d of 3000 had overlaps: the test is one-sided", found)
 	}
 }
+
+func TestSkylineDoesNotOverlap(t *testing.T) {
+	r := rand.New(rand.NewPCG(17, 18))
+	for range 300 {
+		requests := randomRequests(r, 1+r.IntN(80), r.IntN(2) == 0, r.IntN(2) == 0)
+		p, err := newProblem(requests)
+		if err != nil {
+			t.Fatal(err)
+		}
+		placed, offsets := make([]int64, len(p.buffers)), make([]int64, len(requests))
+		height := p.skyline(p.order(orderings()[0]), placed)
+		for k, i := range p.index {
+			offsets[i] = placed[k]
+		}
+		if err := Check(requests, offsets, height); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// The time limit holds for a million requests, and there is a placement all the same.
+func TestAMillionRequests(t *testing.T) {
+	if raceEnabled || testing.Short() {
+		t.Skip("too slow with the race detector")
+	}
+	r := rand.New(rand.NewPCG(19, 20))
+	requests := make([]Request, 1_000_000)
+	for i := range requests {
+		lower := r.Int64N(2_000_000)
+		requests[i] = Request{Span: Span{lower, lower + 1 + r.Int64N(1<<r.IntN(16))}, Bytes: 512 * (1 + r.Int64N(1<<r.IntN(12)))}
+	}
+	begun := time.Now()
+	p, err := Place(context.Background(), requests, Options{TimeLimit: time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	took := time.Since(begun)
+	t.Logf("%.3f of the bound in %v", float64(p.Bytes)/float64(p.BoundBytes), took)
+	if took > time.Minute {
+		t.Errorf("took %v", took)
+	}
+}

@@ -14,6 +14,7 @@ import (
 const (
 	mostExactBuffers = 3000
 	nodesPerBuffer   = 8
+	unlearned        = 40 // orders before failures are looked at: easy problems need no more
 )
 
 // ranker makes orders for the exact search at random: blends of how contended the
@@ -24,6 +25,7 @@ type ranker struct {
 	random     *rand.Rand
 	scores     []float64
 	order      []int32
+	made       int // orders so far
 }
 
 func newRanker(p *problem, seed uint64) *ranker {
@@ -42,8 +44,10 @@ func newRanker(p *problem, seed uint64) *ranker {
 	return r
 }
 
-// next gives an order, valid until the next call.
-func (r *ranker) next() []int32 {
+// next gives an order, valid until the next call. dead says at which times searches
+// failed so far: when many have, a third of the orders puts first what is alive when
+// most of them did, as it is there that choices matter.
+func (r *ranker) next(dead []float64) []int32 {
 	contention, life, size, start := r.random.ExpFloat64(), r.random.ExpFloat64(), r.random.ExpFloat64(), 0.0
 	if r.random.IntN(4) == 0 {
 		start = 3 * r.random.NormFloat64()
@@ -51,12 +55,16 @@ func (r *ranker) next() []int32 {
 	if r.random.IntN(2) == 0 {
 		contention *= 1e6 // above all else
 	}
+	learned := 0.0
+	if r.made++; r.made > unlearned && r.random.IntN(3) == 0 {
+		learned = 2 * r.random.ExpFloat64()
+	}
 	noise := []float64{0, 0.05, 0.2}[r.random.IntN(3)]
 	for i := range r.p.buffers {
 		b := &r.p.buffers[i]
 		r.order[i] = int32(i)
 		r.scores[i] = contention*r.contention[i] + life*math.Log(float64(b.duration())) + size*math.Log(float64(b.bytes)) -
-			start*float64(b.lower)/float64(r.p.times) + noise*r.random.NormFloat64()
+			start*float64(b.lower)/float64(r.p.times) + learned*math.Log(1+slices.Max(dead[b.lower:b.upper])) + noise*r.random.NormFloat64()
 	}
 	slices.SortFunc(r.order, func(i, j int32) int {
 		return cmp.Or(cmp.Compare(r.scores[j], r.scores[i]), cmp.Compare(i, j))

@@ -9,10 +9,13 @@ import (
 
 // run is the allocations and frees of a recording, and nothing else of it.
 type run struct {
-	ops   []op
-	calls []call
-	marks []int // how many ops came before each iteration's beginning
+	ops        []op
+	calls      []call
+	iterations []stretch // between marks, as the source has them
 }
+
+// stretch is the operations from begin to before end.
+type stretch struct{ begin, end int }
 
 // op is one allocation or free. Equal symbols look alike from outside.
 type op struct {
@@ -35,8 +38,11 @@ func newRun(events []trace.Event) *run {
 	r := &run{}
 	live := map[uint64]int32{}
 	streams := map[uint64]int32{}
+	marks := map[int]int{} // operations before each
 	for i := range events {
 		switch e := &events[i]; e.Kind {
+		case trace.KindMark:
+			marks[i] = len(r.ops)
 		case trace.KindAlloc:
 			s, known := streams[e.Stream]
 			if !known {
@@ -56,16 +62,8 @@ func newRun(events []trace.Event) *run {
 			r.ops = append(r.ops, op{c, false})
 		}
 	}
-	t := trace.Trace{Events: events}
-	// Marks stand between events; here they count operations.
-	at, ops := 0, 0
-	for _, it := range t.Iterations() {
-		for ; at < it.First; at++ {
-			if k := events[at].Kind; k == trace.KindAlloc || k == trace.KindFree {
-				ops++
-			}
-		}
-		r.marks = append(r.marks, ops)
+	for _, it := range (&trace.Trace{Events: events}).Iterations() {
+		r.iterations = append(r.iterations, stretch{marks[it.First-1], marks[it.End]})
 	}
 	return r
 }
@@ -102,8 +100,8 @@ const (
 func (r *run) steady() (steady, bool) {
 	symbols := r.symbolIDs()
 	votes := map[int]int{}
-	if n := len(r.marks); n >= 2 {
-		votes[r.marks[n-1]-r.marks[n-2]] += len(symbols)
+	if n := len(r.iterations); n > 0 {
+		votes[r.iterations[n-1].end-r.iterations[n-1].begin] += len(symbols)
 	}
 	for _, at := range grams(symbols) {
 		for i := 1; i < len(at) && len(at) <= mostRepeats; i++ {

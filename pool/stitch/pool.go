@@ -77,6 +77,23 @@ func (p *Pool) arenaFor(bytes int64) (a *arena, err error) {
 	return *at, err
 }
 
+// MallocFree is Malloc for when a free block is large enough; ok is false otherwise.
+func (p *Pool) MallocFree(bytes int64, stream uint64) (at cuda.Ptr, ok bool) {
+	want := roundUp(bytes, blockBytes)
+	a, err := p.arenaFor(want)
+	if err != nil || bytes <= 0 {
+		return 0, false
+	}
+	if len(p.waiting) > 0 {
+		p.reclaim()
+	}
+	b := p.find(a, want, stream)
+	if b == nil {
+		return 0, false
+	}
+	return p.give(b, bytes, want), true
+}
+
 // Malloc returns memory for work on a stream. When there is none, the error is the
 // budget's or the driver's.
 func (p *Pool) Malloc(bytes int64, stream uint64) (cuda.Ptr, error) {
@@ -97,8 +114,13 @@ func (p *Pool) Malloc(bytes int64, stream uint64) (cuda.Ptr, error) {
 			return 0, err
 		}
 	}
-	if b.state == free { // not a stitched one, which is whole already
-		b = a.take(b, b.base, b.base+cuda.Ptr(want))
+	return p.give(b, bytes, want), nil
+}
+
+// give makes an allocation of a free block, or of a stitched one, which is held already.
+func (p *Pool) give(b *block, bytes, want int64) cuda.Ptr {
+	if b.state == free {
+		b = b.arena.take(b, b.base, b.base+cuda.Ptr(want))
 	}
 	b.requested = bytes
 	at := b.base
@@ -106,11 +128,11 @@ func (p *Pool) Malloc(bytes int64, stream uint64) (cuda.Ptr, error) {
 		at = b.stitched.base
 	}
 	p.live[at] = b
-	a.low = min(a.low, a.freeSize)
+	b.arena.low = min(b.arena.low, b.arena.freeSize)
 	p.stats.Allocs++
 	p.stats.LiveBytes += bytes
 	p.stats.LivePeakBytes = max(p.stats.LivePeakBytes, p.stats.LiveBytes)
-	return at, nil
+	return at
 }
 
 // find is the free block for a request, nil when there is none.

@@ -3,6 +3,7 @@ package stitch
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 
 	"github.com/penstock-gpu/penstock/cuda"
@@ -23,6 +24,7 @@ type Range struct {
 	gone     map[*chunk]bool // no longer part of it
 	mapped   bool
 	unmapped int64 // bytes that are gone from its addresses
+	broken   bool  // a chunk could not be mapped: it can only be closed
 }
 
 // Base and Bytes are the range's addresses; they are valid once it is mapped.
@@ -105,10 +107,15 @@ func (r *Range) Map() error {
 	return nil
 }
 
-// Activate takes the range's memory for work on a stream. It says no, and takes
-// nothing, while some of it is in use or in another stream's order.
+// mostReplaced is how many chunks of a range may be exchanged when it is taken; at
+// some 50 us each.
+const mostReplaced = 64
+
+// Activate takes the range's memory for work on a stream. Chunks that are in use,
+// or in another stream's order, are exchanged for others that are free; when there
+// are too many of them it says no and takes nothing.
 func (p *Pool) Activate(r *Range, stream uint64) bool {
-	if !r.mapped || r.parts != nil {
+	if !r.mapped || r.broken || r.parts != nil || !p.replaceBusy(r, stream) {
 		return false
 	}
 	usable := p.large.usable(stream)
@@ -132,6 +139,71 @@ func (p *Pool) Activate(r *Range, stream uint64) bool {
 	}
 	r.parts = holdAll(takes)
 	return true
+}
+
+// replaceBusy exchanges the chunks of a range that cannot be taken now.
+func (p *Pool) replaceBusy(r *Range, stream uint64) bool {
+	a := p.large
+	spare := map[*chunk]bool{}
+	for _, b := range a.usable(stream) {
+		a.whole(b, func(c *chunk) bool {
+			spare[c] = true
+			return true
+		})
+	}
+	var busy []int
+	at := make([]cuda.Ptr, len(r.chunks))
+	next := r.base
+	for i, c := range r.chunks {
+		if at[i] = next; !spare[c] {
+			busy = append(busy, i)
+		}
+		next += cuda.Ptr(c.bytes)
+		delete(spare, c)
+	}
+	if len(busy) > mostReplaced {
+		return false
+	}
+	others := slices.SortedFunc(maps.Keys(spare), func(a, b *chunk) int { return cmp.Compare(a.at, b.at) })
+	var with []*chunk
+	for _, i := range busy {
+		k := slices.IndexFunc(others, func(c *chunk) bool { return c.bytes == r.chunks[i].bytes })
+		if k < 0 {
+			return false
+		}
+		with = append(with, others[k])
+		others = slices.Delete(others, k, k+1)
+	}
+	for k, i := range busy {
+		if !p.exchange(r, i, at[i], with[k]) {
+			return false
+		}
+	}
+	return true
+}
+
+// exchange maps another chunk in the place of one. Nothing has used the addresses yet.
+func (p *Pool) exchange(r *Range, i int, at cuda.Ptr, with *chunk) bool {
+	old, d := r.chunks[i], p.driver
+	if d.BindThread() != nil || d.Unmap(at, old.bytes) != nil {
+		return false
+	}
+	for _, c := range []*chunk{with, old} { // the old one again when the driver refuses
+		if d.Map(at, c.bytes, c.handle) != nil {
+			continue
+		}
+		if d.SetAccess(at, c.bytes) == nil {
+			old.pinned--
+			c.pinned++
+			r.chunks[i] = c
+			return c == with
+		}
+		_ = d.Unmap(at, c.bytes) // it was mapped a moment ago
+	}
+	r.broken, r.gone[old] = true, true
+	old.pinned--
+	r.unmapped += old.bytes
+	return false
 }
 
 // Shed frees the chunks of an active range for which keep says no, in a stream's

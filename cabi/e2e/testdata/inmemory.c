@@ -7,7 +7,7 @@
 
 #include <time.h>
 
-enum { LAYERS = 40, ITERATIONS = 9, WEIGHTS = 10 };
+enum { LAYERS = 40, ITERATIONS = 10, WEIGHTS = 10 };
 
 static size_t layer_bytes(int k) { return (size_t)(3 + k % 5) * MiB / 2 + (size_t)(k % 3) * 512; }
 
@@ -24,10 +24,11 @@ static void must(tensor *t, size_t bytes, CUstream s, uint32_t value) {
 }
 
 static void iterate(trainer *j, int it, void *event) {
-    tensor act[LAYERS], extra;
+    tensor act[LAYERS], input, extra;
+    must(&input, 5 * MiB, j->main, 3);
     must(&extra, (size_t)(2 * MiB + 4096 * (unsigned)(it * 37 % 300)), j->main, 9);
     for (int k = 0; k < LAYERS; k++) {
-        if (it == 7 && k % 10 == 3) { /* one that is missing, one that is resized, late in the job */
+        if (it == 8 && k % 10 == 3) { /* one that is missing, one that is resized, late in the job */
             must(&act[k], layer_bytes(k) + 8192, j->main, (uint32_t)k);
         } else {
             must(&act[k], layer_bytes(k), j->main, (uint32_t)k);
@@ -54,8 +55,8 @@ static void iterate(trainer *j, int it, void *event) {
         if (k % 11 == 0) SYNC(j->main), check_value(&act[k]);
         drop(&act[k]);
     }
-    SYNC(j->main), check_value(&extra);
-    drop(&extra);
+    SYNC(j->main), check_value(&extra), check_value(&input);
+    drop(&extra), drop(&input);
 }
 
 static void *work(void *arg) {

@@ -1,14 +1,19 @@
-package stitch
+package model
 
 import (
 	"errors"
 	"fmt"
 	"sort"
+	"sync"
 
 	"github.com/penstock-gpu/penstock/cuda"
 )
 
-var errFull = errors.New("full")
+// PageBytes is the granularity of physical memory.
+const PageBytes = 2 << 20
+
+// ErrFull is what Take fails with.
+var ErrFull = errors.New("full")
 
 // mapping is a handle in address space.
 type mapping struct {
@@ -18,9 +23,13 @@ type mapping struct {
 	access bool
 }
 
-// machine is a driver, a budget and streams in memory: it knows what every address
-// is backed by, and refuses what a real driver refuses.
-type machine struct {
+// Machine is a driver, a budget and streams in memory: it knows what every address
+// is backed by, and refuses what a real driver refuses. What no driver is ever
+// asked for in earnest makes it panic.
+type Machine struct {
+	Fail func(call string) bool // called with the lock
+
+	mu              sync.Mutex
 	capacity, taken int64
 	next            cuda.Ptr
 	nextHandle      cuda.Handle
@@ -28,44 +37,50 @@ type machine struct {
 	released        map[cuda.Handle]int64 // still mapped somewhere
 	maps            map[cuda.Handle]int
 	reserved        map[cuda.Ptr]int64
-	mappings        []mapping // by address
-	fail            func(call string) bool
-	counts          map[string]int
-
-	queued, done map[uint64]int // work by stream
+	mappings        []mapping                // by address
+	queued, done    map[uint64]int           // work by stream
+	held            map[cuda.Handle][]*piece // see reference.go
 }
 
-func newMachine(capacity int64) *machine {
-	return &machine{capacity: capacity, next: 1 << 40, handles: map[cuda.Handle]int64{}, released: map[cuda.Handle]int64{}, maps: map[cuda.Handle]int{},
-		reserved: map[cuda.Ptr]int64{}, counts: map[string]int{}, queued: map[uint64]int{}, done: map[uint64]int{}}
+// New returns a machine with so much device memory.
+func New(capacity int64) *Machine {
+	return &Machine{capacity: capacity, next: 1 << 40, handles: map[cuda.Handle]int64{}, released: map[cuda.Handle]int64{}, maps: map[cuda.Handle]int{},
+		reserved: map[cuda.Ptr]int64{}, held: map[cuda.Handle][]*piece{}, queued: map[uint64]int{}, done: map[uint64]int{}}
 }
 
-func (m *machine) call(name string) error {
-	m.counts[name]++
-	if m.fail != nil && m.fail(name) {
+func (m *Machine) call(name string) error {
+	if m.Fail != nil && m.Fail(name) {
 		return fmt.Errorf("%s fails", name)
 	}
 	return nil
 }
 
-func (m *machine) BindThread() error  { return nil }
-func (m *machine) Granularity() int64 { return pageBytes }
+func (m *Machine) BindThread() error  { return nil }
+func (m *Machine) Granularity() int64 { return PageBytes }
 
-func (m *machine) Take(bytes int64) error {
+func (m *Machine) Take(bytes int64) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	if m.taken+bytes > m.capacity {
-		return errFull
+		return ErrFull
 	}
 	m.taken += bytes
 	return nil
 }
 
-func (m *machine) Give(bytes int64) { m.taken -= bytes }
+func (m *Machine) Give(bytes int64) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.taken -= bytes
+}
 
-func (m *machine) MemCreate(bytes int64, _ cuda.Location) (cuda.Handle, error) {
+func (m *Machine) MemCreate(bytes int64, _ cuda.Location) (cuda.Handle, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	if err := m.call("create"); err != nil {
 		return 0, err
 	}
-	if bytes <= 0 || bytes%pageBytes != 0 {
+	if bytes <= 0 || bytes%PageBytes != 0 {
 		return 0, fmt.Errorf("create of %d bytes", bytes)
 	}
 	m.nextHandle++
@@ -73,7 +88,9 @@ func (m *machine) MemCreate(bytes int64, _ cuda.Location) (cuda.Handle, error) {
 	return m.nextHandle, nil
 }
 
-func (m *machine) MemRelease(h cuda.Handle) error {
+func (m *Machine) MemRelease(h cuda.Handle) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	n, ok := m.handles[h]
 	if !ok {
 		return fmt.Errorf("release of handle %d, which does not exist", h)
@@ -85,21 +102,25 @@ func (m *machine) MemRelease(h cuda.Handle) error {
 	return nil
 }
 
-func (m *machine) AddressReserve(bytes, _ int64, _ cuda.Ptr) (cuda.Ptr, error) {
+func (m *Machine) AddressReserve(bytes, _ int64, _ cuda.Ptr) (cuda.Ptr, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	if err := m.call("reserve"); err != nil {
 		return 0, err
 	}
 	p := m.next
-	m.next += cuda.Ptr(bytes) + pageBytes
+	m.next += cuda.Ptr(bytes) + PageBytes
 	m.reserved[p] = bytes
 	return p, nil
 }
 
-func (m *machine) search(p cuda.Ptr) int {
+func (m *Machine) search(p cuda.Ptr) int {
 	return sort.Search(len(m.mappings), func(i int) bool { return m.mappings[i].base+cuda.Ptr(m.mappings[i].bytes) > p })
 }
 
-func (m *machine) AddressFree(p cuda.Ptr, bytes int64) error {
+func (m *Machine) AddressFree(p cuda.Ptr, bytes int64) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	if m.reserved[p] != bytes {
 		panic(fmt.Sprintf("free of %d bytes of addresses at %#x, %d are reserved", bytes, p, m.reserved[p]))
 	}
@@ -110,7 +131,9 @@ func (m *machine) AddressFree(p cuda.Ptr, bytes int64) error {
 	return nil
 }
 
-func (m *machine) Map(p cuda.Ptr, bytes int64, h cuda.Handle) error {
+func (m *Machine) Map(p cuda.Ptr, bytes int64, h cuda.Handle) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	if err := m.call("map"); err != nil {
 		return err
 	}
@@ -125,8 +148,9 @@ func (m *machine) Map(p cuda.Ptr, bytes int64, h cuda.Handle) error {
 	return nil
 }
 
-func (m *machine) Unmap(p cuda.Ptr, bytes int64) error {
-	m.counts["unmap"]++
+func (m *Machine) Unmap(p cuda.Ptr, bytes int64) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	i := m.search(p)
 	if i == len(m.mappings) || m.mappings[i].base != p || m.mappings[i].bytes > bytes {
 		panic(fmt.Sprintf("unmap of %#x + %d", p, bytes))
@@ -147,7 +171,9 @@ func (m *machine) Unmap(p cuda.Ptr, bytes int64) error {
 	return nil
 }
 
-func (m *machine) SetAccess(p cuda.Ptr, bytes int64) error {
+func (m *Machine) SetAccess(p cuda.Ptr, bytes int64) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	if err := m.call("access"); err != nil {
 		return err
 	}
@@ -170,7 +196,7 @@ type extent struct {
 }
 
 // physical is what an address range is backed by; it must all be accessible.
-func (m *machine) physical(p cuda.Ptr, bytes int64) (all []extent) {
+func (m *Machine) physical(p cuda.Ptr, bytes int64) (all []extent) {
 	for i := m.search(p); bytes > 0; i++ {
 		if i == len(m.mappings) || m.mappings[i].base > p || !m.mappings[i].access {
 			panic(fmt.Sprintf("%#x is not accessible", p))
@@ -185,8 +211,15 @@ func (m *machine) physical(p cuda.Ptr, bytes int64) (all []extent) {
 	return all
 }
 
-// physicalBytes is what is created and not gone.
-func (m *machine) physicalBytes() (n int64) {
+// Left is what exists: bytes of physical memory, bytes taken of the budget,
+// mappings, and reserved address ranges.
+func (m *Machine) Left() (physical, taken int64, mappings, ranges int) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.physicalBytes(), m.taken, len(m.mappings), len(m.reserved)
+}
+
+func (m *Machine) physicalBytes() (n int64) {
 	for _, b := range m.handles {
 		n += b
 	}
@@ -201,16 +234,24 @@ type mark struct {
 	until  int
 }
 
-func (m *machine) Fence(stream uint64) (any, error) {
+func (m *Machine) Fence(stream uint64) (any, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	if err := m.call("fence"); err != nil {
 		return nil, err
 	}
 	return mark{stream, m.queued[stream]}, nil
 }
 
-func (m *machine) Passed(f any) bool { return m.done[f.(mark).stream] >= f.(mark).until }
+func (m *Machine) Passed(f any) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.done[f.(mark).stream] >= f.(mark).until
+}
 
-func (m *machine) Wait(f any) error {
+func (m *Machine) Wait(f any) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	x := f.(mark)
 	m.done[x.stream] = max(m.done[x.stream], x.until)
 	return nil
