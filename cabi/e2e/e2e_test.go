@@ -234,6 +234,8 @@ func TestBadEnvironment(t *testing.T) {
 		{"PENSTOCK_POLICY=clairvoyant", []string{"PENSTOCK_POLICY", "clairvoyant", "penstock"}},
 		{"PENSTOCK_ENGINE=steam", []string{"PENSTOCK_ENGINE", "steam", "managed"}},
 		{"PENSTOCK_BUGDET=64MiB", []string{"PENSTOCK_BUGDET", "did you mean PENSTOCK_BUDGET"}},
+		{"PENSTOCK_STITCH=always", []string{"PENSTOCK_STITCH", "always", "eager"}},
+		{"PENSTOCK_PLAN=/nonexistent/plan.json", []string{"PENSTOCK_PLAN", "/nonexistent/plan.json"}},
 		{"PENSTOCK_LOG=loud", []string{"PENSTOCK_LOG", "loud"}},
 		{"PENSTOCK_TRACE=/nonexistent/x.pstrace", []string{"/nonexistent/x.pstrace"}},
 		{"STUB_CONCURRENT_MANAGED=0", []string{"WSL", "managed engine cannot run"}},

@@ -54,6 +54,7 @@ type StrictHook interface {
 	PublishPlain(r cuda.Range)
 	WithdrawPlain(r cuda.Range)
 	Refuse(code uint32)
+	ReportAll()
 	Inspection() (seq uint64, addresses []uint64)
 	Grant(seq uint64)
 	SetInspect(function uint32, state hook.Inspect)
@@ -83,9 +84,12 @@ const (
 	shortWait       = 10 * time.Microsecond // while work is queued
 	plainPatience   = 10 * time.Second      // for tensors to leave before plain memory grows
 	slowPatience    = 2 * time.Second       // for a launch that waits, before it is said
+	reportPatience  = time.Millisecond      // for a move, before streams are asked how far they are
 	resultOOM       = 2                     // CUDA_ERROR_OUT_OF_MEMORY
 	resultUnknown   = 999                   // CUDA_ERROR_UNKNOWN
-	defaultStreams  = 2                     // handles up to this are default streams, the calling thread's own or the shared one
+	// resultDeinitialized is CUDA_ERROR_DEINITIALIZED, for what comes after the engine.
+	resultDeinitialized = 4
+	defaultStreams      = 2 // handles up to this are default streams, the calling thread's own or the shared one
 )
 
 // openSwap starts the explicit engine.
@@ -239,6 +243,7 @@ func (e *swap) loop() {
 		l.mu.Unlock()
 		return
 	}
+	var reported time.Time
 	for {
 		l.mu.Lock()
 		if l.closing {
@@ -268,7 +273,14 @@ func (e *swap) loop() {
 			l.fail(e.hostErr)
 		}
 		e.answer()
+		// The last operations of streams that nobody is launching on have not been
+		// reported, and would keep what they name on the device for ever.
+		ask := held && !e.runtime.Moving() && time.Since(l.lastMove) > reportPatience && time.Since(reported) > reportPatience
 		l.mu.Unlock()
+		if ask {
+			e.hook.ReportAll()
+			reported = time.Now()
+		}
 		if busy {
 			pause(shortWait)
 		} else {

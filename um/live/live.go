@@ -330,7 +330,9 @@ func (l *Live) wakeAll() {
 	}
 }
 
-// Close stops the threads and opens every gate. Allocations stay valid.
+// Close stops the threads and opens every gate. Allocations stay valid; under the
+// explicit engine what is on the device can still be used, and operations that
+// name anything else are refused.
 func (l *Live) Close() error {
 	l.mu.Lock()
 	if l.closing {
@@ -339,7 +341,11 @@ func (l *Live) Close() error {
 	}
 	l.closing = true
 	l.drain()
-	if l.hook != nil {
+	switch {
+	case l.swap != nil:
+		// Nobody brings in any more what is away, and it must not be reached for.
+		l.swap.hook.Refuse(resultDeinitialized)
+	case l.hook != nil:
 		l.hook.SetMode(hook.Off)
 		l.drain()
 	}
