@@ -165,7 +165,14 @@ func start(device int) (*live.Live, error) {
 		}
 		c.Sink, state.close = r, r.close
 	}
-	return live.New(c, d, h, log)
+	e, err := live.New(c, d, h, log)
+	if err != nil {
+		return nil, err
+	}
+	if choice := e.Choice(); choice != "" {
+		fmt.Fprintf(os.Stderr, "penstock: %s\n", choice)
+	}
+	return e, nil
 }
 
 // hookResolve finds the real driver functions, past the hook.

@@ -75,7 +75,8 @@ int penstock_release_pool(int device, unsigned long long id_hi, unsigned long lo
 void penstock_observe_alloc(unsigned long long ptr, size_t bytes);
 void penstock_observe_free(unsigned long long ptr);
 
-/* Prints the verdict, closes the trace and stops the runtime's threads. Allocations stay valid until exit. */
+/* Prints the verdict, closes the trace and stops the runtime's threads. Allocations stay valid until exit; with
+ * PENSTOCK_ENGINE=explicit, operations on memory that is not on the device then fail with CUDA_ERROR_DEINITIALIZED. */
 void penstock_close(void);
 
 #ifdef __cplusplus

@@ -118,15 +118,15 @@ func (r *recorder) FaultSource(why string) {
 func (r *recorder) DriverSums(s faults.Sums) { r.log.Mark(analyse.Counters(s).Mark()) }
 
 // Move implements live.Sink.
-func (r *recorder) Move(m *um.Move, began, ended time.Duration) {
-	if r.driver || m.Kind != um.MoveFetch && m.Kind != um.MoveEvict {
+func (r *recorder) Move(ranges []cuda.Range, d um.Direction, began, ended time.Duration) {
+	if r.driver {
 		return
 	}
 	to := trace.SideDevice
-	if m.Kind == um.MoveEvict {
+	if d == um.Out {
 		to = trace.SideHost
 	}
-	for _, x := range m.Ranges {
+	for _, x := range ranges {
 		r.log.Add(trace.Event{Kind: trace.KindMigration, Address: uint64(x.Base), Bytes: x.Bytes, To: to, Cause: trace.CauseUser, Duration: ended - began})
 	}
 }

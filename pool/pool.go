@@ -151,7 +151,7 @@ func (p *Pool) Free(at cuda.Ptr) error {
 		w := waiting{area: a, offset: offset, streams: others}
 		for _, s := range others {
 			n := p.stitched.NoteFree(s)
-			p.stitched.Done(s, n, false) // makes the fence
+			p.stitched.Mark(s) // asked about later: not while a graph may be captured
 			w.freed = append(w.freed, n)
 		}
 		p.waiting = append(p.waiting, w)

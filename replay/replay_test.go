@@ -257,3 +257,78 @@ func TestCancel(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 }
+
+// explicitPolicies are those that the explicit engine has besides the bound.
+var explicitPolicies = []string{PolicyLRU, PolicyPenstock}
+
+// aboveTheBound fails when a replay of the explicit engine beats its oracle, which
+// prepares for an iteration that would follow the last, while the replay ends there.
+func aboveTheBound(t *testing.T, r, bound Result) {
+	t.Helper()
+	const end = 0.9
+	if r.IterationSeconds < bound.IterationSeconds*end {
+		t.Errorf("%s at %d bytes: %s takes %g s and beats the bound of %g", r.Trace, r.BudgetBytes, r.Policy, r.IterationSeconds, bound.IterationSeconds)
+	}
+}
+
+// TestExplicitEngine: its ledger adds up (Run checks it at the end), the
+// simulated card has no more memory than the budget, it repeats itself, and it is never faster than the bus or its oracle allow.
+func TestExplicitEngine(t *testing.T) {
+	tr, p := network(24, 4), h200(t)
+	for _, ratio := range []float64{1, 1.25, 1.5, 2, 3} {
+		o := Options{Engine: EngineExplicit, Ratio: ratio, Profile: p, Timeline: true}
+		bounded := o
+		bounded.Policy = PolicyOracle
+		bound := mustRun(t, tr, bounded)
+		seconds := map[string]float64{}
+		for _, policy := range explicitPolicies {
+			o.Policy = policy
+			r := mustRun(t, tr, o)
+			physical(t, r, p)
+			aboveTheBound(t, r, bound)
+			seconds[policy] = r.IterationSeconds
+			if again := mustRun(t, tr, o); !reflect.DeepEqual(r, again) {
+				t.Errorf("%s at %gx: two runs differ", policy, ratio)
+			}
+			if r.Engine != EngineExplicit || r.Faults != 0 || len(r.Timeline) == 0 {
+				t.Errorf("%s at %gx: %s engine, %d faults, %d samples", policy, ratio, r.Engine, r.Faults, len(r.Timeline))
+			}
+			if ratio == 1 && r.H2DBytes+r.D2HBytes > r.PeakLiveBytes/4 {
+				t.Errorf("%s: nearly everything fits, and %d bytes came and %d went", policy, r.H2DBytes, r.D2HBytes)
+			}
+		}
+		if seconds[PolicyPenstock] > 1.05*seconds[PolicyLRU] {
+			t.Errorf("at %gx penstock takes %g s, lru %g", ratio, seconds[PolicyPenstock], seconds[PolicyLRU])
+		}
+	}
+}
+
+// TestExplicitEngineOnLogs replays every shared log, the long ones at one ratio
+// (bench/simulated_policies.py has the rest).
+func TestExplicitEngineOnLogs(t *testing.T) {
+	for _, log := range []struct {
+		name   string
+		ratios []float64
+	}{
+		{"gpt2m", []float64{1.5, 3}}, {"gpt2l", []float64{2}}, {"llama1b", []float64{3}},
+		{"llama1b-lr", []float64{1.5}}, {"moe", []float64{2}}, {"resnet152", []float64{1.5}},
+	} {
+		t.Run(log.name, func(t *testing.T) {
+			tr, p := testlogs.Load(t, log.name), h200(t)
+			for _, ratio := range log.ratios {
+				o := Options{Policy: PolicyPenstock, Engine: EngineExplicit, Ratio: ratio, Profile: p}
+				r := mustRun(t, tr, o)
+				o.Policy = PolicyOracle
+				bound := mustRun(t, tr, o)
+				physical(t, r, p)
+				aboveTheBound(t, r, bound)
+				share := bound.IterationSeconds / r.IterationSeconds
+				t.Logf("%gx: %.3f s, %.0f %% of the bound's speed, in %.1f GB, out %.1f GB", ratio, r.IterationSeconds, 100*share, float64(r.H2DBytes)/1e9, float64(r.D2HBytes)/1e9)
+				// 0.73 is the least that was seen; the aim is 0.8 (bench/results/simulated-policies.md).
+				if share < 0.7 {
+					t.Errorf("%gx: %.0f %% of the bound's speed", ratio, 100*share)
+				}
+			}
+		})
+	}
+}

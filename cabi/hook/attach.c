@@ -75,6 +75,7 @@ PSK_EXPORT psk_shared *penstock_hook_attach(uint32_t abi_version) {
         } else {
             psk_S.abi_version = PSK_HOOK_ABI;
             psk_S.size = sizeof psk_S;
+            psk_S.report_all = psk_report_all;
             __atomic_store_n(&psk_S.nstreams, 1, __ATOMIC_RELEASE); /* index 0: the legacy default stream */
         }
     }

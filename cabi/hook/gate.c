@@ -149,9 +149,8 @@ void psk_gate_done(psk_op *op) {
     psk_stream_unlock(op->locked);
 }
 
-void psk_stream_report(CUstream stream, uint32_t index, bool idle) {
-    psk_stream *s = &psk_streams[index];
-    psk_stream_lock(s);
+/* Under the stream's lock. */
+static void report(psk_stream *s, CUstream stream, uint32_t index, bool idle) {
     if (s->unreported && psk_S.progress && atomic_load(&memops_known) > 0) {
         uint32_t *word = &psk_S.progress[index * 16];
         /* Destroying a stream lets its queue run out, the write included. */
@@ -160,7 +159,29 @@ void psk_stream_report(CUstream stream, uint32_t index, bool idle) {
             idle = true;
         }
         if (idle) __atomic_store_n(word, s->last, __ATOMIC_RELEASE);
+        s->queued++;
         s->unreported = false;
     }
+}
+
+void psk_stream_report(CUstream stream, uint32_t index, bool idle) {
+    psk_stream *s = &psk_streams[index];
+    psk_stream_lock(s);
+    report(s, stream, index, idle);
     psk_stream_unlock(s);
+}
+
+void psk_report_all(void) {
+    uint32_t n = PSK_LOAD(psk_S.nstreams);
+    if (n > PSK_STREAM_SHARED) n = PSK_STREAM_SHARED; /* those beyond are idle after each operation */
+    for (uint32_t i = 0; i < n; i++) {
+        psk_stream *s = &psk_streams[i];
+        CUstream stream = (CUstream)(uintptr_t)PSK_LOAD(psk_S.streams[i]);
+        /* Not those that are gone, nor another thread's default stream, which reports each operation. */
+        if (!PSK_LOAD(s->unreported) || (i && (uintptr_t)stream <= 2) || (uintptr_t)stream == UINTPTR_MAX) continue;
+        /* Who holds the lock is about to report, or waits, and has reported before that. */
+        if (!psk_stream_trylock(s)) continue;
+        if (atomic_load(&psk_captures) == 0 || !psk_stream_capturing(stream, 0)) report(s, stream, i, false);
+        psk_stream_unlock(s);
+    }
 }

@@ -128,6 +128,7 @@ bool psk_stream_capturing(CUstream stream, int ptsz);
 /* The driver's cuStreamSynchronize, which other streams' captures survive. */
 CUresult psk_stream_synchronize(CUstream stream, int ptsz);
 void psk_stream_lock(psk_stream *s);
+bool psk_stream_trylock(psk_stream *s);
 void psk_stream_unlock(psk_stream *s);
 
 /* ---- func.c ---- */
@@ -211,6 +212,8 @@ void psk_gate_wait(psk_op *op);
 void psk_gate_done(psk_op *op);
 /* Reports what a stream that is about to be destroyed has not reported yet. idle: all of it is done. */
 void psk_stream_report(CUstream stream, uint32_t index, bool idle);
+/* Has every stream report its last operation, but those that a thread is at work on. For the engine. */
+void psk_report_all(void);
 
 /* ---- strict.c ---- */
 CUresult psk_strict_issue(psk_op *op);

@@ -58,7 +58,7 @@
 #define PENSTOCK_HOOK_H
 #include <stdint.h>
 
-#define PSK_HOOK_ABI 2u
+#define PSK_HOOK_ABI 3u
 
 #define PSK_BLOCK_SHIFT 21                        /* address table granularity: 2 MiB */
 #define PSK_TABLE_BLOCKS (1u << (47 - PSK_BLOCK_SHIFT)) /* user addresses have 47 bits */
@@ -203,6 +203,10 @@ typedef struct psk_shared {
     uint64_t probe_word;
     uint32_t probing; /* 0: nobody */
     uint32_t _pad;
+
+    /* Has every stream report its last operation, which otherwise stays unfinished for the
+     * engine until more follow. From a thread with the context; it calls the driver. */
+    void (*report_all)(void);
 } psk_shared;
 
 /* Exported by the hook. The engine finds it with dlsym(RTLD_DEFAULT, "penstock_hook_attach").

@@ -134,6 +134,11 @@ void psk_stream_lock(psk_stream *s) {
     }
 }
 
+bool psk_stream_trylock(psk_stream *s) {
+    unsigned c = 0;
+    return atomic_compare_exchange_strong_explicit(&s->lock, &c, 1, memory_order_acquire, memory_order_relaxed);
+}
+
 void psk_stream_unlock(psk_stream *s) {
     if (PSK_UNLIKELY(atomic_exchange_explicit(&s->lock, 0, memory_order_release) == 2)) futex(&s->lock, FUTEX_WAKE, 1);
 }

@@ -207,6 +207,9 @@ static CUresult wait_for_ticket(psk_op *op) {
     return CUDA_SUCCESS;
 }
 
+/* A thread's own default stream, on which no other thread can have anything reported. */
+static bool own_default(const psk_op *op) { return op->stream == (CUstream)2 || (op->ptsz && !op->stream); }
+
 /* ---- the two steps ---- */
 
 /* Without a record, as nobody reads the ring any more: what is absent, or cannot be told, must not run. */
@@ -238,7 +241,7 @@ static CUresult issue_locked(psk_op *op) {
     }
     uint32_t every = PSK_LOAD(psk_S.progress_every);
     if (every > PROGRESS_AT_MOST) every = PROGRESS_AT_MOST;
-    if (++s->since_progress >= every || (op->flags & PSK_FLAG_GATED) || op->serial) {
+    if (++s->since_progress >= every || (op->flags & PSK_FLAG_GATED) || op->serial || own_default(op)) {
         op->flags |= PSK_FLAG_PROGRESS;
         s->since_progress = 0;
     }
@@ -271,8 +274,10 @@ CUresult psk_strict_issue(psk_op *op) {
     asked(op);
     /* A call that waits for the stream inside the driver holds its lock meanwhile. */
     if (PSK_UNLIKELY(op->waits) && r == CUDA_SUCCESS) {
-        psk_stream_synchronize(op->stream, op->ptsz);
-        idle_now(op->locked);
+        if (op->seq) /* what came before is finished */
+            drain(op, (uint32_t)op->seq - 1);
+        else
+            psk_stream_synchronize(op->stream, op->ptsz);
     }
     return r;
 }

@@ -121,7 +121,7 @@ func (f *benchFlags) jobs(notes io.Writer) ([]job, error) {
 	case len(jobs) == 0 && left != nil:
 		return nil, left
 	case len(jobs) == 0:
-		return nil, errors.New("nothing to replay: the explicit engine is simulated for the oracle only, so add oracle to --policies or managed to --engines")
+		return nil, errors.New("nothing to replay: the explicit engine has no such policy, so add penstock, lru or oracle to --policies or managed to --engines")
 	}
 	return jobs, nil
 }
@@ -151,7 +151,7 @@ func combinations(in input, ratio float64, policies, engines []string, profile s
 	var jobs []job
 	for _, engine := range engines {
 		for _, policy := range policies {
-			if engine == replay.EngineExplicit && policy != replay.PolicyOracle {
+			if !replay.Simulates(engine, policy) {
 				continue
 			}
 			jobs = append(jobs, job{in: in, options: replay.Options{Policy: policy, Engine: engine, Ratio: ratio, Profile: profile, Timeline: timeline}})

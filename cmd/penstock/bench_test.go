@@ -32,7 +32,7 @@ func TestBenchBadInput(t *testing.T) {
 		{[]string{"ratio 0.5 is impossible"}, []string{"--ratios", "2,0.5"}},
 		{[]string{"unknown GPU profile"}, []string{"--gpu", "abacus"}},
 		{[]string{"give one of them"}, []string{"--json", "--csv"}},
-		{[]string{"oracle only"}, []string{"--engines", "explicit", "--policies", "naive"}},
+		{[]string{"the explicit engine has no such policy"}, []string{"--engines", "explicit", "--policies", "naive"}},
 		{[]string{"no such file"}, []string{filepath.Join(t.TempDir(), "none")}},
 		{[]string{"two traces are called small"}, []string{small, "--trace", small}},
 		{[]string{"make the folder"}, []string{"--html", filepath.Join(t.TempDir(), "no", "page.html")}},
@@ -54,20 +54,22 @@ func TestBenchTable(t *testing.T) {
 	if status != 0 {
 		t.Fatalf("status %d, stderr %q", status, stderr)
 	}
-	// gpt2m at three ratios and small at one: six replays each.
+	// gpt2m at three ratios and small at one: eight replays each.
 	if got := strings.Count(stdout, "gpt2m"); got != 3 {
 		t.Errorf("%d lines of gpt2m:\n%s", got, stdout)
 	}
-	if !strings.Contains(stderr, "24/24 ") || !strings.Contains(stderr, "left out small at 2x") || !strings.Contains(stderr, "left out small at 3x") {
+	if !strings.Contains(stderr, "32/32 ") || !strings.Contains(stderr, "left out small at 2x") || !strings.Contains(stderr, "left out small at 3x") {
 		t.Errorf("stderr:\n%s", stderr)
 	}
 	for _, want := range []string{
 		"simulated on h200: no GPU was used",
-		"trace  ratio    budget  compute  naive    lru  deepum  penstock  bound  bound (explicit)  over naive  of bound",
-		"gpt2m     2x     3 GiB    0.050  0.450  0.250   0.200     0.150  0.140             0.100       3.00x     1.07x",
+		"trace  ratio    budget  compute  naive    lru  deepum  penstock  lru (explicit)  penstock (explicit)  bound  bound (explicit)  over naive  of bound",
+		"gpt2m     2x     3 GiB    0.050  0.450  0.250   0.200     0.150           0.100                0.100  0.140             0.100       3.00x     1.07x",
 		"small   1.5x  66.7 MiB    0.050  0.250",
 		"penstock runs at 2.83x the speed of naive (geometric mean of 4; 2.50x at least)",
 		"as long as the bound (geometric mean of 4; 1.09x at most)",
+		"the explicit engine takes 0.69x as long as the managed one (geometric mean of 4; 0.60x at least)",
+		"the explicit engine takes 1.00x as long as its bound (geometric mean of 4; 1.00x at most)",
 	} {
 		if !strings.Contains(stdout, want) {
 			t.Errorf("%q is not in:\n%s", want, stdout)
@@ -92,7 +94,7 @@ func TestBenchFormats(t *testing.T) {
 		t.Fatalf("status %d", status)
 	}
 	rows, err := csv.NewReader(strings.NewReader(stdout)).ReadAll()
-	if err != nil || len(rows) != 1+2*6 {
+	if err != nil || len(rows) != 1+2*8 {
 		t.Fatalf("%d rows, %v:\n%s", len(rows), err, stdout)
 	}
 	if got := rows[2]; got[0] != "gpt2m" || got[1] != "1.5" || got[2] != "lru" || got[3] != "managed" || got[14] != "true" {
@@ -104,10 +106,10 @@ func TestBenchFormats(t *testing.T) {
 
 	status, stdout, _ = command(t, "bench", "--json", "--ratios", "2")
 	var results []map[string]any
-	if err := json.Unmarshal([]byte(stdout), &results); status != 0 || err != nil || len(results) != 6 {
+	if err := json.Unmarshal([]byte(stdout), &results); status != 0 || err != nil || len(results) != 8 {
 		t.Fatalf("status %d, %d results, %v:\n%s", status, len(results), err, stdout)
 	}
-	if r := results[5]; r["policy"] != "oracle" || r["engine"] != "explicit" || r["ratio"] != 2.0 || r["simulated"] != true {
+	if r := results[7]; r["policy"] != "oracle" || r["engine"] != "explicit" || r["ratio"] != 2.0 || r["simulated"] != true {
 		t.Errorf("last result %v", r)
 	}
 	// Columns and fields are the same.
@@ -146,7 +148,8 @@ func TestCombinations(t *testing.T) {
 	for _, j := range combinations(input{Trace: &trace.Trace{Name: "t"}}, 2, replay.Policies(), knownEngines, demoProfileForTest(t), true) {
 		got = append(got, j.String())
 	}
-	want := []string{"t at 2x, naive", "t at 2x, lru", "t at 2x, deepum", "t at 2x, penstock", "t at 2x, oracle", "t at 2x, oracle (explicit)"}
+	want := []string{"t at 2x, naive", "t at 2x, lru", "t at 2x, deepum", "t at 2x, penstock", "t at 2x, oracle",
+		"t at 2x, lru (explicit)", "t at 2x, penstock (explicit)", "t at 2x, oracle (explicit)"}
 	if !slices.Equal(got, want) {
 		t.Errorf("%q", got)
 	}

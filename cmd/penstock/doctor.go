@@ -33,16 +33,25 @@ type doctorCheck struct {
 
 // diagnosis is everything `penstock doctor` says.
 type diagnosis struct {
-	Version       string        `json:"version"`
-	ManagedEngine bool          `json:"managed_engine"` // it can run here
-	Why           string        `json:"why,omitempty"`  // why not, in one line
-	Faults        []faultAnswer `json:"faults"`         // which ways of seeing faults there are
-	Checks        []doctorCheck `json:"checks"`
+	Version       string `json:"version"`
+	ManagedEngine bool   `json:"managed_engine"` // it can run here
+	Why           string `json:"why,omitempty"`  // why not, in one line
+	// ExplicitEngine says that the explicit engine can run here, WhyNotExplicit why not.
+	ExplicitEngine bool          `json:"explicit_engine"`
+	WhyNotExplicit string        `json:"why_not_explicit,omitempty"`
+	Faults         []faultAnswer `json:"faults"` // which ways of seeing faults there are
+	Checks         []doctorCheck `json:"checks"`
 }
 
 // exitDoctor ends the command with status 1, which is an answer and not an
 // error: nothing more is to be printed. A variable for tests.
 var exitDoctor = os.Exit
+
+// What the exit status can answer for, besides the ways of seeing faults.
+const (
+	purposeEngine   = "engine"
+	purposeExplicit = "explicit"
+)
 
 // newDoctorCommand is `penstock doctor`.
 func newDoctorCommand() *cobra.Command {
@@ -55,12 +64,13 @@ func newDoctorCommand() *cobra.Command {
 queue, Penstock's own libraries and Python, and have the launch hook tested by
 launches of nothing. Nothing is changed and no device memory is used. The exit status is 0 when
 what --for names will work here, and 1 when it will not: engine (penstock run),
+explicit (penstock run --engine explicit),
 faults (penstock faults record -- command), pid (--pid) or system (--system).`,
 		Args:         cobra.NoArgs,
 		SilenceUsage: true,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if purpose != "engine" && !slices.Contains(faultWays, purpose) {
-				return fmt.Errorf("--for: %q is unknown: choose one of engine, %s", purpose, strings.Join(faultWays, ", "))
+			if purpose != purposeEngine && purpose != purposeExplicit && !slices.Contains(faultWays, purpose) {
+				return fmt.Errorf("--for: %q is unknown: choose one of %s, %s, %s", purpose, purposeEngine, purposeExplicit, strings.Join(faultWays, ", "))
 			}
 			d := diagnose(cmd.Context(), realMachine{})
 			out := cmd.OutOrStdout()
@@ -100,6 +110,11 @@ func writeDiagnosis(w io.Writer, d diagnosis, asJSON bool) error {
 	} else {
 		fmt.Fprintf(&b, "\nThe managed engine cannot run here: %s.\n", d.Why)
 	}
+	if d.ExplicitEngine {
+		b.WriteString("The explicit engine can run here.\n")
+	} else {
+		fmt.Fprintf(&b, "The explicit engine cannot run here: %s.\n", d.WhyNotExplicit)
+	}
 	for _, f := range d.Faults {
 		if f.Works {
 			fmt.Fprintf(&b, "%s can see faults here.\n", f.Command)
@@ -117,6 +132,9 @@ func (d *diagnosis) works(purpose string) bool {
 		if f.For == purpose {
 			return f.Works
 		}
+	}
+	if purpose == purposeExplicit {
+		return d.ExplicitEngine
 	}
 	return d.ManagedEngine
 }

@@ -34,7 +34,14 @@ type doctorMachine interface {
 	pythonPackage(exe, libraries string) (dir string, err error)
 	python(ctx context.Context) (pythonFacts, error)
 	selfTest(ctx context.Context, hook, engine string) (selfTestReport, error)
+	pinning() (pinningFacts, error)
 }
+
+// Names of checks that answers are made of.
+const (
+	managedMemory = "managed memory"
+	launchHook    = "launch hook"
+)
 
 // pythonFacts is what the python3 on PATH says about itself.
 type pythonFacts struct {
@@ -55,12 +62,16 @@ func diagnose(ctx context.Context, m doctorMachine) diagnosis {
 	add(checks...)
 	add(checkDevices(m, surveys)...)
 	add(checkHostMemory(m))
+	pinned, pinning := checkPinning(m)
+	add(pinned...)
 	add(checkEvents(m), checkLayout(m), checkTracing(m), checkProbes(m))
 	add(checkPatch(m)...)
 	add(checkLibraries(ctx, m, surveys)...)
 	add(checkPython(ctx, m)...)
 
 	d.Faults = faultAnswers(m, d.Checks)
+	d.WhyNotExplicit = explicitAnswer(surveys, pinning, d.Checks)
+	d.ExplicitEngine = d.WhyNotExplicit == ""
 	d.ManagedEngine = true
 	for _, c := range d.Checks {
 		if c.Required && c.Status == checkMissing {
@@ -186,7 +197,7 @@ func checkCapabilities(s cuda.Survey) []doctorCheck {
 		}
 		return fmt.Sprintf("%s (%d)", name, s.Info.Ordinal)
 	}
-	managed := doctorCheck{Name: on("managed memory"), Status: checkOK, Found: "may exceed the GPU (concurrent managed access)", Required: s.Info.Ordinal == 0}
+	managed := doctorCheck{Name: on(managedMemory), Status: checkOK, Found: "may exceed the GPU (concurrent managed access)", Required: s.Info.Ordinal == 0}
 	if err := cuda.ManagedEngineError(s.Capabilities); err != nil {
 		managed.Status, managed.Found = checkMissing, err.Error()
 		var o *cuda.OpenError
@@ -207,7 +218,8 @@ func checkCapabilities(s cuda.Survey) []doctorCheck {
 	optional(c.DiscardBatch, "discard", "yes", "no: dead memory must be moved or waited out", "install driver 580 or newer")
 	optional(c.StreamMemOps, "stream gates", "yes (stream memory operations)", "no stream memory operations", "install a newer driver")
 	optional(c.FunctionParamInfo, "kernel parameters", "yes (cuFuncGetParamInfo)", "no cuFuncGetParamInfo: access sets come from faults alone", "install driver 550 or newer")
-	optional(c.VirtualMemory, "virtual memory", "yes", "no virtual memory management", "the managed engine does not need it")
+	optional(c.VirtualMemory, "virtual memory", "yes", "no virtual memory management", "the explicit engine needs it, the managed one does not")
+	optional(c.Kernels, "device code", "yes", "no cuLaunchKernel for Penstock's own kernels", "the explicit engine needs it, the managed one does not")
 	// Only a fact: Penstock gains nothing from it, and loses nothing without it.
 	hmm := "no HMM or ATS: ordinary host memory is not visible to the GPU (not needed)"
 	if c.PageableMemoryAccess {

@@ -58,5 +58,5 @@ func TestDoctorFaults(t *testing.T) {
 	if c := checkLayout(m); c.Status != checkWarn || !strings.Contains(c.Found, "has not been compared") {
 		t.Errorf("%+v", c)
 	}
-	refused(t, []string{`"me" is unknown: choose one of engine, faults, pid, system`}, "doctor", "--for", "me")
+	refused(t, []string{`"me" is unknown: choose one of engine, explicit, faults, pid, system`}, "doctor", "--for", "me")
 }

@@ -79,7 +79,7 @@ func askSelfTest(ctx context.Context, python, hook, engine string, timeout time.
 // checkHook has launches of nothing made by every route to the driver, in a
 // process started as `penstock run` starts one. libraries is where the hook is.
 func checkHook(ctx context.Context, m doctorMachine, libraries string, surveys []cuda.Survey) doctorCheck {
-	c := doctorCheck{Name: "launch hook", Status: checkWarn}
+	c := doctorCheck{Name: launchHook, Status: checkWarn}
 	if len(surveys) == 0 {
 		c.Found = "not tried: there is no driver to hook"
 		return c

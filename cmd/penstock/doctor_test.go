@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
 	"strings"
@@ -44,6 +45,8 @@ type fakeMachine struct {
 	needs      []bpf.Need
 	hasPatch   bool
 	patchErr   error
+	pins       pinningFacts
+	pinErr     error
 }
 
 func healthy() *fakeMachine {
@@ -51,12 +54,13 @@ func healthy() *fakeMachine {
 		surveys: []cuda.Survey{{Devices: 1,
 			Info: cuda.DeviceInfo{Name: "NVIDIA H200", UUID: "GPU-1", TotalBytes: 140 << 30, ComputeMajor: 9, CUDAVersion: 13000},
 			Capabilities: cuda.Capabilities{ManagedMemory: true, ConcurrentManagedAccess: true, VirtualMemory: true, PrefetchBatch: true,
-				DiscardBatch: true, StreamMemOps: true, FunctionParamInfo: true}}},
+				DiscardBatch: true, StreamMemOps: true, FunctionParamInfo: true, Kernels: true}}},
 		driver:    "580.159.03",
 		gpus:      gpuinfo.Report{Devices: []gpuinfo.Device{{Name: "NVIDIA H200", UUID: "GPU-1", UsedBytes: 1 << 30, PCIeMaxGen: 5, PCIeMaxWidth: 16, PCIeGen: 1, PCIeWidth: 16}}},
 		available: 100 << 30,
 		facts:     pythonFacts{Path: "/usr/bin/python3", Version: "3.12.4", Torch: "2.11.0+cu130"},
 		libErr:    map[string]error{},
+		pins:      pinningFacts{AvailableBytes: 100 << 30, LimitedBy: "free memory", LockLimitBytes: math.MaxInt64, HugePages: "madvise"},
 		tested:    selfTested(`{"hook":true,"routes":[{"name":"dlsym","launches":6,"seen":6},{"name":"cuGetProcAddress_v2","launches":5,"seen":5}]}`),
 	}
 }
@@ -72,6 +76,7 @@ func (m *fakeMachine) libcudaPath() string             { return "/usr/lib/libcud
 func (m *fakeMachine) kernelDriver() string            { return m.driver }
 func (m *fakeMachine) nvml() (gpuinfo.Report, error)   { return m.gpus, m.nvmlErr }
 func (m *fakeMachine) eventQueue() error               { return m.eventErr }
+func (m *fakeMachine) pinning() (pinningFacts, error)  { return m.pins, m.pinErr }
 func (m *fakeMachine) tracing() error                  { return m.traceErr }
 func (m *fakeMachine) probeNeeds() []bpf.Need          { return m.needs }
 func (m *fakeMachine) patched() (bool, error)          { return m.hasPatch, m.patchErr }
@@ -135,6 +140,8 @@ func TestDiagnoseHealthy(t *testing.T) {
 	for name, want := range map[string]string{
 		"libcuda":        "CUDA 13.0, /usr/lib/libcuda.so.580.159.03",
 		"device 0":       "NVIDIA H200, 140.0 GiB (1.0 GiB in use), compute 9.0, PCIe 5 x16",
+		"pinned memory":  "100.0 GiB can be had (free memory); no limit on locked memory",
+		"huge pages":     "madvise (transparent)",
 		"host memory":    "100.0 GiB available of 128.0 GiB",
 		"hook library":   "/opt/penstock/lib/libpenstock_hook.so",
 		"launch hook":    "saw all of 11 launches, by dlsym, cuGetProcAddress_v2",

@@ -62,7 +62,7 @@ func writeVerdict(w io.Writer, points []point, series []string) error {
 	if slices.Contains(series, replay.PolicyOracle) {
 		b.WriteString("\nbound: the oracle, which knows the future and costs nothing, with the bytes moved by the same engine.\n")
 	}
-	if !slices.Contains(series, replay.PolicyPenstock) {
+	if !slices.ContainsFunc(series, func(s string) bool { return strings.HasPrefix(s, replay.PolicyPenstock) }) {
 		_, err := io.WriteString(w, b.String())
 		return err
 	}
@@ -73,6 +73,13 @@ func writeVerdict(w io.Writer, points []point, series []string) error {
 	}
 	if mean, least, n := compare(points, replay.PolicyOracle, replay.PolicyPenstock); n > 0 {
 		fmt.Fprintf(&b, "penstock takes %.2fx as long as the bound (geometric mean of %d; %.2fx at most).\n", 1/mean, n, 1/least)
+	}
+	explicit := func(policy string) string { return seriesOf(policy, replay.EngineExplicit) }
+	if mean, least, n := compare(points, explicit(replay.PolicyPenstock), replay.PolicyPenstock); n > 0 {
+		fmt.Fprintf(&b, "the explicit engine takes %.2fx as long as the managed one (geometric mean of %d; %.2fx at least).\n", mean, n, least)
+	}
+	if mean, least, n := compare(points, explicit(replay.PolicyOracle), explicit(replay.PolicyPenstock)); n > 0 {
+		fmt.Fprintf(&b, "the explicit engine takes %.2fx as long as its bound (geometric mean of %d; %.2fx at most).\n", 1/mean, n, 1/least)
 	}
 	_, err := io.WriteString(w, b.String())
 	return err

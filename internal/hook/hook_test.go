@@ -70,6 +70,7 @@ type shared struct {
 	cpuWaits, cpuWaitNS, asked, refused   uint64
 	probes, probeWord                     uint64
 	probing, _                            uint32
+	reportAll                             uintptr
 }
 
 // side is the hook's side of the shared state, in Go memory.
@@ -457,7 +458,7 @@ func TestLayout(t *testing.T) {
 		"offsetof(psk_shared,granted)": unsafe.Offsetof(s.granted), "offsetof(psk_shared,inspect_seq)": unsafe.Offsetof(s.inspectSeq),
 		"offsetof(psk_shared,inspect_addr)": unsafe.Offsetof(s.inspectAddr), "offsetof(psk_shared,cpu_waits)": unsafe.Offsetof(s.cpuWaits),
 		"offsetof(psk_shared,refused)": unsafe.Offsetof(s.refused), "offsetof(psk_shared,probes)": unsafe.Offsetof(s.probes),
-		"offsetof(psk_shared,probe_word)": unsafe.Offsetof(s.probeWord), "offsetof(psk_shared,probing)": unsafe.Offsetof(s.probing),
+		"offsetof(psk_shared,probe_word)": unsafe.Offsetof(s.probeWord), "offsetof(psk_shared,probing)": unsafe.Offsetof(s.probing), "offsetof(psk_shared,report_all)": unsafe.Offsetof(s.reportAll),
 	}
 	var src strings.Builder
 	src.WriteString("#include <stddef.h>\n#include \"penstock_hook.h\"\n")

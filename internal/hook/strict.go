@@ -3,6 +3,9 @@ package hook
 /*
 #include "penstock_hook.h"
 static uint32_t *psk_word(uintptr_t p) { return (uint32_t *)p; }
+static void psk_report_all(psk_shared *s) {
+	if (s->report_all) s->report_all();
+}
 */
 import "C"
 
@@ -45,6 +48,11 @@ func NewWord(p cuda.Ptr) Word {
 
 // Reached says whether a ticket has been written, cyclically.
 func (w Word) Reached(ticket uint32) bool { return int32(atomic.LoadUint32(w.p)-ticket) >= 0 }
+
+// ReportAll has every stream report its last operation: without that, the last
+// few look unfinished until more follow. The calling thread must be bound to the
+// device; it may wait for the driver.
+func (h *Shared) ReportAll() { C.psk_report_all(h.s) }
 
 // SetArriving says that a slot is mapped and its copy in submitted: operations
 // that name it wait on their stream for the ticket.

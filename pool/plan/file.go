@@ -18,7 +18,7 @@ const (
 	fileFormat   = "penstock-plan"
 	fileVersion  = 1
 	maxFileBytes = 256 << 20
-	maxCalls     = 4 << 20
+	maxCalls     = 1 << 20
 )
 
 // FileError says why a file is no plan that can be used.

@@ -26,16 +26,25 @@ func (p *Pool) done(id, n uint64, wait bool) bool {
 	if s.passed >= n {
 		return true
 	}
-	if s.fence == nil && !s.broken {
-		f, err := p.fences.Fence(id)
-		if err != nil {
-			s.broken = true
-			return false
-		}
-		s.fence, s.marked = f, s.frees
+	if p.Mark(id); s.fence != nil {
 		p.settleFence(s, wait)
 	}
 	return s.passed >= n
+}
+
+// Mark makes a fence on a stream behind what is queued now, unless an earlier one is
+// still outstanding.
+func (p *Pool) Mark(id uint64) {
+	s := p.stream(id)
+	if s.fence != nil || s.broken {
+		return
+	}
+	f, err := p.fences.Fence(id)
+	if err != nil {
+		s.broken = true
+		return
+	}
+	s.fence, s.marked = f, s.frees
 }
 
 // settleFence looks whether an outstanding fence was passed.

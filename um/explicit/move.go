@@ -87,9 +87,10 @@ func (m *Move) Direction() Direction {
 
 // Next answers a worker that is free: what to move now, if anything.
 func (r *Runtime) Next(d Direction) (*Move, bool) {
-	if r.flying[d] >= r.config.Depth {
+	if r.flying[d] >= r.config.Depth || r.nothing[d] == r.epoch+1 {
 		return nil, false
 	}
+	r.refused = false
 	var m *Move
 	if d == In {
 		m = r.nextIn()
@@ -97,6 +98,9 @@ func (r *Runtime) Next(d Direction) (*Move, bool) {
 		m = r.nextOut()
 	}
 	if m == nil {
+		if !r.refused {
+			r.nothing[d] = r.epoch + 1 // until something happens
+		}
 		return nil, false
 	}
 	r.flying[d]++
@@ -412,6 +416,7 @@ func (r *Runtime) takeFrom(t *tensor, w where) (m *Move, again bool) {
 			host, ok := r.process.TakeHost(c.bytes)
 			if !ok {
 				r.setState(t)
+				r.refused = true
 				return nil, true
 			}
 			c.host = host

@@ -63,6 +63,7 @@ func (r *Runtime) planned() *plan {
 	clear(p.wanted)
 	clear(p.wantedSoon)
 	r.look(p)
+	r.nothing = [2]uint64{} // there may be something to do now
 	r.stats.Plans++
 	return p
 }

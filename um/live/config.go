@@ -15,12 +15,20 @@ type Engine int
 const (
 	Managed  Engine = iota // unified memory, by prefetches
 	Explicit               // physical chunks, by copy engines
+	Auto                   // explicit where it can run, else managed
 )
+
+var engineNames = [...]string{Managed: "managed", Explicit: "explicit", Auto: "auto"}
+
+func (e Engine) String() string { return engineNames[e] }
 
 // EngineFor is the engine of a name in the options.
 func EngineFor(name string) Engine {
-	if name == "explicit" {
+	switch name {
+	case Explicit.String():
 		return Explicit
+	case Auto.String():
+		return Auto
 	}
 	return Managed
 }

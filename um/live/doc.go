@@ -34,9 +34,10 @@
 //
 // # Lock order
 //
-// plainMu, then mu. plainMu guards plain memory and is held across driver calls
-// that may wait for another thread of the job; the engine's own threads never take
-// it. mu guards the rest; no call that can wait is made under it.
+// plainMu, then the lock of the pool, then mu. plainMu guards private pools and the
+// opening of the arena. It and the pool's lock are held across driver calls that may
+// wait for another thread of the job; the engine's own threads never take them. mu
+// guards the rest; no call that can wait is made under it.
 //
 // # Failure
 //

@@ -15,7 +15,6 @@ import (
 	"github.com/penstock-gpu/penstock/cuda/kernels"
 	"github.com/penstock-gpu/penstock/evict"
 	"github.com/penstock-gpu/penstock/internal/hook"
-	"github.com/penstock-gpu/penstock/internal/hostmem"
 	"github.com/penstock-gpu/penstock/um"
 	"github.com/penstock-gpu/penstock/um/explicit"
 	"github.com/penstock-gpu/penstock/um/explicit/hostpool"
@@ -44,6 +43,7 @@ type swap struct {
 	inspected  int64            // launches whose memory was searched for addresses
 	chasers    int64            // of these, launches that reached tensors by addresses in memory
 	unresolved int64            // launches for which everything had to be on the device
+	grantTime  time.Duration    // launches waited for a grant with their memory there
 }
 
 // StrictHook is the launch hook as the explicit engine needs it.
@@ -55,6 +55,7 @@ type StrictHook interface {
 	PublishPlain(r cuda.Range)
 	WithdrawPlain(r cuda.Range)
 	Refuse(code uint32)
+	ReportAll()
 	Inspection() (seq uint64, addresses []uint64)
 	Grant(seq uint64)
 	SetInspect(function uint32, state hook.Inspect)
@@ -66,7 +67,9 @@ type question struct {
 	stream   int // the hook's index
 	function uint32
 	opaque   bool
-	searched bool // what its parameters name has been searched for addresses
+	searched bool          // what its parameters name has been searched for addresses
+	settled  bool          // what it is known to need is there
+	since    time.Duration // it is settled
 }
 
 const (
@@ -81,33 +84,26 @@ const (
 	mostInFlight    = 8                     // moves in one direction
 	shortWait       = 10 * time.Microsecond // while work is queued
 	plainPatience   = 10 * time.Second      // for tensors to leave before plain memory grows
-	hostShare       = 8                     // tenths of the available host memory that are the default budget
 	slowPatience    = 2 * time.Second       // for a launch that waits, before it is said
+	reportPatience  = time.Millisecond      // for a move, before streams are asked how far they are
 	resultOOM       = 2                     // CUDA_ERROR_OUT_OF_MEMORY
 	resultUnknown   = 999                   // CUDA_ERROR_UNKNOWN
-	defaultStreams  = 2                     // handles up to this are default streams, the calling thread's own or the shared one
+	// resultDeinitialized is CUDA_ERROR_DEINITIALIZED, for what comes after the engine.
+	resultDeinitialized = 4
+	defaultStreams      = 2 // handles up to this are default streams, the calling thread's own or the shared one
 )
 
 // openSwap starts the explicit engine.
 func (l *Live) openSwap() error {
-	caps := l.driver.Capabilities()
 	h, ok := l.hook.(StrictHook)
-	switch {
-	case !caps.VirtualMemory:
-		return errors.New("this card or driver has no virtual memory management (cuMemCreate): the explicit engine cannot run; use --engine managed")
-	case l.hook == nil || !ok:
-		return errors.New("the explicit engine needs the launch hook: start the job with `penstock run`")
-	case len(l.config.MissedRoutes) > 0:
+	if !ok {
+		return errors.New("the explicit engine needs the launch hook") // New has looked
+	}
+	if len(l.config.MissedRoutes) > 0 {
 		return fmt.Errorf("launches by way of %s pass the hook by, and would reach memory that is away: the explicit engine cannot run safely; use --engine managed", strings.Join(l.config.MissedRoutes, ", "))
-	case !caps.StreamMemOps:
-		return errors.New("this driver has no stream memory operations: the explicit engine cannot run; use --engine managed")
-	case !caps.FunctionParamInfo:
-		return errors.New("this driver does not tell the parameters of kernels (cuFuncGetParamInfo, CUDA 12.4): the explicit engine cannot run; use --engine managed")
 	}
-	hostBudget, err := l.swapHostBudget()
-	if err != nil {
-		return err
-	}
+	hostBudget := l.hostBudget() / hostpool.Granularity * hostpool.Granularity
+	var err error
 	e := &swap{l: l, hook: h, plainHandles: map[cuda.Ptr]cuda.Handle{}}
 	for d := range e.wake {
 		e.wake[d] = sync.NewCond(&l.mu)
@@ -156,18 +152,6 @@ func (l *Live) openSwap() error {
 // word is where a direction's finished tickets are written.
 func (e *swap) word(d explicit.Direction) cuda.Ptr {
 	return e.words + 2*hook.WordsBytes + cuda.Ptr(d)*wordLine
-}
-
-// swapHostBudget is the host budget, asked for or most of what is available.
-func (l *Live) swapHostBudget() (int64, error) {
-	m, err := hostmem.Available()
-	if err != nil {
-		return 0, err
-	}
-	if l.config.HostBudgetBytes == 0 {
-		return m.AvailableBytes / 10 * hostShare / hostpool.Granularity * hostpool.Granularity, nil
-	}
-	return l.config.HostBudgetBytes, nil
 }
 
 // swapProcess is what the explicit runtime sees of this process.
@@ -263,6 +247,7 @@ func (e *swap) loop() {
 		l.mu.Unlock()
 		return
 	}
+	var reported time.Time
 	for {
 		l.mu.Lock()
 		if l.closing {
@@ -292,7 +277,14 @@ func (e *swap) loop() {
 			l.fail(e.hostErr)
 		}
 		e.answer()
+		// The last operations of streams that nobody is launching on have not been
+		// reported, and would keep what they name on the device for ever.
+		ask := held && !e.runtime.Moving() && time.Since(l.lastMove) > reportPatience && time.Since(reported) > reportPatience
 		l.mu.Unlock()
+		if ask {
+			e.hook.ReportAll()
+			reported = time.Now()
+		}
 		if busy {
 			pause(shortWait)
 		} else {
@@ -307,6 +299,9 @@ func (e *swap) answer() {
 	q, l := e.asking, e.l
 	if q == nil || l.failed != nil || !e.runtime.Settled(q.seq) {
 		return
+	}
+	if !q.settled {
+		q.settled, q.since = true, l.driver.Now()
 	}
 	if !q.opaque && !q.searched {
 		found, err := e.search(q)
@@ -326,10 +321,13 @@ func (e *swap) answer() {
 			l.log.Debug("a launch reaches tensors through memory", zap.String("kernel", l.hook.FunctionName(q.function)),
 				zap.Int("addresses", len(found)), zap.Int("tensors", n), zap.Uint64("first", uint64(found[0])))
 			if n > 0 {
+				q.settled = false
+				e.grantTime += l.driver.Now() - q.since
 				return // when they have come
 			}
 		}
 	}
+	e.grantTime += l.driver.Now() - q.since
 	e.asking = nil
 	e.hook.Grant(q.seq)
 }
@@ -403,6 +401,7 @@ func unique(words []uint64) []cuda.Ptr {
 type flight struct {
 	move   *explicit.Move
 	ticket uint32
+	began  time.Duration
 }
 
 // worker carries out the moves of one direction.
@@ -433,7 +432,7 @@ func (e *swap) worker(d explicit.Direction) {
 	var since time.Duration // when flights stopped being none
 	for !l.closing && l.failed == nil {
 		for len(flights) > 0 && word.Reached(flights[0].ticket) {
-			m := flights[0].move
+			m, began := flights[0].move, flights[0].began
 			flights = flights[1:]
 			l.mu.Unlock()
 			err := mover.Finish(m)
@@ -442,17 +441,21 @@ func (e *swap) worker(d explicit.Direction) {
 				l.fail(err)
 				return
 			}
+			now := l.driver.Now()
+			if l.sink != nil {
+				l.sink.Move([]cuda.Range{m.Chunk}, um.Direction(d), began, now)
+			}
 			e.runtime.Done(m)
 			e.wake[explicit.In+explicit.Out-d].Signal()
 			if len(flights) == 0 {
-				e.moveTime[d] += l.driver.Now() - since
+				e.moveTime[d] += now - since
 			}
 		}
 		l.drain() // what is already queued decides better than what was known before
 		l.progress()
 		m, ok := e.runtime.Next(d)
 		if !ok {
-			if len(flights) == 0 && e.runtime.Queued() == 0 {
+			if len(flights) == 0 {
 				e.wake[d].Wait()
 				continue
 			}
@@ -462,6 +465,7 @@ func (e *swap) worker(d explicit.Direction) {
 			continue
 		}
 		l.mu.Unlock()
+		began := l.driver.Now()
 		ticket, err := mover.Begin(m)
 		l.mu.Lock()
 		l.lastMove = time.Now()
@@ -477,6 +481,6 @@ func (e *swap) worker(d explicit.Direction) {
 		if len(flights) == 0 {
 			since = l.driver.Now()
 		}
-		flights = append(flights, flight{m, ticket})
+		flights = append(flights, flight{m, ticket, began})
 	}
 }

@@ -72,6 +72,9 @@ func (e *swap) reservePlain(size int64) error {
 		}
 		e.wakeAll()
 		l.mu.Unlock()
+		if time.Since(began) > reportPatience {
+			e.hook.ReportAll()
+		}
 		time.Sleep(busyWait)
 		l.mu.Lock()
 		l.drain()

@@ -13,6 +13,9 @@ type ExplicitStats struct {
 	FetchStallSeconds  float64 `json:"fetch_stall_seconds"`
 	SpaceStallSeconds  float64 `json:"space_stall_seconds"`
 	MapStallSeconds    float64 `json:"map_stall_seconds"`
+	GrantStallSeconds  float64 `json:"grant_stall_seconds"` // the queue was drained, and memory searched for addresses
+	CleanBytes         int64   `json:"clean_bytes"`         // left without a copy
+	InPlaceBytes       int64   `json:"in_place_bytes"`      // used in host memory
 	WaitedLaunches     int64   `json:"waited_launches"`
 	WaitedForMap       int64   `json:"waited_for_map"`
 	WaitedForFetch     int64   `json:"waited_for_fetch"`
@@ -51,6 +54,7 @@ func (e *swap) report(s *Stats) {
 	for _, d := range stall {
 		s.StallSeconds += d.Seconds()
 	}
+	s.StallSeconds += e.grantTime.Seconds()
 	s.SpaceStallSeconds = stall[explicit.ForSpace].Seconds()
 	s.OversizeLaunches, s.OversizeName, s.OversizeBytes = r.OversizeOps, r.OversizeName, r.OversizeBytes
 	s.IterationLaunches, s.Moving = r.History.Period, e.runtime.Moving()
@@ -62,6 +66,7 @@ func (e *swap) report(s *Stats) {
 	s.Explicit = &ExplicitStats{
 		InGBPerSecond: rate(r.FetchedBytes, s.InSeconds), OutGBPerSecond: rate(r.EvictedBytes, s.OutSeconds),
 		FetchStallSeconds: stall[explicit.ForFetch].Seconds(), SpaceStallSeconds: stall[explicit.ForSpace].Seconds(), MapStallSeconds: stall[explicit.ForMap].Seconds(),
+		GrantStallSeconds: e.grantTime.Seconds(), CleanBytes: r.CleanBytes, InPlaceBytes: r.InPlaceBytes,
 		WaitedLaunches: r.WaitedOps, WaitedForMap: r.WaitedForMap, WaitedForFetch: r.WaitedForFetch, WaitedForLeaving: r.WaitedForLeaving,
 		HostBytes: h.InUseBytes, HostPeakBytes: h.PeakBytes, HostPinnedBytes: h.GrownBytes, HostWaitSeconds: h.Waited.Seconds(),
 		Maps: r.Maps, Reclaims: r.Reclaims, HandlesCreated: r.Created, HandlesReleased: r.Released,

@@ -1,7 +1,6 @@
 package live
 
 import (
-	"errors"
 	"fmt"
 	"sync"
 	"sync/atomic"
@@ -36,7 +35,8 @@ type Hook interface {
 
 // Live is the engine in a process. See the package comment.
 type Live struct {
-	config Config
+	config Config // with the engine that was chosen
+	why    string // it was chosen; "" when there was no choice
 	driver cuda.Driver
 	hook   Hook // nil: no launches are seen
 	log    *zap.Logger
@@ -96,7 +96,8 @@ type Sink interface {
 	Alloc(id uint64, p cuda.Ptr, bytes int64, stream uint64)
 	Free(p cuda.Ptr)
 	Record(r *hook.Record, stream uint64, function string, address func(slot uint32) (cuda.Ptr, bool))
-	Move(m *um.Move, began, ended time.Duration)
+	// Move says that the engine has moved what lies at these addresses.
+	Move(ranges []cuda.Range, d um.Direction, began, ended time.Duration)
 	// Progress says that a stream has finished everything up to a record.
 	Progress(stream, seq uint64)
 	// Faults are what the driver has reported, and what it has lost in all.
@@ -123,17 +124,17 @@ func New(c Config, d cuda.Driver, hookOrNil Hook, log *zap.Logger) (*Live, error
 	if err := c.validate(total); err != nil {
 		return nil, err
 	}
-	caps := d.Capabilities()
-	if !c.PlainOnly && c.Engine != Explicit {
-		switch {
-		case !caps.ManagedMemory:
-			return nil, errors.New("this device has no managed memory: the managed engine cannot run")
-		case !caps.ConcurrentManagedAccess:
-			return nil, errors.New("this driver cannot page GPU memory on demand (concurrentManagedAccess is 0, as under WSL): the managed engine cannot run here")
+	caps, why := d.Capabilities(), ""
+	if c.Engine, why, err = c.choose(caps, hookOrNil); err != nil {
+		return nil, err
+	}
+	if !c.PlainOnly && c.Engine == Managed {
+		if err := managedError(caps); err != nil {
+			return nil, err
 		}
 	}
 	l := &Live{
-		config: c, driver: d, hook: hookOrNil, log: log, sink: c.Sink,
+		config: c, why: why, driver: d, hook: hookOrNil, log: log, sink: c.Sink,
 		budget: c.BudgetBytes, privates: map[PoolID]*private{},
 		streamIDs: map[uint64]int{0: 0}, ownStreams: []int{0},
 		lastMove: time.Now(),
@@ -228,7 +229,7 @@ func (l *Live) hostBudget() int64 {
 	if l.config.HostBudgetBytes > 0 {
 		return l.config.HostBudgetBytes
 	}
-	return availableHostBytes() / 10 * 8
+	return defaultHostBudget()
 }
 
 // startHook gives the hook its words and switches it on. Launches are held back
@@ -329,7 +330,9 @@ func (l *Live) wakeAll() {
 	}
 }
 
-// Close stops the threads and opens every gate. Allocations stay valid.
+// Close stops the threads and opens every gate. Allocations stay valid; under the
+// explicit engine what is on the device can still be used, and operations that
+// name anything else are refused.
 func (l *Live) Close() error {
 	l.mu.Lock()
 	if l.closing {
@@ -338,7 +341,11 @@ func (l *Live) Close() error {
 	}
 	l.closing = true
 	l.drain()
-	if l.hook != nil {
+	switch {
+	case l.swap != nil:
+		// Nobody brings in any more what is away, and it must not be reached for.
+		l.swap.hook.Refuse(resultDeinitialized)
+	case l.hook != nil:
 		l.hook.SetMode(hook.Off)
 		l.drain()
 	}

@@ -416,11 +416,11 @@ func (s *recording) Record(rec *hook.Record, stream uint64, function string, add
 		}
 	}
 }
-func (s *recording) Move(*um.Move, time.Duration, time.Duration) {}
-func (s *recording) Progress(stream, seq uint64)                 { s.progress = seq }
-func (s *recording) Faults([]faults.Event, faults.Lost)          {}
-func (s *recording) FaultSource(why string)                      { s.unseen = why }
-func (s *recording) DriverSums(faults.Sums)                      {}
+func (s *recording) Move([]cuda.Range, um.Direction, time.Duration, time.Duration) {}
+func (s *recording) Progress(stream, seq uint64)                                   { s.progress = seq }
+func (s *recording) Faults([]faults.Event, faults.Lost)                            {}
+func (s *recording) FaultSource(why string)                                        { s.unseen = why }
+func (s *recording) DriverSums(faults.Sums)                                        {}
 
 // TestSink receives what happens in the order of happening.
 func TestSink(t *testing.T) {
@@ -493,6 +493,80 @@ func TestVerdict(t *testing.T) {
 			if !strings.HasPrefix(line, "penstock: ") {
 				t.Errorf("%s: a line without its source: %q", c.name, line)
 			}
+		}
+	}
+}
+
+func TestExplicitVerdict(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		change func(*Stats, *ExplicitStats)
+		want   string
+	}{
+		{"nothing moved", func(s *Stats, x *ExplicitStats) { s.H2DBytes, s.D2HBytes = 0, 0 }, "everything fitted on the device"},
+		{"hidden", func(s *Stats, x *ExplicitStats) {}, "every move was hidden"},
+		{"rates", func(s *Stats, x *ExplicitStats) { x.InGBPerSecond, x.OutGBPerSecond = 47, 46 }, "3.00 GiB to the device (47.0 GB/s while copying) and 4.00 GiB to the host (46.0 GB/s)"},
+		{"oversize", func(s *Stats, x *ExplicitStats) {
+			s.OversizeLaunches, s.OversizeName, s.OversizeBytes = 1, "gemm", 3<<30
+		}, "gemm touches 3.00 GiB"},
+		{"space", func(s *Stats, x *ExplicitStats) { x.SpaceStallSeconds, x.FetchStallSeconds = 2, 1 }, "limited by eviction to the host"},
+		{"fetch", func(s *Stats, x *ExplicitStats) { x.SpaceStallSeconds, x.FetchStallSeconds = 1, 2 }, "limited by fetching"},
+		{"map", func(s *Stats, x *ExplicitStats) { x.MapStallSeconds = 1 }, "limited by mapping"},
+		{"grants", func(s *Stats, x *ExplicitStats) { x.MapStallSeconds, x.GrantStallSeconds = 1, 2 }, "limited by launches that do not say"},
+		{"pinning", func(s *Stats, x *ExplicitStats) { x.SpaceStallSeconds, x.HostWaitSeconds = 2, 2 }, "limited by pinning"},
+		{"failure", func(s *Stats, x *ExplicitStats) { s.Failure = "no luck" }, "failure of the engine: no luck"},
+		{"chosen", func(s *Stats, x *ExplicitStats) { s.EngineWhy = "it can" }, "explicit engine chosen: it can"},
+		{"in place", func(s *Stats, x *ExplicitStats) { x.InPlaceBytes = 1 << 30 }, "launches used 1.00 GiB in host memory"},
+		{"unresolved", func(s *Stats, x *ExplicitStats) { x.Unresolved = 200 }, "warning: 10.0 % of the launches have parameters that cannot be read"},
+		{"chasing", func(s *Stats, x *ExplicitStats) { x.Chasers = 100 }, "warning: 5.0 % of the launches find tensors through addresses"},
+	} {
+		x := &ExplicitStats{}
+		s := Stats{Engine: "explicit", Hooked: true, Faults: unavailable, PredictionHitRate: unavailable, H2DBytes: 3 << 30, D2HBytes: 4 << 30, Launches: 2000, Explicit: x}
+		c.change(&s, x)
+		if text := s.Verdict(); !strings.Contains(text, c.want) || strings.Count(text, "\n") > 10 {
+			t.Errorf("%s: %q is not in\n%s", c.name, c.want, text)
+		}
+	}
+	few := Stats{Engine: "explicit", Hooked: true, Launches: 2000, Explicit: &ExplicitStats{Unresolved: 20, Chasers: 20}}
+	if text := few.Verdict(); strings.Contains(text, "warning") {
+		t.Errorf("one launch of a hundred is no reason to warn:\n%s", text)
+	}
+}
+
+// TestChooseEngine: where the choice is open the explicit engine is taken if it can run.
+func TestChooseEngine(t *testing.T) {
+	strict := struct{ StrictHook }{} // only its kind is looked at
+	able := cuda.Capabilities{ManagedMemory: true, ConcurrentManagedAccess: true, VirtualMemory: true, StreamMemOps: true, FunctionParamInfo: true, Kernels: true}
+	with := func(change func(*cuda.Capabilities)) cuda.Capabilities { c := able; change(&c); return c }
+	for _, c := range []struct {
+		name   string
+		config Config
+		caps   cuda.Capabilities
+		hook   Hook
+		want   Engine
+		why    string
+		err    string
+	}{
+		{"managed asked for", Config{Engine: Managed}, able, strict, Managed, "", ""},
+		{"explicit asked for", Config{Engine: Explicit}, able, strict, Explicit, "", ""},
+		{"open", Config{Engine: Auto}, able, strict, Explicit, "has all", ""},
+		{"no memory moves", Config{Engine: Auto, PlainOnly: true}, able, strict, Managed, "", ""},
+		{"no hook", Config{Engine: Auto}, able, nil, Managed, "hook is not loaded", ""},
+		{"a hook without strict mode", Config{Engine: Auto}, able, newHook(), Managed, "hook is not loaded", ""},
+		{"missed routes", Config{Engine: Auto, MissedRoutes: []string{"dlsym"}}, able, strict, Managed, "dlsym", ""},
+		{"no parameters", Config{Engine: Auto}, with(func(c *cuda.Capabilities) { c.FunctionParamInfo = false }), strict, Managed, "cuFuncGetParamInfo", ""},
+		{"WSL", Config{Engine: Auto}, with(func(c *cuda.Capabilities) { c.ConcurrentManagedAccess = false }), strict, Explicit, "has all", ""},
+		{"neither", Config{Engine: Auto}, with(func(c *cuda.Capabilities) { c.ManagedMemory, c.VirtualMemory = false, false }), strict, 0, "", "neither engine"},
+		{"asked for and impossible", Config{Engine: Explicit}, with(func(c *cuda.Capabilities) { c.VirtualMemory = false }), strict, 0, "", "use --engine managed"},
+	} {
+		e, why, err := c.config.choose(c.caps, c.hook)
+		switch {
+		case c.err != "":
+			if err == nil || !strings.Contains(err.Error(), c.err) {
+				t.Errorf("%s: %v, want an error with %q", c.name, err, c.err)
+			}
+		case err != nil || e != c.want || !strings.Contains(why, c.why) || (why == "") != (c.why == ""):
+			t.Errorf("%s: %s because %q, %v; want %s because %q", c.name, e, why, err, c.want, c.why)
 		}
 	}
 }

@@ -35,6 +35,7 @@ type Stats struct {
 	Launches           int64   `json:"launches"`
 	PredictionHitRate  float64 `json:"prediction_hit_rate"`
 	Engine             string  `json:"engine"`
+	EngineWhy          string  `json:"engine_why,omitempty"` // it was chosen, where the choice was open
 	Policy             string  `json:"policy"`
 
 	FetchedBytes      int64          `json:"fetched_bytes"`
@@ -89,7 +90,7 @@ func (l *Live) Stats() Stats {
 		Allocations: l.counts.allocs.Load(), AllocationsLive: l.counts.allocs.Load() - l.counts.frees.Load(), Frees: l.counts.frees.Load(),
 		Retries: l.counts.retries.Load() + plain.Retries, OOMs: l.counts.ooms.Load(),
 		Faults: unavailable, DroppedEvents: unavailable, H2DBytes: 0, PredictionHitRate: unavailable,
-		Engine: "plain", Policy: l.config.Policy.Name, Hooked: l.hook != nil, MissedRoutes: l.config.MissedRoutes,
+		Engine: "plain", Policy: l.config.Policy.Name, EngineWhy: l.why, Hooked: l.hook != nil, MissedRoutes: l.config.MissedRoutes,
 		PlanState: plain.PlanState, PlanBytes: plain.PlanBytes, PlannedAllocs: plain.Planned, UnplannedAllocs: plain.Unplanned,
 		Stitches: plain.Stitches, StitchedHandles: plain.StitchedHandles, StitchReuses: plain.StitchReuses,
 		InSeconds: l.moveTime[um.In].Seconds(), OutSeconds: l.moveTime[um.Out].Seconds(),
@@ -148,6 +149,11 @@ func (l *Live) liveBytes() int64 {
 
 // reservedBytes are the bytes that live allocations and caches occupy.
 func (l *Live) reservedBytes() int64 { return l.plainBytes.Load() + l.tensorReserved.Load() }
+
+// hostTenths is how much of the available host memory is the default budget.
+const hostTenths = 8
+
+func defaultHostBudget() int64 { return availableHostBytes() / 10 * hostTenths }
 
 // availableHostBytes is what this process may still take without swapping or
 // passing its control group's limit; 0 when the system does not say.

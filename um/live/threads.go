@@ -254,8 +254,8 @@ func (l *Live) worker(d um.Direction) {
 		l.progress()
 		l.runtime.Done(m)
 		l.moveTime[d] += ended - began
-		if l.sink != nil {
-			l.sink.Move(m, began, ended)
+		if l.sink != nil && (m.Kind == um.MoveFetch || m.Kind == um.MoveEvict) {
+			l.sink.Move(m.Ranges, d, began, ended)
 		}
 		l.work[um.In+um.Out-d].Signal() // what came or went may be what the other side waits for
 	}

@@ -11,22 +11,14 @@ func (s Stats) Verdict() string {
 	line := func(format string, args ...any) { fmt.Fprintf(&b, "penstock: "+format+"\n", args...) }
 	line("peak %s allocated, %s on the device of a budget of %s (%s engine, %s policy)",
 		GiB(s.AllocatedPeakBytes), GiB(s.ResidentPeakBytes), GiB(s.BudgetBytes), s.Engine, s.Policy)
-	if s.Engine == "managed" {
-		line("moved %s to the device and %s to the host; populated %s, discarded %s of dead memory without moving it",
-			GiB(s.H2DBytes), GiB(s.D2HBytes), GiB(s.PopulatedBytes), GiB(s.DiscardedBytes))
-		faults := "unavailable (no driver event queue here)"
-		if s.Faults != unavailable {
-			faults = fmt.Sprintf("%d in %d batches", s.Faults, s.FaultBatches)
-			if s.DroppedEvents > 0 {
-				faults += fmt.Sprintf(" (%d events were lost: the count is low)", s.DroppedEvents)
-			}
-		}
-		predicted := "nothing to predict"
-		if s.PredictionHitRate != unavailable {
-			predicted = fmt.Sprintf("%.1f %% of operations", 100*s.PredictionHitRate)
-		}
-		line("faults: %s; predicted exactly: %s; stalled %.2f s (%.2f s of it for space)",
-			faults, predicted, s.StallSeconds, s.SpaceStallSeconds)
+	if s.EngineWhy != "" {
+		line("%s engine chosen: %s", s.Engine, s.EngineWhy)
+	}
+	switch {
+	case s.Explicit != nil:
+		s.explicitLines(line)
+	case s.Engine == "managed":
+		s.managedLines(line)
 	}
 	if s.PlannedAllocs+s.Stitches > 0 {
 		line("reserved %s at most for %s; %d allocations planned and %d beside the plan; %d ranges stitched of %d handles",
@@ -39,23 +31,50 @@ func (s Stats) Verdict() string {
 	return b.String()
 }
 
+func (s Stats) managedLines(line func(format string, args ...any)) {
+	line("moved %s to the device and %s to the host; populated %s, discarded %s of dead memory without moving it",
+		GiB(s.H2DBytes), GiB(s.D2HBytes), GiB(s.PopulatedBytes), GiB(s.DiscardedBytes))
+	faults := "unavailable (no driver event queue here)"
+	if s.Faults != unavailable {
+		faults = fmt.Sprintf("%d in %d batches", s.Faults, s.FaultBatches)
+		if s.DroppedEvents > 0 {
+			faults += fmt.Sprintf(" (%d events were lost: the count is low)", s.DroppedEvents)
+		}
+	}
+	line("faults: %s; predicted exactly: %s; stalled %.2f s (%.2f s of it for space)", faults, s.predicted(), s.StallSeconds, s.SpaceStallSeconds)
+}
+
+// predicted is how often the next operation was foreseen.
+func (s Stats) predicted() string {
+	if s.PredictionHitRate == unavailable {
+		return "nothing to predict"
+	}
+	return fmt.Sprintf("%.1f %% of operations", 100*s.PredictionHitRate)
+}
+
 // limit says what limited the job.
 func (s Stats) limit() string {
 	switch {
 	case s.Failure != "":
 		return "limited by a failure of the engine: " + s.Failure
+	case s.Explicit != nil:
+		return s.explicitLimit()
 	case s.Engine != "managed":
 		return "everything fitted on the device: nothing was moved"
 	case s.D2HBytes == 0:
 		return "everything fitted in the budget: nothing had to leave"
 	case s.OversizeLaunches > 0:
-		return fmt.Sprintf("limited by single launches larger than the budget: %s touches %s; raise --budget to at least that", shortName(s.OversizeName), GiB(s.OversizeBytes))
+		return s.oversize()
 	case s.OutSeconds > s.InSeconds && s.StallSeconds > 0:
 		return fmt.Sprintf("limited by eviction to the host (%.2f s busy, %.1f GB/s): a larger --budget helps most", s.OutSeconds, rate(s.EvictedBytes, s.OutSeconds))
 	case s.StallSeconds > 0:
 		return fmt.Sprintf("limited by prefetch to the device (%.2f s busy, %.1f GB/s)", s.InSeconds, rate(s.FetchedBytes, s.InSeconds))
 	}
 	return "not limited by memory: every move was hidden behind work"
+}
+
+func (s Stats) oversize() string {
+	return fmt.Sprintf("limited by single launches larger than the budget: %s touches %s; raise --budget to at least that", shortName(s.OversizeName), GiB(s.OversizeBytes))
 }
 
 func (s Stats) warnings() (w []string) {
@@ -65,6 +84,7 @@ func (s Stats) warnings() (w []string) {
 	if s.Engine == "managed" && s.Hooked && s.Faults == unavailable && s.GatedLaunches == 0 {
 		w = append(w, "what kernels brought in by faulting cannot be seen here: bytes moved and residency are those of the engine's own moves")
 	}
+	w = append(w, s.explicitWarnings()...)
 	if s.LateLaunches > 0 {
 		w = append(w, fmt.Sprintf("%d launches went out with memory missing and faulted for it", s.LateLaunches))
 	}
@@ -74,7 +94,7 @@ func (s Stats) warnings() (w []string) {
 	if s.DroppedRecords > 0 {
 		w = append(w, fmt.Sprintf("%d launch records were lost because the ring was full", s.DroppedRecords))
 	}
-	if s.OpaqueLaunches > 0 {
+	if s.OpaqueLaunches > 0 && s.Explicit == nil { // there they are in the verdict
 		w = append(w, fmt.Sprintf("%d launches had parameters that could not be read", s.OpaqueLaunches))
 	}
 	for _, r := range s.MissedRoutes {

@@ -2,7 +2,7 @@
 
 import ctypes as C
 
-ABI = 2
+ABI = 3
 TABLE_SHIFT, RING, ENTRY_SLOTS = 21, 1 << 16, 24
 OFF, OBSERVE, GATED = 0, 1, 2
 FREE, RESIDENT, ABSENT = 0, 1, 2
@@ -32,7 +32,7 @@ class Shared(C.Structure):
         ("slot_ticket", C.POINTER(C.c_uint32)), ("arrived", C.c_void_p), ("refuse", C.c_uint32), ("inspect_n", C.c_uint32),
         ("granted", C.c_uint64), ("inspect_seq", C.c_uint64), ("inspect_addr", C.c_uint64 * 4096)] + [
         (n, C.c_uint64) for n in ("cpu_waits", "cpu_wait_ns", "grants_asked", "refused", "probes", "probe_word")] + [
-        ("probing", C.c_uint32), ("_pad", C.c_uint32)]
+        ("probing", C.c_uint32), ("_pad", C.c_uint32), ("report_all", C.c_void_p)]
 
 
 def attach():

@@ -1,0 +1,516 @@
+/*
+ * The explicit engine's rules, one mode each: what would reach memory that is not
+ * on the device, or would see it before its contents are there, if the rule were
+ * not kept. The stub makes both show: an access to an unmapped chunk ends the
+ * process, new memory is full of rubbish, and every word is compared.
+ */
+#include "job.h"
+
+#define BYTES (6 * MiB)
+enum { FILLERS = 16 };
+static tensor filler[FILLERS];
+static CUstream fill_stream;
+
+static void must(tensor *t, size_t bytes, CUstream s, uint32_t value) {
+    if (make(t, bytes, s, value)) return;
+    fprintf(stderr, "allocation of %zu bytes: %s\n", bytes, last_error());
+    exit(1);
+}
+
+/* Uses one and a half times the budget of other tensors. */
+static void pressure(void) {
+    for (int i = 0; i < FILLERS; i++) add(i, fill_stream, &filler[i], 1);
+    SYNC(fill_stream);
+}
+
+static void begin_pressure(void) {
+    fill_stream = new_stream();
+    for (int i = 0; i < FILLERS; i++) must(&filler[i], BYTES, fill_stream, (uint32_t)i);
+}
+
+/* Puts a tensor off the device. */
+static void away(const tensor *t) {
+    double until = now() + 30;
+    while (resident(DEVICE(t), t->bytes)) {
+        pressure();
+        if (now() < until) continue;
+        fprintf(stderr, "a tensor stays on the device: %s\n", stats());
+        exit(1);
+    }
+}
+
+static void finish(void) {
+    for (int i = 0; i < FILLERS; i++)
+        if (filler[i].p) check_value(&filler[i]);
+    CHECK_EQ(count("illegal"), 0);
+    CHECK(strstr(stats(), "\"engine\":\"explicit\""));
+    /* What it moves is never above the budget; beside it there are the few words that the engine's own kernels write. */
+    CHECK(count("physical_peak_bytes") <= (uint64_t)stat_now("budget_bytes"));
+    CHECK(count("device_peak_bytes") <= (uint64_t)stat_now("budget_bytes") + 64 * 1024);
+    printf("STATS %s\n", stats());
+    P.close();
+}
+
+/* A driver function past the hook. */
+static void *unhooked(const char *name) {
+    void *(*real)(const char *) = (void *(*)(const char *))dlsym(RTLD_DEFAULT, "penstock_hook_real");
+    void *p = real ? real(name) : NULL;
+    CHECK(p);
+    return p;
+}
+
+/* ---- training ---- */
+
+enum { LAYERS = 16, ITERATIONS = 5 };
+#define LAYER_BYTES (4 * MiB)
+
+static void sum(int route, CUstream s, tensor *d, const tensor *a, const tensor *b) {
+    CUdeviceptr pd = DEVICE(d), pa = DEVICE(a), pb = DEVICE(b);
+    uint64_t n = LAYER_BYTES / 4;
+    launch(route, s, f_vec, (void *[]){&pd, &pa, &pb, &n});
+    d->value = a->value + b->value;
+}
+
+static void train(void) {
+    CUstream s = new_stream();
+    static tensor weight[LAYERS], moment[LAYERS], act[LAYERS + 1];
+    for (int k = 0; k < LAYERS; k++) must(&weight[k], LAYER_BYTES, s, (uint32_t)k), must(&moment[k], LAYER_BYTES, s, 1);
+    for (int it = 0; it < ITERATIONS; it++) {
+        must(&act[0], LAYER_BYTES, s, (uint32_t)it);
+        for (int k = 0; k < LAYERS; k++) {
+            must(&act[k + 1], LAYER_BYTES, s, 0);
+            sum(k, s, &act[k + 1], &act[k], &weight[k]);
+        }
+        tensor gradient;
+        must(&gradient, LAYER_BYTES, s, 5);
+        for (int k = LAYERS - 1; k >= 0; k--) {
+            tensor next;
+            must(&next, LAYER_BYTES, s, 0);
+            sum(k, s, &next, &gradient, &act[k + 1]);
+            drop(&gradient), drop(&act[k + 1]);
+            sum(k, s, &moment[k], &moment[k], &next);
+            sum(k, s, &weight[k], &weight[k], &moment[k]);
+            gradient = next;
+        }
+        drop(&gradient), drop(&act[0]);
+    }
+    SYNC(s);
+    for (int k = 0; k < LAYERS; k++) check_value(&weight[k]), check_value(&moment[k]);
+    CHECK(stat_now("allocated_peak_bytes") >= 3 * stat_now("budget_bytes") - 2 * (long long)LAYER_BYTES);
+    CHECK(stat_now("d2h_bytes") > 0);
+}
+
+/* ---- pointer tables ---- */
+
+enum { TARGETS = 4 };
+#define TABLE_BYTES (2 * MiB) /* of those that can leave themselves */
+
+static CUfunction f_table, f_make;
+
+/* Each address of a table gets inc. */
+static void table_add(CUstream s, CUdeviceptr table, uint64_t n, uint32_t inc) {
+    uint64_t words = BYTES / 4;
+    launch(BY_DLSYM, s, f_table, (void *[]){&table, &n, &words, &inc});
+}
+
+/* How a batched GEMM is called: an array of pointers, copied from the host. */
+static void host_tables(CUstream s, tensor *t, const tensor *table) {
+    uint64_t list[2];
+    for (int it = 0; it < 6; it++) {
+        for (int i = 0; i < TARGETS; i++) away(&t[i]);
+        if (table->bytes >= MiB) away(table);
+        tensor *a = &t[it % TARGETS], *b = &t[(it + 1) % TARGETS];
+        list[0] = DEVICE(a), list[1] = DEVICE(b);
+        OK(CALL(cuMemcpyHtoD_v2, DEVICE(table), list, U64(sizeof list)));
+        table_add(s, DEVICE(table), 2, 7);
+        a->value += 7, b->value += 7;
+    }
+}
+
+/* How a grouped GEMM is: its pointers are computed by the kernel before. Parameters never show them. */
+static void device_tables(CUstream s, tensor *t, const tensor *table) {
+    uint64_t two = 2, stride = 1ull << 41; /* the first address is nobody's */
+    for (int it = 0; it < 6; it++) {
+        for (int i = 0; i < TARGETS; i++) away(&t[i]);
+        for (uint64_t i = 0; i < TARGETS; i++) {
+            CUdeviceptr at = DEVICE(table) + 16 * i;
+            uint64_t first = DEVICE(&t[i]) - stride;
+            launch(BY_DLSYM, s, f_make, (void *[]){&at, &two, &first, &stride});
+        }
+        uint64_t which = (uint64_t)it % TARGETS;
+        table_add(s, DEVICE(table) + 16 * which + 8, 1, 9);
+        t[which].value += 9;
+    }
+}
+
+static void tables(const char *mode) {
+    CUstream s = new_stream();
+    f_table = function("table_add"), f_make = function("make_table");
+    tensor t[TARGETS], small, large;
+    for (int i = 0; i < TARGETS; i++) must(&t[i], BYTES, s, 100);
+    must(&small, 4096, s, 0), must(&large, TABLE_BYTES, s, 0);
+    SYNC(s);
+    begin_pressure();
+    void (*use)(CUstream, tensor *, const tensor *) = !strcmp(mode, "hosttables") ? host_tables : device_tables;
+    use(s, t, &small);
+    use(s, t, &large);
+    SYNC(s);
+    for (int i = 0; i < TARGETS; i++) check_value(&t[i]);
+    CHECK(strstr(stats(), "\"pointer_chasing_launches\":") && stat_now("pointer_chasing_launches") > 0);
+}
+
+/* ---- streams ---- */
+
+/* A slow launch on another stream: what it works on stays, while everything else is moved about. */
+static void streams(void) {
+    CUstream s = new_stream(), side = new_stream();
+    CUfunction slow = function("slow_add");
+    tensor t;
+    must(&t, BYTES, s, 1);
+    SYNC(s);
+    begin_pressure();
+    for (int it = 0; it < 4; it++) {
+        away(&t);
+        CUdeviceptr p = DEVICE(&t);
+        uint64_t n = BYTES / 4, us = 60000;
+        uint32_t inc = 3;
+        launch(it, side, slow, (void *[]){&p, &n, &inc, &us});
+        t.value += inc;
+        double until = now() + 0.08;
+        while (now() < until) pressure();
+        SYNC(side);
+        check_value(&t);
+    }
+}
+
+/* What streams have not reported yet must not hold their tensors for ever. */
+static void tails(void) {
+    enum { STREAMS = 6 };
+    CUstream s[STREAMS];
+    tensor t[STREAMS][2];
+    for (int i = 0; i < STREAMS; i++) {
+        s[i] = new_stream();
+        for (int k = 0; k < 2; k++) must(&t[i][k], BYTES, s[i], (uint32_t)i); /* the fill, and nothing behind it */
+    }
+    for (int i = 0; i < STREAMS; i++) SYNC(s[i]);
+    for (int i = 0; i < STREAMS; i++)
+        for (int k = 0; k < 2; k++) add(i, s[STREAMS - 1 - i], &t[i][k], 1);
+    for (int i = 0; i < STREAMS; i++) SYNC(s[i]);
+    void *small[600]; /* plain memory, which grows */
+    for (int i = 0; i < 600; i++) CHECK((small[i] = P.malloc(60000, 0, s[i % STREAMS])));
+    for (int i = 0; i < STREAMS; i++)
+        for (int k = 0; k < 2; k++) check_value(&t[i][k]);
+}
+
+/* Two threads and their streams, with tensors of their own and more launches than moves. */
+enum { RACERS = 2, RACED = 12, RACES = 1500 };
+typedef struct racer {
+    unsigned seed;
+    CUstream s;
+    tensor t[RACED];
+} racer;
+
+static void *run_racer(void *arg) {
+    racer *r = arg;
+    CUcontext ctx;
+    OK(CALL(cuDevicePrimaryCtxRetain, &ctx, 0));
+    OK(CALL(cuCtxSetCurrent, ctx));
+    for (int i = 0; i < RACES; i++) {
+        r->seed = r->seed * 1664525u + 1013904223u;
+        /* A few tensors for a while, then others: what is about to leave is launched on once more. */
+        tensor *t = &r->t[((unsigned)i / 50 + (r->seed >> 16) % 4) % RACED];
+        add(i, r->s, t, r->seed & 7);
+        if (i % 100 == 99) SYNC(r->s);
+    }
+    SYNC(r->s);
+    return NULL;
+}
+
+static void race(void) {
+    static racer r[RACERS];
+    pthread_t thread[RACERS];
+    for (int i = 0; i < RACERS; i++) {
+        r[i].seed = (unsigned)i + 1, r[i].s = new_stream();
+        for (int k = 0; k < RACED; k++) must(&r[i].t[k], (size_t)(2 + 2 * (k % 3)) * MiB, r[i].s, (uint32_t)k);
+    }
+    for (int i = 0; i < RACERS; i++) CHECK(!pthread_create(&thread[i], NULL, run_racer, &r[i]));
+    for (int i = 0; i < RACERS; i++) pthread_join(thread[i], NULL);
+    for (int i = 0; i < RACERS; i++)
+        for (int k = 0; k < RACED; k++) check_value(&r[i].t[k]);
+}
+
+/* ---- copies and fills ---- */
+
+static void copies(void) {
+    CUstream s = new_stream();
+    CUcontext ctx;
+    OK(CALL(cuDevicePrimaryCtxRetain, &ctx, 0));
+    tensor a, b;
+    must(&a, BYTES, s, 11), must(&b, BYTES, s, 22);
+    SYNC(s);
+    begin_pressure();
+    const uint64_t n = BYTES, words = BYTES / 4;
+    uint32_t *host = malloc(BYTES), *pinned;
+    OK(CALL(cuMemHostAlloc, &pinned, n, 0));
+    uint32_t v = 1000;
+#define BOTH_AWAY (SYNC(s), away(&a), away(&b), v++)
+#define ALL(p) for (uint64_t i = 0; i < words; i++) (p)[i] = v
+#define SAME(p) for (uint64_t i = 0; i < words; i++) CHECK_EQ((p)[i], a.value)
+    /* Into it, from the host and by fills. */
+    BOTH_AWAY; ALL(host); OK(CALL(cuMemcpyHtoD_v2, DEVICE(&a), host, n)); a.value = v, check_value(&a);
+    BOTH_AWAY; ALL(pinned); OK(CALL(cuMemcpyHtoDAsync_v2, DEVICE(&a), pinned, n, s)); SYNC(s); a.value = v, check_value(&a);
+    BOTH_AWAY; ALL(host); OK(CALL(cuMemcpyHtoDAsync_v2, DEVICE(&a), host, n, s)); SYNC(s); a.value = v, check_value(&a);
+    BOTH_AWAY; ALL(host); OK(CALL(cuMemcpy, DEVICE(&a), host, n)); a.value = v, check_value(&a);
+    BOTH_AWAY; ALL(pinned); OK(CALL(cuMemcpyAsync, DEVICE(&a), pinned, n, s)); SYNC(s); a.value = v, check_value(&a);
+    BOTH_AWAY; OK(CALL(cuMemsetD32_v2, DEVICE(&a), v, words)); a.value = v, check_value(&a);
+    BOTH_AWAY; OK(fill_fn(DEVICE(&a), v, words, s)); SYNC(s); a.value = v, check_value(&a);
+    BOTH_AWAY; OK(CALL(cuMemsetD2D32_v2, DEVICE(&a), U64(4096), v, U64(1024), U64(n / 4096))); a.value = v, check_value(&a);
+    /* Out of it; check_value, too, copies out what may be away. */
+    BOTH_AWAY; OK(CALL(cuMemcpyDtoH_v2, host, DEVICE(&a), n)); SAME(host);
+    BOTH_AWAY; OK(CALL(cuMemcpyDtoHAsync_v2, pinned, DEVICE(&a), n, s)); SYNC(s); SAME(pinned);
+    BOTH_AWAY; OK(CALL(cuMemcpyDtoHAsync_v2, host, DEVICE(&a), n, s)); SYNC(s); SAME(host);
+    BOTH_AWAY; OK(CALL(cuMemcpy, host, DEVICE(&a), n)); SAME(host);
+    /* From one to the other. */
+#define FROM_TO(call) BOTH_AWAY; OK(fill_fn(DEVICE(&a), v, words, s)); a.value = v; SYNC(s); away(&a); call; SYNC(s); b.value = v; check_value(&b), check_value(&a)
+    FROM_TO(OK(CALL(cuMemcpyDtoD_v2, DEVICE(&b), DEVICE(&a), n)));
+    FROM_TO(OK(CALL(cuMemcpyDtoDAsync_v2, DEVICE(&b), DEVICE(&a), n, s)));
+    FROM_TO(OK(CALL(cuMemcpyPeer, DEVICE(&b), ctx, DEVICE(&a), ctx, n)));
+    FROM_TO(OK(CALL(cuMemcpyPeerAsync, DEVICE(&b), ctx, DEVICE(&a), ctx, n, s)));
+    CUDA_MEMCPY2D c = {.srcMemoryType = CU_MEMORYTYPE_DEVICE, .srcDevice = DEVICE(&a), .srcPitch = 4096, .dstMemoryType = CU_MEMORYTYPE_DEVICE,
+                       .dstDevice = DEVICE(&b), .dstPitch = 4096, .WidthInBytes = 4096, .Height = BYTES / 4096};
+    FROM_TO(OK(CALL(cuMemcpy2DAsync_v2, &c, s)));
+    FROM_TO(OK(CALL(cuMemcpy2D_v2, &c)));
+    free(host);
+}
+
+/* ---- memory that nothing has named ---- */
+
+/* A range that is used again without having been named may be in use by something
+ * that the hook does not see: it stays. */
+static void never_named(void) {
+    CUstream s = new_stream();
+    tensor a;
+    must(&a, 10 * MiB, s, 1);
+    SYNC(s);
+    drop(&a);
+    a = (tensor){.p = P.malloc(10 * MiB, 0, s), .bytes = 10 * MiB, .value = 77, .stream = s};
+    CHECK(a.p);
+    CHECK_EQ(resident(DEVICE(&a), a.bytes), a.bytes); /* the same range, still mapped */
+    CUresult (*fill)(CUdeviceptr, unsigned, size_t, CUstream) = (CUresult(*)(CUdeviceptr, unsigned, size_t, CUstream))unhooked("cuMemsetD32Async");
+    OK(fill(DEVICE(&a), 76, a.bytes / 4, s));
+    SYNC(s);
+    begin_pressure();
+    for (int i = 0; i < 4; i++) {
+        pressure();
+        CHECK_EQ(resident(DEVICE(&a), a.bytes), a.bytes);
+    }
+    OK(fill(DEVICE(&a), 77, a.bytes / 4, s));
+    SYNC(s);
+    check_value(&a);
+    away(&a); /* now that it has been named */
+    check_value(&a);
+}
+
+/* ---- tensors that die ---- */
+
+/* While their copies are under way, in either direction. */
+static void freed(void) {
+    CUstream s = new_stream();
+    begin_pressure();
+    int moving = 0;
+    for (int it = 0; it < 12; it++) {
+        tensor t, u, *f = &filler[it % FILLERS];
+        must(&t, BYTES, s, 5);
+        SYNC(s);
+        away(&t);
+        add(it, s, &t, 1); /* returns when the copy in is submitted */
+        drop(&t);
+        must(&u, BYTES, s, (uint32_t)it);
+        add(it, s, &u, 1);
+        /* And one on its way out. */
+        for (int i = 1; i < FILLERS / 2; i++) add(it, fill_stream, &filler[(it + i) % FILLERS], 1);
+        moving += strstr(stats(), "\"moving\":true") != NULL;
+        drop(f);
+        must(f, BYTES, fill_stream, 1);
+        SYNC(s), SYNC(fill_stream);
+        check_value(&u), check_value(f);
+        drop(&u);
+    }
+    CHECK(moving > 0);
+}
+
+/* While another stream, which the engine has only been told of, works on it. */
+static void record_stream(void) {
+    CUstream s = new_stream(), side = new_stream();
+    CUfunction slow = function("slow_add");
+    launch_fn past = (launch_fn)unhooked("cuLaunchKernel");
+    begin_pressure();
+    for (int it = 0; it < 4; it++) {
+        tensor t, u;
+        must(&t, BYTES, s, 1);
+        SYNC(s);
+        CUdeviceptr p = DEVICE(&t);
+        uint64_t n = BYTES / 4, us = 60000;
+        uint32_t inc = 3;
+        OK(past(slow, 1, 1, 1, 1, 1, 1, 0, side, (void *[]){&p, &n, &inc, &us}, NULL));
+        launch(it, side, f_empty, NULL);
+        P.record_stream(t.p, side);
+        drop(&t);
+        must(&u, BYTES, s, 50); /* the same size, for the same stream */
+        if (it % 2) pressure();
+        SYNC(s), SYNC(side);
+        check_value(&u);
+        drop(&u);
+    }
+}
+
+/* ---- graphs ---- */
+
+static CUgraph captured(CUstream s, tensor *a, tensor *b) {
+    CUgraph g;
+    OK(CALL(cuStreamBeginCapture_v2, s, 0));
+    add(BY_DLSYM, s, a, 1);
+    OK(CALL(cuMemcpyDtoDAsync_v2, DEVICE(b), DEVICE(a), U64(BYTES), s));
+    OK(CALL(cuStreamEndCapture, s, &g));
+    a->value -= 1; /* it has not run */
+    return g;
+}
+
+static void graphs(void) {
+    CUstream s = new_stream();
+    tensor t[4];
+    for (uint32_t i = 0; i < 4; i++) must(&t[i], BYTES, s, i * 10);
+    SYNC(s);
+    begin_pressure();
+    for (int i = 0; i < 4; i++) away(&t[i]);
+    CUgraph first = captured(s, &t[0], &t[1]), second = captured(s, &t[2], &t[3]);
+    CUgraphExec exec;
+    OK(CALL(cuGraphInstantiateWithFlags, &exec, first, U64(0)));
+    for (int it = 0; it < 3; it++) { /* replay */
+        for (int i = 0; i < 4; i++) away(&t[i]);
+        OK(CALL(cuGraphLaunch, exec, s));
+        t[1].value = ++t[0].value;
+        SYNC(s);
+        check_value(&t[0]), check_value(&t[1]);
+    }
+    /* One node's parameters, then the whole graph's. */
+    CUgraphNode node[2];
+    size_t n = 2;
+    OK(CALL(cuGraphGetNodes, first, node, &n));
+    CUdeviceptr p = DEVICE(&t[3]);
+    uint64_t words = BYTES / 4;
+    uint32_t inc = 5;
+    CUDA_KERNEL_NODE_PARAMS k = {.func = f_add, 1, 1, 1, 1, 1, 1, 0, .kernelParams = (void *[]){&p, &words, &inc}};
+    OK(CALL(cuGraphExecKernelNodeSetParams_v2, exec, node[0], &k));
+    for (int i = 0; i < 4; i++) away(&t[i]);
+    OK(CALL(cuGraphLaunch, exec, s));
+    t[3].value += 5, t[1].value = t[0].value;
+    SYNC(s);
+    for (int i = 0; i < 4; i++) check_value(&t[i]);
+    for (int i = 0; i < 4; i++) away(&t[i]);
+    CUgraphExecUpdateResultInfo info;
+    OK(CALL(cuGraphExecUpdate_v2, exec, second, &info));
+    OK(CALL(cuGraphLaunch, exec, s));
+    t[3].value = ++t[2].value;
+    SYNC(s);
+    for (int i = 0; i < 4; i++) check_value(&t[i]);
+}
+
+/* ---- other libraries ---- */
+
+static int (*stub_touch_fn)(uint64_t, size_t);
+
+static void indirect_add(const stub_launch *l) {
+    struct {
+        uint64_t a, b;
+        void *s;
+    } *w = (void *)STUB_PARAM(l, uint64_t, 0);
+    if (!stub_touch_fn(w->a, 4)) ++*(uint32_t *)w->a;
+    if (w->b && w->b != w->a && !stub_touch_fn(w->b, 4)) ++*(uint32_t *)w->b;
+    free(w);
+}
+
+/* NCCL's kernels find their buffers in memory of NCCL's own: only the calls name them. */
+static void nccl(void) {
+    void *lib = dlopen("libnccl.so.2", RTLD_NOW | RTLD_GLOBAL);
+    CHECK(lib);
+    int (*all_reduce)() = (int (*)())dlsym(lib, "ncclAllReduce"), (*bcast)() = (int (*)())dlsym(lib, "ncclBcast");
+    int (*start_group)(void) = (int (*)(void))dlsym(lib, "ncclGroupStart"), (*end_group)(void) = (int (*)(void))dlsym(lib, "ncclGroupEnd");
+    CUstream s = new_stream();
+    tensor t[3];
+    for (uint32_t i = 0; i < 3; i++) must(&t[i], BYTES, s, i);
+    SYNC(s);
+    begin_pressure();
+    uint32_t first[3] = {0, 1, 2};
+    for (int it = 0; it < 3; it++) {
+        for (int i = 0; i < 3; i++) away(&t[i]);
+        OK(all_reduce(DEVICE(&t[0]), DEVICE(&t[1]), U64(1), 0, 0, NULL, s));
+        SYNC(s);
+        for (int i = 0; i < 3; i++) away(&t[i]);
+        OK(start_group());
+        OK(all_reduce(DEVICE(&t[0]), DEVICE(&t[2]), U64(1), 0, 0, NULL, s));
+        OK(bcast(DEVICE(&t[1]), U64(1), 0, 0, NULL, s));
+        OK(end_group());
+        SYNC(s);
+        for (int i = 0; i < 3; i++) {
+            uint32_t word;
+            first[i] += i == 2 ? 1 : 2;
+            OK(CALL(cuMemcpyDtoH_v2, &word, DEVICE(&t[i]), U64(4)));
+            CHECK_EQ(word, first[i]);
+        }
+    }
+}
+
+/* A pointer handed to libraries that launch on their own. */
+static void handed_on(int n, char **libraries) {
+    CUstream s = new_stream();
+    tensor t;
+    must(&t, BYTES, s, 1);
+    SYNC(s);
+    begin_pressure();
+    CHECK(n > 0);
+    for (int i = 0; i < n; i++) {
+        void *lib = dlopen(libraries[i], RTLD_NOW | RTLD_LOCAL);
+        if (!lib) fprintf(stderr, "%s\n", dlerror()), exit(1);
+        int (*library_add)(void *, unsigned long, unsigned, void *) = (int (*)(void *, unsigned long, unsigned, void *))dlsym(lib, "library_add");
+        for (int it = 0; it < 4; it++) {
+            away(&t);
+            OK(library_add(t.p, BYTES / 4, 2, s));
+            t.value += 2;
+            SYNC(s);
+            check_value(&t);
+        }
+    }
+}
+
+int main(int argc, char **argv) {
+    CHECK(argc >= 2);
+    load();
+    resolve();
+    if (P.init(0)) {
+        printf("INIT %s\n", last_error());
+        return 3;
+    }
+    const struct {
+        const char *name;
+        void (*run)(void);
+    } modes[] = {{"train", train}, {"streams", streams}, {"tails", tails}, {"race", race}, {"copies", copies}, {"nevernamed", never_named},
+                 {"freed", freed}, {"recordstream", record_stream}, {"graphs", graphs}, {"nccl", nccl}};
+    tensor small; /* resolves what threads share */
+    must(&small, 4096, NULL, 0);
+    stub_touch_fn = (int (*)(uint64_t, size_t))driver("stub_touch");
+    ((void (*)(const char *, stub_kernel_fn, void *, unsigned, const size_t *))driver("stub_register_kernel"))("indirect_add", indirect_add, NULL, 1, (const size_t[]){8});
+    bool known = true;
+    if (strstr(argv[1], "tables")) {
+        tables(argv[1]);
+    } else if (!strcmp(argv[1], "handedon")) {
+        handed_on(argc - 2, argv + 2);
+    } else {
+        known = false;
+        for (size_t i = 0; i < sizeof modes / sizeof modes[0]; i++)
+            if (!strcmp(argv[1], modes[i].name)) modes[i].run(), known = true;
+    }
+    CHECK(known);
+    finish();
+    return 0;
+}

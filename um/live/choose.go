@@ -1,0 +1,55 @@
+package live
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/penstock-gpu/penstock/cuda"
+	"github.com/penstock-gpu/penstock/um/explicit"
+)
+
+// choose decides between the engines where the configuration leaves it open, and
+// says why. The explicit engine is taken wherever it can run: it moves several
+// times the bytes in the same time.
+func (c Config) choose(caps cuda.Capabilities, hook Hook) (e Engine, why string, err error) {
+	if c.Engine == Managed || c.PlainOnly {
+		return Managed, "", nil
+	}
+	place := explicit.Place{Capabilities: caps, HostBytes: defaultHostBudget(), Policy: c.Policy.Name}
+	_, place.Hooked = hook.(StrictHook)
+	if c.Engine == Auto { // who asks for the engine by name has been warned of these
+		place.MissedRoutes = c.MissedRoutes
+	}
+	obstacles := explicit.Obstacles(place)
+	switch {
+	case len(obstacles) == 0 && c.Engine == Auto:
+		return Explicit, "this machine has all that it needs", nil
+	case len(obstacles) == 0:
+		return Explicit, "", nil
+	case c.Engine == Explicit:
+		return 0, "", obstacles[0]
+	}
+	if managed := managedError(caps); managed != nil {
+		return 0, "", fmt.Errorf("neither engine can run here: %s; %w", obstacles[0].What, managed)
+	}
+	return Managed, obstacles[0].What, nil
+}
+
+// managedError says why the managed engine cannot run.
+func managedError(caps cuda.Capabilities) error {
+	switch {
+	case !caps.ManagedMemory:
+		return errors.New("this device has no managed memory: the managed engine cannot run")
+	case !caps.ConcurrentManagedAccess:
+		return errors.New("this driver cannot page GPU memory on demand (concurrentManagedAccess is 0, as under WSL): the managed engine cannot run here")
+	}
+	return nil
+}
+
+// Choice is the engine that was chosen and why, for people; "" when there was no choice.
+func (l *Live) Choice() string {
+	if l.why == "" {
+		return ""
+	}
+	return fmt.Sprintf("%s engine chosen: %s", l.config.Engine, l.why)
+}

@@ -1,0 +1,67 @@
+package live
+
+import "fmt"
+
+// A job that asks for grants more often than this waits for its own kernels all
+// the time; one of fewer launches has not shown yet what it is like.
+const (
+	mostGrants     = 0.03 // of all launches
+	enoughLaunches = 1000
+)
+
+// explicitLines are the verdict's lines of the explicit engine alone.
+func (s Stats) explicitLines(line func(format string, args ...any)) {
+	x := s.Explicit
+	line("moved %s to the device (%.1f GB/s while copying) and %s to the host (%.1f GB/s)",
+		GiB(s.H2DBytes), x.InGBPerSecond, GiB(s.D2HBytes), x.OutGBPerSecond)
+	if x.CleanBytes > 0 || x.InPlaceBytes > 0 {
+		line("%s left without a copy because the host had them already; launches used %s in host memory", GiB(x.CleanBytes), GiB(x.InPlaceBytes))
+	}
+	line("stalled %.2f s: %.2f s for data on its way, %.2f s for space, %.2f s for mapping, %.2f s until what is queued had been looked through",
+		s.StallSeconds, x.FetchStallSeconds, x.SpaceStallSeconds, x.MapStallSeconds, x.GrantStallSeconds)
+	line("%d of %d launches waited; predicted exactly: %s", x.WaitedLaunches, s.Launches, s.predicted())
+	line("%d launches were searched for addresses in memory: %d had some; %d had unreadable parameters and got everything on the device",
+		x.Inspected, x.Chasers, x.Unresolved)
+	line("host memory: %s in use at most, %s pinned of a budget of %s; waited %.2f s for pinning",
+		GiB(x.HostPeakBytes), GiB(x.HostPinnedBytes), GiB(s.HostBudgetBytes), x.HostWaitSeconds)
+}
+
+// explicitLimit says what limited a job under the explicit engine.
+func (s Stats) explicitLimit() string {
+	x := s.Explicit
+	worst := max(x.FetchStallSeconds, x.SpaceStallSeconds, x.MapStallSeconds, x.GrantStallSeconds)
+	switch {
+	case s.D2HBytes == 0 && s.H2DBytes == 0 && x.CleanBytes == 0:
+		return "everything fitted on the device: nothing was moved"
+	case s.OversizeLaunches > 0:
+		return s.oversize()
+	case worst == 0:
+		return "not limited by memory: every move was hidden behind work"
+	case x.GrantStallSeconds == worst:
+		return "limited by launches that do not say in their parameters what they touch: the queue is drained for each"
+	case x.HostWaitSeconds > worst/2:
+		return fmt.Sprintf("limited by pinning host memory (%.2f s of waiting, most of it at the start): a longer run pays less for it", x.HostWaitSeconds)
+	case x.SpaceStallSeconds == worst:
+		return fmt.Sprintf("limited by eviction to the host (%.2f s busy, %.1f GB/s): a larger --budget helps most", s.OutSeconds, x.OutGBPerSecond)
+	case x.FetchStallSeconds == worst:
+		return fmt.Sprintf("limited by fetching to the device (%.2f s busy, %.1f GB/s): a larger --budget helps most", s.InSeconds, x.InGBPerSecond)
+	}
+	return fmt.Sprintf("limited by mapping memory for new tensors (%d maps)", x.Maps)
+}
+
+// explicitWarnings are about jobs that the engine serves badly.
+func (s Stats) explicitWarnings() (w []string) {
+	x := s.Explicit
+	if x == nil || s.Launches < enoughLaunches {
+		return nil
+	}
+	often := func(n int64) bool { return float64(n) > mostGrants*float64(s.Launches) }
+	percent := func(n int64) float64 { return 100 * float64(n) / float64(s.Launches) }
+	if often(x.Unresolved) {
+		w = append(w, fmt.Sprintf("%.1f %% of the launches have parameters that cannot be read: the job waits for its own kernels all the time; --engine managed may be faster", percent(x.Unresolved)))
+	}
+	if often(x.Chasers) {
+		w = append(w, fmt.Sprintf("%.1f %% of the launches find tensors through addresses in memory: the job waits for its own kernels all the time; --engine managed may be faster", percent(x.Chasers)))
+	}
+	return w
+}
