@@ -99,7 +99,10 @@ func (l *Live) openSwap() error {
 	if !ok {
 		return errors.New("the explicit engine needs the launch hook") // New has looked
 	}
-	hostBudget := l.hostBudget() / hostpool.Granularity * hostpool.Granularity
+	hostBudget := l.hostBudget()
+	if hostBudget > hostpool.Granularity { // less is refused, by its own size
+		hostBudget = hostBudget / hostpool.Granularity * hostpool.Granularity
+	}
 	var err error
 	e := &swap{l: l, hook: h, plainHandles: map[cuda.Ptr]cuda.Handle{}}
 	for d := range e.wake {
