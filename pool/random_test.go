@@ -97,11 +97,11 @@ func (c *client) train(stream uint64) {
 	const layers = 40
 	first := len(c.live)
 	for k := range int64(layers) {
-		if c.rng.IntN(200) == 0 {
+		if c.rng.IntN(2000) == 0 {
 			continue
 		}
 		bytes := (k*k%29 + 3) << 18
-		if c.rng.IntN(200) == 0 {
+		if c.rng.IntN(2000) == 0 {
 			bytes += 4096
 		}
 		c.malloc(bytes, stream)

@@ -483,6 +483,20 @@ static void handed_on(int n, char **libraries) {
     }
 }
 
+/* Plain memory takes nearly all of the budget: nothing of a large tensor can come. */
+static void crowded(void) {
+    CUstream s = new_stream();
+    CUdeviceptr p = (CUdeviceptr)(uintptr_t)P.malloc(96 * MiB, 0, s);
+    CHECK(p);
+    while (P.malloc(1000 * 1024, 0, s)) {}
+    uint64_t n = 4;
+    uint32_t inc = 1;
+    CHECK(launch_dlsym(f_add, 1, 1, 1, 1, 1, 1, 0, s, (void *[]){&p, &n, &inc}, NULL) != CUDA_SUCCESS);
+    CHECK(strstr(stats(), "\"failure\":"));
+    printf("STATS %s\n", stats());
+    exit(0);
+}
+
 int main(int argc, char **argv) {
     CHECK(argc >= 2);
     load();
@@ -495,7 +509,7 @@ int main(int argc, char **argv) {
         const char *name;
         void (*run)(void);
     } modes[] = {{"train", train}, {"streams", streams}, {"tails", tails}, {"race", race}, {"copies", copies}, {"nevernamed", never_named},
-                 {"freed", freed}, {"recordstream", record_stream}, {"graphs", graphs}, {"nccl", nccl}};
+                 {"freed", freed}, {"recordstream", record_stream}, {"graphs", graphs}, {"nccl", nccl}, {"crowded", crowded}};
     tensor small; /* resolves what threads share */
     must(&small, 4096, NULL, 0);
     stub_touch_fn = (int (*)(uint64_t, size_t))driver("stub_touch");
