@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/penstock-gpu/penstock/trace"
 )
 
 // TestEngineChoice: PENSTOCK_ENGINE=auto takes the explicit engine where it can
@@ -53,5 +55,52 @@ func TestEngineChoice(t *testing.T) {
 		if r.code != 3 || !strings.Contains(r.stdout, "the explicit engine cannot run; use --") || strings.Contains(r.stdout, "\n") {
 			t.Errorf("%s: exit status %d, %q, want one line\n%s", env, r.code, r.stdout, r.stderr)
 		}
+	}
+}
+
+// TestExplicitTrain runs the training loop in C under the explicit engine: right
+// values, a report of its own, and a recording whose moves add up to the report's.
+func TestExplicitTrain(t *testing.T) {
+	t.Parallel()
+	train := program(t, "train")
+	dir := t.TempDir()
+	report, recording := filepath.Join(dir, "report.json"), filepath.Join(dir, "run.pstrace")
+	r := mustRun(t, []string{"PENSTOCK_ENGINE=explicit", "PENSTOCK_REPORT=" + report, "PENSTOCK_TRACE=" + recording}, train)
+	if !strings.Contains(r.stderr, "(explicit engine, penstock policy)") || !strings.Contains(r.stderr, "GB/s while copying") {
+		t.Errorf("the verdict is not the explicit engine's:\n%s", r.stderr)
+	}
+	text, err := os.ReadFile(report)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var s struct {
+		In       int64            `json:"h2d_bytes"`
+		Out      int64            `json:"d2h_bytes"`
+		Failure  string           `json:"failure"`
+		Explicit *json.RawMessage `json:"explicit"`
+	}
+	if err := json.Unmarshal(text, &s); err != nil {
+		t.Fatal(err)
+	}
+	if s.In == 0 || s.Out == 0 || s.Failure != "" || s.Explicit == nil {
+		t.Errorf("the report: %s", text)
+	}
+	tr, err := trace.Load(recording)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var in, out int64
+	for _, e := range tr.Events {
+		switch {
+		case e.Kind != trace.KindMigration:
+		case e.To == trace.SideHost:
+			out += e.Bytes
+		default:
+			in += e.Bytes
+		}
+	}
+	// A few moves may end after the report was taken.
+	if in < s.In || in > s.In+budget || out < s.Out || out > s.Out+budget {
+		t.Errorf("recorded are %d bytes to the device and %d to the host, reported %d and %d", in, out, s.In, s.Out)
 	}
 }

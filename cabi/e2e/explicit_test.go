@@ -3,8 +3,10 @@ package e2e
 import (
 	"encoding/json"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
+	"time"
 )
 
 // explicitEngine is its environment: new device memory is full of rubbish, an
@@ -49,6 +51,99 @@ func TestExplicitTraining(t *testing.T) {
 			t.Errorf("out of memory is reported as %q, want what was asked for and both budgets", text)
 		}
 	})
+}
+
+// TestExplicitFaults: the job goes on with right values, or ends and says why. It never hangs.
+func TestExplicitFaults(t *testing.T) {
+	t.Parallel()
+	job := program(t, "explicit")
+	for _, c := range []struct {
+		name, fail string
+		env        []string
+		goesOn     bool   // to its end
+		mayGoOn    bool   // or not
+		says       string // on stderr, in any case
+	}{
+		{name: "one chunk", fail: "cuMemCreate:9", goesOn: true, says: "less memory than the budget"},
+		{name: "most chunks", fail: "cuMemCreate:9+", goesOn: true, says: "less memory than the budget"},
+		{name: "plain memory", fail: "cuMemCreate:1+", says: "CUDA_ERROR_OUT_OF_MEMORY"},
+		{name: "a smaller card", env: []string{"STUB_TOTAL_BYTES=50331648"}, goesOn: false, says: "above the card"},
+		{name: "mapping", fail: "cuMemMap:20", says: "mapping 4194304 bytes"},
+		{name: "access", fail: "cuMemSetAccess:20", says: "setting access to 4194304 bytes"},
+		{name: "unmapping", fail: "cuMemUnmap:5", says: "unmapping"},
+		{name: "starting a copy", fail: "cuMemcpyAsync:60", says: "copying 4194304 bytes"},
+		{name: "a copy on its way", fail: "copy:60", says: "CUDA_ERROR_ECC_UNCORRECTABLE"},
+		{name: "marking a copy", fail: "cuStreamWriteValue32:40", mayGoOn: true, says: "cuStreamWriteValue32"}, // or reporting an operation
+		{name: "waiting for a copy", fail: "cuStreamWaitValue32", goesOn: true, says: "operations now run one at a time"},
+		{name: "pinning", fail: "cuMemHostRegister", says: "cannot grow"},
+		{name: "host memory", env: []string{"PENSTOCK_HOST_BUDGET=96MiB"}, says: "host budget"},
+		{name: "a wrong byte", fail: "flip:30+", env: []string{"PENSTOCK_VERIFY=1"}, says: "last named by vec_add came back different from what left"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			r := run(t, explicitly(append([]string{"STUB_FAIL=" + c.fail}, c.env...)...), job, "train")
+			said := r.stdout + r.stderr
+			if (r.code == 0) != c.goesOn && !c.mayGoOn || strings.Contains(said, "word ") {
+				t.Fatalf("exit status %d\n%s", r.code, said)
+			}
+			if !strings.Contains(said, c.says) {
+				t.Errorf("%q is not said:\n%s", c.says, said)
+			}
+			if strings.Contains(said, "goroutine") {
+				t.Errorf("a stack trace:\n%s", said)
+			}
+		})
+	}
+}
+
+// TestExplicitCrowded: where plain memory leaves no room for a launch, the launch is refused at once and the message names it.
+func TestExplicitCrowded(t *testing.T) {
+	t.Parallel()
+	began := time.Now()
+	r := mustRun(t, explicitly(), program(t, "explicit"), "crowded")
+	if !regexp.MustCompile(`touch_add touches 0\.09 GiB, and of the device budget of 0\.06 GiB plain memory takes 0\.06 GiB: give --budget 1[56]\dMiB or more`).MatchString(r.stderr) {
+		t.Errorf("the launch, its bytes and the smallest budget are not said:\n%s", r.stderr)
+	}
+	if took := time.Since(began); took > 15*time.Second {
+		t.Errorf("said after %v", took)
+	}
+}
+
+// TestExplicitVerified: a job that is all right passes verification, and its moves were checked.
+func TestExplicitVerified(t *testing.T) {
+	t.Parallel()
+	mustRun(t, explicitly("PENSTOCK_VERIFY=1"), program(t, "explicit"), "train")
+}
+
+// TestExplicitBadEnvironment: one line that names what is wrong and what to do.
+func TestExplicitBadEnvironment(t *testing.T) {
+	t.Parallel()
+	small := program(t, "small")
+	for _, c := range []struct {
+		env  []string
+		want []string
+	}{
+		{[]string{"PENSTOCK_HOST_BUDGET=900TiB"}, []string{"host budget of", "more than can be pinned", "give --host-budget"}},
+		{[]string{"PENSTOCK_HOST_BUDGET=1MiB"}, []string{"host budget of 1048576 bytes is too small", "at least"}},
+		{[]string{"STUB_VMM=0"}, []string{"virtual memory management", "use --engine managed"}},
+		{[]string{"PENSTOCK_BUDGET=1MiB"}, []string{"budget of 1048576 bytes is too small", "at least"}},
+		{[]string{"LD_PRELOAD="}, []string{"launch hook", "penstock run"}},
+		{[]string{"STUB_FAIL=cuMemAddressReserve"}, []string{"address space", "CUDA_ERROR_OUT_OF_MEMORY"}},
+		{[]string{"STUB_FAIL=cuMemHostAlloc"}, []string{"cuMemHostAlloc", "CUDA_ERROR_OUT_OF_MEMORY"}},
+		{[]string{"STUB_FAIL=cuModuleLoad"}, []string{"device code of the explicit engine"}},
+		{[]string{"PENSTOCK_ENGINE=managed", "PENSTOCK_VERIFY=1"}, []string{"PENSTOCK_VERIFY", "--engine explicit"}},
+	} {
+		t.Run(strings.Join(c.env, " "), func(t *testing.T) {
+			r := run(t, explicitly(c.env...), small, "init")
+			if r.code != 3 || r.stdout == "" || strings.Contains(r.stdout, "\n") || strings.Contains(r.stderr, "goroutine") {
+				t.Fatalf("exit status %d, want 3 and one line:\n%s%s", r.code, r.stdout, r.stderr)
+			}
+			for _, w := range c.want {
+				if !strings.Contains(r.stdout, w) {
+					t.Errorf("the reason is %q, without %q", r.stdout, w)
+				}
+			}
+		})
+	}
 }
 
 // TestExplicitSafety: each of the rules that keep launches off memory that is not there. See explicit.c.

@@ -534,6 +534,8 @@ static void move_bytes(char *d, const char *s, size_t n) {
 
 static char *end_of(int type, const void *host, CUdeviceptr device) { return (char *)(type == CU_MEMORYTYPE_HOST ? (uintptr_t)host : (uintptr_t)device); }
 
+#define FLIPPED_BYTES (1ul << 20) /* not the job's small copies */
+
 CUresult stub_copy_3d(const CUDA_MEMCPY3D *c) {
     if (stub_should_fail("copy")) return CUDA_ERROR_ECC_UNCORRECTABLE;
     if (c->srcMemoryType == CU_MEMORYTYPE_ARRAY || c->dstMemoryType == CU_MEMORYTYPE_ARRAY) return CUDA_ERROR_NOT_SUPPORTED;
@@ -544,6 +546,7 @@ CUresult stub_copy_3d(const CUDA_MEMCPY3D *c) {
             char *d = dst + ((c->dstZ + z) * c->dstHeight + c->dstY + y) * c->dstPitch + c->dstXInBytes;
             if (!reachable((uintptr_t)s, c->WidthInBytes) || !reachable((uintptr_t)d, c->WidthInBytes)) return CUDA_ERROR_ILLEGAL_ADDRESS;
             move_bytes(d, s, c->WidthInBytes);
+            if (c->WidthInBytes >= FLIPPED_BYTES && stub_should_fail("flip")) d[c->WidthInBytes / 3] += 4; /* twice is not none */
         }
     }
     return CUDA_SUCCESS;

@@ -24,7 +24,8 @@
  *                      forms), cuStreamWaitValue32, cuStreamWriteValue32 (either
  *                      width), cuModuleLoad (every form) or cuLaunchKernel (every
  *                      form). "copy" is a copy that fails when it runs, and its
- *                      stream with it.
+ *                      stream with it; "flip" one of 1 MiB and more that arrives
+ *                      with a wrong byte.
  *   STUB_ABORT=1       an access to unmapped memory ends the process and names it
  *   STUB_SCRIBBLE=1    new physical memory (cuMemCreate) is full of 0xa5
  *   STUB_COPY_MBPS     copies take their time: that many MB/s

@@ -50,7 +50,8 @@ def enable(
         budget: device memory to use, in bytes or as text such as ``"24GiB"``.
             All of the card when absent.
         host_budget: host memory to use.
-        engine: how memory is moved, such as ``"managed"``.
+        engine: how memory is moved: ``"managed"``, ``"explicit"``, ``"auto"`` (explicit
+            where this machine can) or ``"none"`` (docs/engines.md).
         policy: what is moved when: ``"penstock"``, ``"deepum"``, ``"lru"`` or ``"naive"``.
         trace: a file to record the run to.
         report: a file for the verdict as JSON.

@@ -341,3 +341,24 @@ if __name__ == "__main__":
     )
     assert r.code == 0, r.err
     assert r.calls() == ["init 0", "malloc 1000 0", "close"]
+
+
+def test_engine_is_chosen_by_name(sandbox):
+    r = run(
+        sandbox,
+        """
+import os
+penstock.enable(engine="auto", budget="64MiB")
+assert os.environ["PENSTOCK_ENGINE"] == "auto"
+penstock.enable(engine="explicit")  # it may change until the engine starts
+assert os.environ["PENSTOCK_ENGINE"] == "explicit" and os.environ["PENSTOCK_BUDGET"] == str(64 << 20)
+alloc(1000)
+try:
+    penstock.enable(engine="managed")
+except penstock.PenstockError as e:
+    assert "PENSTOCK_ENGINE" in str(e)
+else:
+    raise AssertionError
+""",
+    )
+    assert r.code == 0, r.err

@@ -480,6 +480,40 @@ func (r *Runtime) Submitted(m *Move, ticket uint32) {
 	r.accountStall()
 }
 
+// Failed reports that a move could not be begun because the driver had no memory
+// for it: what had to go is gone, and the chunk is where it was. The budget
+// becomes what there is now, for the card has less than was believed. An error
+// says that nothing can move within that.
+func (r *Runtime) Failed(m *Move) error {
+	r.Submitted(&Move{Kind: MoveTrim, graves: m.graves, keep: m.keep, limbo: m.limbo, Release: m.Release}, 0)
+	r.flying[m.Direction()]--
+	t := m.tensor
+	c := &t.chunks[m.index]
+	t.flying--
+	t.absent += c.bytes
+	r.incoming -= c.bytes
+	r.physical.mapped -= c.bytes
+	c.where = blank
+	if m.Kind == MoveFetch {
+		c.where = onHost
+	}
+	if t == r.making {
+		r.making = nil
+	}
+	switch {
+	case !t.freed:
+		r.setState(t)
+	case t.flying == 0:
+		r.bury(t)
+	}
+	r.Shrink()
+	if r.config.BudgetBytes < r.plainBytes+c.bytes {
+		return fmt.Errorf("%w: the driver has none left for %d bytes, and only %s of it are held, %s as plain memory",
+			ErrOutOfMemory, c.bytes, gib(r.config.BudgetBytes), gib(r.plainBytes))
+	}
+	return nil
+}
+
 // Done reports that a move has been carried out.
 func (r *Runtime) Done(m *Move) {
 	if !m.begun {

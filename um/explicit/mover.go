@@ -21,6 +21,10 @@ type Mover struct {
 	sumOf   map[*Move]cuda.Ptr
 }
 
+// ErrNoMemory is a move for which the driver has no device memory: what it was to
+// undo is undone, and nothing is mapped for it. See [Runtime.Failed].
+var ErrNoMemory = errors.New("no device memory for a move")
+
 // ErrMismatch is a move after which memory did not contain what it should.
 var ErrMismatch = errors.New("verification failed")
 
@@ -82,6 +86,14 @@ func NewMover(d cuda.Driver, word cuda.Ptr) (*Mover, error) {
 	return &Mover{driver: d, stream: s, word: word}, nil
 }
 
+// Check is the error that has ended the stream, if one has.
+func (v *Mover) Check() error {
+	if _, err := v.driver.StreamQuery(v.stream); err != nil {
+		return fmt.Errorf("a copy has failed on its way: %w", err)
+	}
+	return nil
+}
+
 // Stream is the stream of the copies.
 func (v *Mover) Stream() cuda.Stream { return v.stream }
 
@@ -108,7 +120,10 @@ func (v *Mover) Begin(m *Move) (ticket uint32, err error) {
 			side = cuda.Host
 		}
 		if m.Handle == 0 {
-			if m.Handle, err = d.MemCreate(m.Chunk.Bytes, side); err != nil {
+			m.Handle, err = d.MemCreate(m.Chunk.Bytes, side)
+			if errors.Is(err, cuda.ErrOutOfMemory) && side == cuda.Device {
+				return 0, fmt.Errorf("%w: %d bytes: %w", ErrNoMemory, m.Chunk.Bytes, err)
+			} else if err != nil {
 				return 0, fmt.Errorf("%d bytes of %s memory: %w", m.Chunk.Bytes, side, err)
 			}
 		}

@@ -565,11 +565,45 @@ func (r *Runtime) Explain() string {
 		nameOf(x.name), gib(needs), gib(absent), gib(r.config.BudgetBytes), gib(r.plainBytes), gib(r.physical.mapped), fmt.Sprint(len(r.pending)))
 }
 
+// Hopeless is why the oldest operation that waits can never run: beside plain
+// memory there is no room for a single chunk of what it lacks. nil when it can,
+// or when none waits.
+func (r *Runtime) Hopeless() error {
+	x := r.head()
+	if x == nil {
+		return nil
+	}
+	var needs, chunk int64
+	for _, t := range x.tensors {
+		needs += t.size
+		for i := range t.chunks {
+			if c := &t.chunks[i]; c.where == blank || c.where == onHost {
+				chunk = max(chunk, c.bytes)
+			}
+		}
+	}
+	if chunk <= r.config.BudgetBytes-r.plainBytes {
+		return nil
+	}
+	return fmt.Errorf("%w: %s touches %s, and of the device budget of %s plain memory takes %s: give --budget %dMiB or more",
+		ErrOutOfMemory, nameOf(x.name), gib(needs), gib(r.config.BudgetBytes), gib(r.plainBytes), (needs+r.plainBytes+1<<20-1)>>20)
+}
+
 // SetBudget changes the device budget.
 func (r *Runtime) SetBudget(bytes int64) {
 	r.config.BudgetBytes = bytes
 	r.epoch++
 }
+
+// Shrink makes the budget what is in use now: the driver has no more.
+func (r *Runtime) Shrink() {
+	r.config.BudgetBytes = min(r.config.BudgetBytes, r.plainBytes+r.physical.total())
+	r.plan.valid = false
+	r.epoch++
+}
+
+// Budget is the device budget: as configured, or what Shrink left of it.
+func (r *Runtime) Budget() int64 { return r.config.BudgetBytes }
 
 // RoomBytes is how much more device memory may be taken at this moment.
 func (r *Runtime) RoomBytes() int64 {

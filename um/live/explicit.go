@@ -81,13 +81,14 @@ const (
 	// they hold 1e37; as half precision, not a number).
 	reservationHint = 0x7d00_0000_0000
 	findCapacity    = 4096
-	mostInFlight    = 8                     // moves in one direction
-	shortWait       = 10 * time.Microsecond // while work is queued
-	plainPatience   = 10 * time.Second      // for tensors to leave before plain memory grows
-	slowPatience    = 2 * time.Second       // for a launch that waits, before it is said
-	reportPatience  = time.Millisecond      // for a move, before streams are asked how far they are
-	resultOOM       = 2                     // CUDA_ERROR_OUT_OF_MEMORY
-	resultUnknown   = 999                   // CUDA_ERROR_UNKNOWN
+	mostInFlight    = 8                      // moves in one direction
+	shortWait       = 10 * time.Microsecond  // while work is queued
+	plainPatience   = 10 * time.Second       // for tensors to leave before plain memory grows
+	slowPatience    = 2 * time.Second        // for a launch that waits, before it is said
+	checkPatience   = 100 * time.Millisecond // for a copy to end, before it is asked whether it has failed
+	reportPatience  = time.Millisecond       // for a move, before streams are asked how far they are
+	resultOOM       = 2                      // CUDA_ERROR_OUT_OF_MEMORY
+	resultUnknown   = 999                    // CUDA_ERROR_UNKNOWN
 	// resultDeinitialized is CUDA_ERROR_DEINITIALIZED, for what comes after the engine.
 	resultDeinitialized = 4
 	defaultStreams      = 2 // handles up to this are default streams, the calling thread's own or the shared one
@@ -102,7 +103,10 @@ func (l *Live) openSwap() error {
 	if len(l.config.MissedRoutes) > 0 {
 		return fmt.Errorf("launches by way of %s pass the hook by, and would reach memory that is away: the explicit engine cannot run safely; use --engine managed", strings.Join(l.config.MissedRoutes, ", "))
 	}
-	hostBudget := l.hostBudget() / hostpool.Granularity * hostpool.Granularity
+	hostBudget := l.hostBudget()
+	if hostBudget > hostpool.Granularity { // less is refused, by its own size
+		hostBudget = hostBudget / hostpool.Granularity * hostpool.Granularity
+	}
 	var err error
 	e := &swap{l: l, hook: h, plainHandles: map[cuda.Ptr]cuda.Handle{}}
 	for d := range e.wake {
@@ -176,9 +180,7 @@ func (p swapProcess) LastSeq(slot uint32) uint64 { return p.e.hook.LastSeq(slot)
 
 func (p swapProcess) TakeHost(bytes int64) ([]cuda.Range, bool) {
 	extents, ready, err := p.e.host.TryTake(bytes)
-	if err != nil {
-		p.e.hostErr = err
-	}
+	p.e.hostErr = err
 	return extents, ready && err == nil
 }
 
@@ -273,8 +275,12 @@ func (e *swap) loop() {
 		case idle > watchdogPatience:
 			l.fail(fmt.Errorf("a launch has waited for %s without any move being possible: %s", watchdogPatience, e.runtime.Explain()))
 		}
-		if held && e.hostErr != nil && !e.runtime.Moving() && l.failed == nil {
-			l.fail(e.hostErr)
+		if held && !e.runtime.Moving() && l.failed == nil {
+			if e.hostErr != nil {
+				l.fail(e.hostErr)
+			} else if err := e.runtime.Hopeless(); err != nil {
+				l.fail(err)
+			}
 		}
 		e.answer()
 		// The last operations of streams that nobody is launching on have not been
@@ -430,10 +436,12 @@ func (e *swap) worker(d explicit.Direction) {
 	word := hook.NewWord(e.word(d))
 	var flights []flight
 	var since time.Duration // when flights stopped being none
+	checked := time.Now()   // when the first of them was last seen to fly, or asked for
 	for !l.closing && l.failed == nil {
 		for len(flights) > 0 && word.Reached(flights[0].ticket) {
 			m, began := flights[0].move, flights[0].began
 			flights = flights[1:]
+			checked = time.Now()
 			l.mu.Unlock()
 			err := mover.Finish(m)
 			l.mu.Lock()
@@ -461,7 +469,15 @@ func (e *swap) worker(d explicit.Direction) {
 			}
 			l.mu.Unlock()
 			pause(shortWait)
+			var err error
+			if time.Since(checked) > checkPatience {
+				checked, err = time.Now(), mover.Check()
+			}
 			l.mu.Lock()
+			if err != nil {
+				l.fail(err)
+				return
+			}
 			continue
 		}
 		l.mu.Unlock()
@@ -469,6 +485,14 @@ func (e *swap) worker(d explicit.Direction) {
 		ticket, err := mover.Begin(m)
 		l.mu.Lock()
 		l.lastMove = time.Now()
+		if errors.Is(err, explicit.ErrNoMemory) {
+			l.log.Warn("the card has less memory than the budget: going on with what there is", zap.Error(err))
+			err = e.runtime.Failed(m)
+			l.budget = e.runtime.Budget()
+			if err == nil {
+				continue
+			}
+		}
 		if err != nil {
 			l.fail(err)
 			return
@@ -479,7 +503,7 @@ func (e *swap) worker(d explicit.Direction) {
 		}
 		e.runtime.Submitted(m, ticket)
 		if len(flights) == 0 {
-			since = l.driver.Now()
+			since, checked = l.driver.Now(), time.Now()
 		}
 		flights = append(flights, flight{m, ticket, began})
 	}

@@ -1,8 +1,11 @@
 package live
 
 import (
+	"errors"
 	"fmt"
 	"time"
+
+	"go.uber.org/zap"
 
 	"github.com/penstock-gpu/penstock/cuda"
 	"github.com/penstock-gpu/penstock/um/explicit"
@@ -48,16 +51,31 @@ func (e *swap) acquirePlain(bytes int64) (cuda.Ptr, error) {
 		return 0, err
 	}
 	size := (bytes + explicit.PageBytes - 1) / explicit.PageBytes * explicit.PageBytes
-	if err := e.reservePlain(size); err != nil {
-		return 0, err
-	}
-	p, err := e.mapPlain(size)
-	if err != nil {
+	for shrunk := false; ; shrunk = true {
+		if err := e.reservePlain(size); err != nil {
+			return 0, err
+		}
+		p, err := e.mapPlain(size)
+		if err == nil {
+			e.hook.PublishPlain(cuda.Range{Base: p, Bytes: size})
+			return p, nil
+		}
 		l.addPlain(-size)
-		return 0, fmt.Errorf("%w: %w", ErrOutOfMemory, err)
+		if shrunk || !errors.Is(err, cuda.ErrOutOfMemory) {
+			return 0, fmt.Errorf("%w: %w", ErrOutOfMemory, err)
+		}
+		e.shrink(err) // tensors make room
 	}
-	e.hook.PublishPlain(cuda.Range{Base: p, Bytes: size})
-	return p, nil
+}
+
+// shrink lowers the budget to what is in use, as the driver has no more.
+func (e *swap) shrink(err error) {
+	l := e.l
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	e.runtime.Shrink()
+	l.budget = e.runtime.Budget()
+	l.log.Warn("the card has less memory than the budget: going on with what there is", zap.Int64("budget_bytes", l.budget), zap.Error(err))
 }
 
 // reservePlain takes room of the budget, when it has been made.
@@ -66,7 +84,8 @@ func (e *swap) reservePlain(size int64) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for began := time.Now(); !e.runtime.ReservePlain(size); {
-		if l.failed != nil || time.Since(began) > plainPatience {
+		never := size > e.runtime.Budget()-l.plainBytes.Load()
+		if never || l.failed != nil || time.Since(began) > plainPatience {
 			e.runtime.CancelPlain()
 			return fmt.Errorf("%w: %d bytes of plain device memory asked for, and no room can be made in the budget of %d: raise --budget", ErrOutOfMemory, size, l.budget)
 		}

@@ -183,23 +183,21 @@ static void streams(void) {
     }
 }
 
-/* What streams have not reported yet must not hold their tensors for ever. */
+/* What streams have not reported yet must not hold their tensors for ever: the last
+ * operation of each finds its tensor on the device, so nothing has it reported. */
 static void tails(void) {
-    enum { STREAMS = 6 };
+    enum { STREAMS = 9 };
     CUstream s[STREAMS];
-    tensor t[STREAMS][2];
-    for (int i = 0; i < STREAMS; i++) {
-        s[i] = new_stream();
-        for (int k = 0; k < 2; k++) must(&t[i][k], BYTES, s[i], (uint32_t)i); /* the fill, and nothing behind it */
-    }
+    tensor t[STREAMS], more[2];
+    for (int i = 0; i < STREAMS; i++) s[i] = new_stream(), must(&t[i], BYTES, s[i], (uint32_t)i);
     for (int i = 0; i < STREAMS; i++) SYNC(s[i]);
-    for (int i = 0; i < STREAMS; i++)
-        for (int k = 0; k < 2; k++) add(i, s[STREAMS - 1 - i], &t[i][k], 1);
+    for (int i = 0; i < STREAMS; i++) add(i, s[i], &t[i], 1);
     for (int i = 0; i < STREAMS; i++) SYNC(s[i]);
-    void *small[600]; /* plain memory, which grows */
-    for (int i = 0; i < 600; i++) CHECK((small[i] = P.malloc(60000, 0, s[i % STREAMS])));
-    for (int i = 0; i < STREAMS; i++)
-        for (int k = 0; k < 2; k++) check_value(&t[i][k]);
+    for (int i = 0; i < 2; i++) must(&more[i], 2 * BYTES, s[0], 1);
+    add_to(BY_DLSYM, s[0], &more[0], &more[1]); /* both at once */
+    SYNC(s[0]);
+    for (int i = 0; i < STREAMS; i++) check_value(&t[i]);
+    for (int i = 0; i < 2; i++) check_value(&more[i]);
 }
 
 /* Two threads and their streams, with tensors of their own and more launches than moves. */
@@ -320,12 +318,13 @@ static void freed(void) {
     int moving = 0;
     for (int it = 0; it < 12; it++) {
         tensor t, u, *f = &filler[it % FILLERS];
-        must(&t, BYTES, s, 5);
+        const size_t bytes = BYTES + (size_t)it * 2 * MiB; /* so that the next of the size finds only this one's range */
+        must(&t, bytes, s, 5);
         SYNC(s);
         away(&t);
         add(it, s, &t, 1); /* returns when the copy in is submitted */
         drop(&t);
-        must(&u, BYTES, s, (uint32_t)it);
+        must(&u, bytes, s, (uint32_t)it);
         add(it, s, &u, 1);
         /* And one on its way out. */
         for (int i = 1; i < FILLERS / 2; i++) add(it, fill_stream, &filler[(it + i) % FILLERS], 1);
@@ -483,6 +482,20 @@ static void handed_on(int n, char **libraries) {
     }
 }
 
+/* Plain memory takes nearly all of the budget: nothing of a large tensor can come. */
+static void crowded(void) {
+    CUstream s = new_stream();
+    CUdeviceptr p = (CUdeviceptr)(uintptr_t)P.malloc(96 * MiB, 0, s);
+    CHECK(p);
+    while (P.malloc(1000 * 1024, 0, s)) {}
+    uint64_t n = 4;
+    uint32_t inc = 1;
+    CHECK(launch_dlsym(f_add, 1, 1, 1, 1, 1, 1, 0, s, (void *[]){&p, &n, &inc}, NULL) != CUDA_SUCCESS);
+    CHECK(strstr(stats(), "\"failure\":"));
+    printf("STATS %s\n", stats());
+    exit(0);
+}
+
 int main(int argc, char **argv) {
     CHECK(argc >= 2);
     load();
@@ -495,7 +508,7 @@ int main(int argc, char **argv) {
         const char *name;
         void (*run)(void);
     } modes[] = {{"train", train}, {"streams", streams}, {"tails", tails}, {"race", race}, {"copies", copies}, {"nevernamed", never_named},
-                 {"freed", freed}, {"recordstream", record_stream}, {"graphs", graphs}, {"nccl", nccl}};
+                 {"freed", freed}, {"recordstream", record_stream}, {"graphs", graphs}, {"nccl", nccl}, {"crowded", crowded}};
     tensor small; /* resolves what threads share */
     must(&small, 4096, NULL, 0);
     stub_touch_fn = (int (*)(uint64_t, size_t))driver("stub_touch");

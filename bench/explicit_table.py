@@ -1,0 +1,123 @@
+#!/usr/bin/env python3
+"""The table of the explicit engine's measured runs, beside what the simulator says of them.
+
+    bench/explicit_table.py [--traces FOLDER] [RESULT.json...]
+
+Reads what bench/explicit.py wrote (bench/results/explicit*.json when none is named)
+and writes bench/results/explicit.md. With --traces, a folder of launch logs named
+after the models (gpt2l.tsv.gz), each run gets the time of the oracle and of the
+policy on the simulated H200 at the same budget, the share of the oracle's speed
+that was measured, and by how much the simulation was off. No GPU is needed.
+Exit status 1 when a run failed, its losses differ, or it is below the share that
+is aimed at; 2 when there is nothing to read.
+"""
+
+import argparse
+import json
+import pathlib
+import subprocess
+import sys
+
+HERE = pathlib.Path(__file__).resolve().parent
+GIB = 1 << 30
+SHARE = 0.8  # of the oracle's speed, the aim
+AGREEMENT = 0.15  # between simulated and measured times, the aim
+
+
+def budget_bytes(text):
+    for unit, factor in (("GiB", GIB), ("MiB", 1 << 20)):
+        if str(text).endswith(unit):
+            return int(float(text[: -len(unit)]) * factor)
+    return int(text)
+
+
+def simulate(penstock, trace, budget, policy):
+    """Seconds of an iteration, or the reason why it cannot be simulated."""
+    command = [penstock, "simulate", "--trace", str(trace), "--budget", str(budget), "--policy", policy, "--engine", "explicit", "--gpu", "h200", "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        return None, done.stderr.strip()
+    return json.loads(done.stdout)["iteration_seconds"], ""
+
+
+def load(paths):
+    runs = []
+    for path in paths:
+        document = json.loads(path.read_text())
+        for row in document.get("rows", []):
+            runs.append((path.name, document, row))
+    return runs
+
+
+def number(value, form=".3f"):
+    return "-" if value is None else format(value, form)
+
+
+def line(cells):
+    return "| " + " | ".join(cells) + " |"
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--traces", type=pathlib.Path)
+    parser.add_argument("--penstock", default=str(HERE.parent / "bin" / "penstock"))
+    parser.add_argument("--out", type=pathlib.Path, default=HERE / "results" / "explicit.md")
+    parser.add_argument("results", nargs="*", type=pathlib.Path, metavar="RESULT.json")
+    args = parser.parse_args()
+    paths = args.results or sorted((HERE / "results").glob("explicit*.json"))
+    runs = load(paths)
+    if not runs:
+        print("no results to read: run bench/explicit.py first, or name its files", file=sys.stderr)
+        return 2
+
+    first = runs[0][1]
+    lines = [
+        "# The explicit engine on hardware", "",
+        "Measured by `bench/explicit.py` (" + ", ".join(sorted({n for n, _, _ in runs})) + "; "
+        + ", ".join(str(first[k]) for k in ("date", "gpu", "driver", "torch") if first.get(k)) + "). The budget bounds",
+        "plain device memory (cuMemCreate); seconds are medians of the last half of the iterations. `oracle` and `simulated` are",
+        "**simulated** times at the same budget from a launch log of the model; `of the oracle` is the oracle's time over the measured one.", "",
+        line(["run", "budget GiB", "s/iteration", "losses", "in / out GB", "in / out GB/s", "stall s", "NVML peak GiB", "oracle s", "of the oracle", "simulated s", "off by"]),
+        line(["---"] * 12),
+    ]  # fmt: skip
+    failed, below, off = [], [], []
+    for _, _, row in runs:
+        measured, budget, explicit = row.get("seconds_per_iteration"), row.get("budget"), row.get("explicit") or {}
+        losses = {True: "bit-equal", False: "DIFFER", None: "-"}[row.get("losses_equal")]
+        if measured is None or row.get("error") or row.get("losses_equal") is False:
+            failed.append(row["name"])
+        oracle = simulated = None
+        if budget and args.traces and measured:
+            trace = args.traces / f"{row['model']}.tsv.gz"
+            if trace.exists():
+                oracle, why = simulate(args.penstock, trace, budget_bytes(budget), "oracle")
+                simulated, _ = simulate(args.penstock, trace, budget_bytes(budget), "penstock")
+                if oracle is None:
+                    print(f"{row['name']}: {why}", file=sys.stderr)
+        share = oracle / measured if oracle else None
+        error = simulated / measured - 1 if simulated else None
+        if share is not None and share < SHARE:
+            below.append(f"{row['name']} ({share * 100:.0f} %)")
+        if error is not None and abs(error) > AGREEMENT:
+            off.append(f"{row['name']} ({error * 100:+.0f} %)")
+        gb = lambda key: number(row[key] / 1e9, ".1f") if row.get(key) is not None else "-"  # noqa: E731
+        nvml = row.get("nvml_peak_over_idle_bytes")
+        lines.append(line([
+            row["name"] + ("" if measured else " FAILED"), number(budget_bytes(budget) / GIB, ".1f") if budget else "-", number(measured), losses,
+            f"{gb('h2d_bytes_steady')} / {gb('d2h_bytes_steady')}" if budget else "-",
+            f"{number(explicit.get('in_gb_per_second'), '.1f')} / {number(explicit.get('out_gb_per_second'), '.1f')}" if budget else "-",
+            number(row.get("stall_seconds_steady"), ".2f") if budget else "-", number(nvml / GIB if nvml else None, ".1f"),
+            number(oracle), number(share * 100 if share else None, ".0f") + (" %" if share else ""), number(simulated),
+            number(error * 100 if error is not None else None, "+.0f") + (" %" if error is not None else ""),
+        ]))  # fmt: skip
+    lines += ["", "Not reached:", ""]
+    lines += [f"- failed, or losses differ: {x}" for x in failed] or ["- (no run failed)"]
+    lines += [f"- below {SHARE * 100:.0f} % of the oracle's speed: {x}" for x in below] or ["- (none that could be compared is below the share of the oracle)"]
+    lines += [f"- simulated and measured differ by more than {AGREEMENT * 100:.0f} %: {x}" for x in off] or ["- (simulated and measured times agree where they could be compared)"]
+    args.out.write_text("\n".join(lines) + "\n")
+    print("\n".join(lines))
+    return 1 if failed or below else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,110 @@
+package explicit
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/penstock-gpu/penstock/cuda"
+	"github.com/penstock-gpu/penstock/evict"
+)
+
+// bystander is a process that the test plays by hand.
+type bystander struct {
+	state map[uint32]State
+	last  map[uint32]uint64
+	next  cuda.Ptr
+}
+
+func (b *bystander) Publish(uint32, cuda.Range)              {}
+func (b *bystander) Withdraw(uint32, cuda.Range)             {}
+func (b *bystander) SetState(slot uint32, s State, _ uint32) { b.state[slot] = s }
+func (b *bystander) LastSeq(slot uint32) uint64              { return b.last[slot] }
+func (b *bystander) GiveHost([]cuda.Range)                   {}
+func (b *bystander) Now() time.Duration                      { return 0 }
+func (b *bystander) TakeHost(bytes int64) ([]cuda.Range, bool) {
+	b.next += cuda.Ptr(bytes)
+	return []cuda.Range{{Base: b.next, Bytes: bytes}}, true
+}
+
+// full is a runtime whose budget of 8 MiB an idle tensor fills, slot 1, while an
+// operation waits for another, slot 2.
+func full(t *testing.T) (*Runtime, *bystander) {
+	b := &bystander{state: map[uint32]State{}, last: map[uint32]uint64{}, next: 1 << 40}
+	r := New(Config{BudgetBytes: 8 << 20, HostBudgetBytes: 64 << 20, Addresses: cuda.Range{Base: 1 << 44, Bytes: 1 << 30}, Victims: evict.LRU}, b)
+	for seq := uint64(1); seq <= 2; seq++ {
+		if _, err := r.Malloc(8<<20, 0); err != nil {
+			t.Fatal(err)
+		}
+		r.Op(Op{Seq: seq, Slots: []uint32{uint32(seq)}, Name: "kernel"})
+		if seq == 2 {
+			break
+		}
+		m, ok := r.Next(In)
+		if !ok {
+			t.Fatal("nothing is mapped")
+		}
+		m.Handle = 77
+		r.Done(m)
+		r.Progress(0, 1)
+	}
+	return r, b
+}
+
+// TestEvictionTakenBack: an operation that named the tensor before it was said to be away, and has not been reported, keeps it.
+func TestEvictionTakenBack(t *testing.T) {
+	r, b := full(t)
+	b.last[1] = 3 // given a number, and it saw the tensor on the device
+	if m, ok := r.Next(Out); ok {
+		t.Fatalf("%v although an operation that nobody has reported uses it", m.Kind)
+	}
+	if b.state[1] != Resident || r.Stats().TakenBack == 0 {
+		t.Errorf("state %v, %d taken back", b.state[1], r.Stats().TakenBack)
+	}
+	b.last[1] = 1
+	r.Op(Op{Seq: 4, Slots: nil})
+	r.plan.valid = false
+	if m, ok := r.Next(Out); !ok || m.Kind != MoveEvict || b.state[1] != Absent {
+		t.Errorf("it does not leave: %v, state %v", ok, b.state[1])
+	}
+}
+
+// TestFailed: a move without memory leaves the chunk where it was, and the budget is what there is.
+func TestFailed(t *testing.T) {
+	r, b := full(t)
+	out, ok := r.Next(Out)
+	if !ok {
+		t.Fatal("nothing leaves")
+	}
+	r.Submitted(out, 1)
+	r.Done(out)
+	r.physical.drop(8 << 20) // its memory is gone, so that more has to be created
+	m, ok := r.Next(In)
+	if !ok || m.Handle != 0 {
+		t.Fatalf("%v %v", ok, m)
+	}
+	if err := r.Failed(m); !errors.Is(err, ErrOutOfMemory) {
+		t.Errorf("nothing is left, and: %v", err)
+	}
+	if r.Budget() != 0 || r.Moving() || b.state[2] != Absent || r.physical.total() != 0 {
+		t.Errorf("budget %d, moving %v, state %v, %d bytes", r.Budget(), r.Moving(), b.state[2], r.physical.total())
+	}
+	if err := r.Hopeless(); !errors.Is(err, ErrOutOfMemory) {
+		t.Errorf("the operation that waits: %v", err)
+	}
+	r.SetBudget(8 << 20)
+	if err := r.Hopeless(); err != nil {
+		t.Error(err)
+	}
+	if m, ok = r.Next(In); !ok {
+		t.Fatal("it is not tried again")
+	}
+	m.Handle = 78
+	r.Done(m)
+	if !r.Ready(2) {
+		t.Error("the operation still waits")
+	}
+	if err := r.Check(); err != nil {
+		t.Error(err)
+	}
+}
