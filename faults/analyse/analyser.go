@@ -505,6 +505,9 @@ func (a *Analyser) leave(address uint64, bytes int64, p pages, cause trace.Cause
 	gone := b.resident.and(&p)
 	a.sum.resident -= gone.count() * pageBytes
 	b.resident.remove(&p)
+	fresh := p // populated on the GPU by a first touch, which is a fault without a migration
+	fresh.remove(&b.touched)
+	a.sum.distinct += fresh.count() * pageBytes
 	b.touched.add(&p) // what is on a GPU has been touched, seen or not
 	b.leftLaunch, b.leftIn = a.ops.launches, a.sum.inBytes()
 	if unused := b.prefetched.and(&p); unused != (pages{}) {

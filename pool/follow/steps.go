@@ -91,7 +91,8 @@ func (s *Steps) Plan(ctx context.Context, limit time.Duration) (share float64, e
 	if len(placed) == 0 {
 		return 0, nil
 	}
-	p, err := plan.Place(ctx, requests, plan.Options{TimeLimit: limit})
+	// One thread: the job's own calls into this library wait for the others.
+	p, err := plan.Place(ctx, requests, plan.Options{TimeLimit: limit, Workers: 1})
 	if err != nil {
 		return 0, err
 	}

@@ -15,6 +15,7 @@ const DefaultTimeLimit = 10 * time.Second
 type Options struct {
 	CapacityBytes int64            // be content below it; 0: as low as can be
 	TimeLimit     time.Duration    // 0: DefaultTimeLimit
+	Workers       int              // threads that search; 0: as many as Go uses
 	Progress      func(best int64) // called with the bytes of each new best placement; may be nil
 }
 
@@ -80,9 +81,13 @@ func newSearch(ctx context.Context, p *problem, o Options) *search {
 	if limit <= 0 {
 		limit = DefaultTimeLimit
 	}
+	workers := o.Workers
+	if workers <= 0 {
+		workers = runtime.GOMAXPROCS(0)
+	}
 	now := time.Now()
 	return &search{p: p, ctx: ctx, begun: now, deadline: now.Add(limit), bestAt: now, content: max(p.boundBytes, o.CapacityBytes),
-		bound: p.boundBytes, progress: o.Progress, workers: runtime.GOMAXPROCS(0), offsets: make([]int64, len(p.buffers))}
+		bound: p.boundBytes, progress: o.Progress, workers: workers, offsets: make([]int64, len(p.buffers))}
 }
 
 // open says that it is worth going on.
