@@ -65,8 +65,8 @@ var Table = []Option{
 		Doc: "how many times larger than a request a stitched range may be to serve it again (GMLake's reuseLimit); it costs addresses only"},
 	{Env: "PENSTOCK_STITCH_SPACE", Type: TypeBytes, Default: "256GiB",
 		Doc: "most addresses of stitched ranges; the least recently used one that is free is given up (GMLake's autoGC)"},
-	{Env: "PENSTOCK_VERIFY", Type: TypeBool, Default: "0",
-		Doc: "check every move with checksums before and after; slow"},
+	{Env: "PENSTOCK_VERIFY", Flag: "verify", Commands: []string{"run"}, Type: TypeBool, Default: "0",
+		Doc: "the explicit engine checks every move with checksums before and after"},
 
 	// Simulating.
 	{Flag: "trace", Commands: []string{"simulate"}, Type: TypeFile,

@@ -614,7 +614,7 @@ func (r *Runtime) RoomBytes() int64 {
 func (r *Runtime) Stats() Stats {
 	s := r.stats
 	s.LiveBytes, s.PlainBytes = r.liveBytes, r.plainBytes
-	s.DeviceBytes = r.physical.total() + r.plainBytes
+	s.DeviceBytes = r.physical.total() - r.physical.going + r.plainBytes // what goes is gone before anything is made
 	s.History = r.history.Stats()
 	return s
 }
