@@ -2,7 +2,6 @@ package um
 
 import (
 	"cmp"
-	"container/heap"
 	"slices"
 
 	"github.com/penstock-gpu/penstock/correlate"
@@ -82,8 +81,8 @@ type outlook struct {
 	now     int64
 	needs   []prefetch.Need
 	absent  []*tensor // by Need.ID
-	victims victimHeap
-	later   []victim // may leave once they have been used, in that order
+	victims evict.Heap[leaver]
+	later   []evict.Victim[leaver] // may leave once they have been used, in that order
 	steps   []prefetch.Step
 }
 
@@ -98,8 +97,9 @@ func (r *Runtime) look(p *plan) {
 	*o = outlook{
 		ahead: r.config.Policy.Fetch == FetchAhead, now: r.history.Now(),
 		needs: o.needs[:0], absent: o.absent[:0], steps: o.steps[:0], later: o.later[:0],
-		victims: victimHeap{policy: r.config.Policy.Victims, candidates: o.victims.candidates[:0], order: o.victims.order},
+		victims: o.victims,
 	}
+	o.victims.Reset(r.config.Policy.Victims)
 	start := o.now
 	if len(r.pending) > 0 {
 		start = r.pending[0].position
@@ -107,8 +107,8 @@ func (r *Runtime) look(p *plan) {
 	ghostly := r.lookAtGhosts(p, o)
 	r.lookAtTensors(p, o)
 	slices.SortStableFunc(o.needs, func(a, b prefetch.Need) int { return cmp.Compare(a.Position, b.Position) })
-	o.victims.init()
-	slices.SortFunc(o.later, func(a, b victim) int { return cmp.Compare(a.from, b.from) })
+	o.victims.Init()
+	slices.SortFunc(o.later, func(a, b evict.Victim[leaver]) int { return cmp.Compare(a.Of.from, b.Of.from) })
 
 	idle := r.idleOnDevice()
 	free := int64(r.room()+r.leaving-r.displacing+idle+r.populating) * BlockBytes
@@ -136,31 +136,32 @@ func (r *Runtime) look(p *plan) {
 
 // victim takes the next tensor that may leave to make room at a position.
 func (r *Runtime) victim(p *plan, o *outlook, position int64) (prefetch.Victim, bool) {
-	for len(o.later) > 0 && o.later[0].from+deferOps <= position {
-		o.victims.add(&o.later[0])
+	for len(o.later) > 0 && o.later[0].Of.from+deferOps <= position {
+		o.victims.Push(o.later[0])
 		o.later = o.later[1:]
 	}
 	for o.victims.Len() > 0 {
-		v := o.victims.next()
+		v := o.victims.Pop()
+		t := v.Of.tensor
 		switch {
-		case v.tensor.counted == p.serial: // it is a victim already, now or later
+		case t.counted == p.serial: // it is a victim already, now or later
 			continue
-		case v.from > 0:
+		case v.Of.from > 0:
 			if v.NextUse <= position {
 				continue
 			}
-			v.tensor.counted = p.serial
+			t.counted = p.serial
 			return prefetch.Victim{Bytes: v.Bytes, Later: true}, true
-		case !r.mayLeave(v.tensor, position, o.ahead):
+		case !r.mayLeave(t, position, o.ahead):
 			if o.ahead && v.NextUse != correlate.Never {
 				return prefetch.Victim{}, false // every other one is needed sooner still
 			}
 			continue
 		}
-		v.tensor.counted = p.serial
+		t.counted = p.serial
 		if r.recency == nil || position <= o.now {
-			v.tensor.leaves = p.serial
-			p.evict = append(p.evict, v.tensor)
+			t.leaves = p.serial
+			p.evict = append(p.evict, t)
 		}
 		return prefetch.Victim{Bytes: v.Bytes}, true
 	}
@@ -199,7 +200,7 @@ func (r *Runtime) lookAtGhosts(p *plan, o *outlook) (onDevice int32) {
 			onDevice += here
 			if here > 0 && !t.pinned() {
 				t.forgetFinished()
-				o.victims.candidates = append(o.victims.candidates, victim{tensor: t, Candidate: r.candidate(t, here)})
+				o.victims.Add(evict.Victim[leaver]{Of: leaver{tensor: t}, Candidate: r.candidate(t, here)})
 			}
 		}
 	}
@@ -235,7 +236,7 @@ func (r *Runtime) lookAtTensors(p *plan, o *outlook) {
 		}
 		r.lookAtLater(o, t)
 		if here := t.present - t.leaving; here > 0 && !t.pinned() {
-			o.victims.candidates = append(o.victims.candidates, victim{tensor: t, Candidate: r.candidate(t, here)})
+			o.victims.Add(evict.Victim[leaver]{Of: leaver{tensor: t}, Candidate: r.candidate(t, here)})
 		}
 	}
 }
@@ -256,7 +257,7 @@ func (r *Runtime) lookAtLater(o *outlook, t *tensor) {
 	if next := r.predictedUse(t); r.history.Death(t.instance) > next {
 		c := r.candidate(t, t.n)
 		c.NextUse = next
-		o.later = append(o.later, victim{tensor: t, from: last + 1, Candidate: c})
+		o.later = append(o.later, evict.Victim[leaver]{Of: leaver{t, last + 1}, Candidate: c})
 	}
 }
 
@@ -335,47 +336,8 @@ func (r *Runtime) mayLeave(t *tensor, position int64, ahead bool) bool {
 	return r.history.Death(t.instance) > position
 }
 
-// victim is a tensor with its description.
-type victim struct {
+// leaver is a tensor that could leave.
+type leaver struct {
 	tensor *tensor
-	from   int64 // the position from which on it may leave; 0: now
-	evict.Candidate
-}
-
-// victimHeap is a heap of indices: what it moves about is small.
-type victimHeap struct {
-	policy     evict.Policy
-	candidates []victim
-	order      []int32
-}
-
-// init makes a heap of the candidates.
-func (h *victimHeap) init() {
-	h.order = h.order[:0]
-	for i := range h.candidates {
-		h.order = append(h.order, int32(i))
-	}
-	heap.Init(h)
-}
-
-// add enters another candidate.
-func (h *victimHeap) add(v *victim) {
-	h.candidates = append(h.candidates, *v)
-	heap.Push(h, int32(len(h.candidates)-1))
-}
-
-// next takes the first; it is valid until the next add.
-func (h *victimHeap) next() *victim { return &h.candidates[heap.Pop(h).(int32)] }
-
-func (h *victimHeap) Len() int { return len(h.order) }
-func (h *victimHeap) Less(i, j int) bool {
-	return h.policy.Before(&h.candidates[h.order[i]].Candidate, &h.candidates[h.order[j]].Candidate)
-}
-func (h *victimHeap) Swap(i, j int) { h.order[i], h.order[j] = h.order[j], h.order[i] }
-func (h *victimHeap) Push(x any)    { h.order = append(h.order, x.(int32)) }
-func (h *victimHeap) Pop() any {
-	n := len(h.order) - 1
-	i := h.order[n]
-	h.order = h.order[:n]
-	return i
+	from   int64 // the position from which on it may; 0: now
 }

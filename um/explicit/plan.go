@@ -2,7 +2,6 @@ package explicit
 
 import (
 	"cmp"
-	"container/heap"
 	"slices"
 
 	"github.com/penstock-gpu/penstock/correlate"
@@ -42,7 +41,7 @@ type outlook struct {
 	now     int64
 	needs   []prefetch.Need
 	absent  []*tensor // by Need.ID
-	victims victimHeap
+	victims evict.Heap[*tensor]
 	steps   []prefetch.Step
 }
 
@@ -73,15 +72,16 @@ func (r *Runtime) look(p *plan) {
 	o := &r.outlook
 	*o = outlook{
 		now: r.history.Now(), needs: o.needs[:0], absent: o.absent[:0], steps: o.steps[:0],
-		victims: victimHeap{policy: r.config.Victims, candidates: o.victims.candidates[:0]},
+		victims: o.victims,
 	}
+	o.victims.Reset(r.config.Victims)
 	start := o.now
 	if len(r.pending) > 0 {
 		start = r.pending[0].position
 	}
 	r.lookAtTensors(o)
 	slices.SortStableFunc(o.needs, func(a, b prefetch.Need) int { return cmp.Compare(a.Position, b.Position) })
-	heap.Init(&o.victims)
+	o.victims.Init()
 	free := r.config.BudgetBytes - r.plainBytes - r.plainNeed - r.physical.mapped - r.physical.limbo + r.outgoing + r.graves.bytes
 	if free < 0 {
 		o.steps = append(o.steps, prefetch.Step{Position: start}) // room is short already
@@ -97,15 +97,15 @@ func (r *Runtime) look(p *plan) {
 	slices.SortStableFunc(o.steps, func(a, b prefetch.Step) int { return cmp.Compare(a.Position, b.Position) })
 	outcome := prefetch.Look(start, free, o.needs, o.steps, prefetch.Limits{Bytes: r.config.LookaheadBytes}, func(position int64) (prefetch.Victim, bool) {
 		for o.victims.Len() > 0 {
-			v := &o.victims.candidates[0]
-			if !r.mayLeave(v.tensor, position) {
+			v := o.victims.First()
+			t := v.Of
+			if !r.mayLeave(t, position) {
 				if r.config.Ahead && v.NextUse != correlate.Never {
 					return prefetch.Victim{}, false // every other one is needed sooner still
 				}
-				heap.Pop(&o.victims)
+				o.victims.Pop()
 				continue
 			}
-			t := v.tensor
 			if t.serial != p.serial {
 				t.serial, t.leaves = p.serial, 0
 				p.evict = append(p.evict, t)
@@ -113,7 +113,7 @@ func (r *Runtime) look(p *plan) {
 			piece := min(v.Bytes, r.config.ChunkBytes)
 			t.leaves += piece
 			if v.Bytes -= piece; v.Bytes == 0 {
-				heap.Pop(&o.victims)
+				o.victims.Pop()
 			}
 			return prefetch.Victim{Bytes: piece}, true
 		}
@@ -146,7 +146,7 @@ func (r *Runtime) lookAtTensors(o *outlook) {
 		}
 		if r.evictable(t) {
 			if here := t.deviceBytes(); here > 0 {
-				o.victims.candidates = append(o.victims.candidates, victim{t, evict.Candidate{
+				o.victims.Add(evict.Victim[*tensor]{Of: t, Candidate: evict.Candidate{
 					NextUse: r.nextUse(t), LastUse: t.lastUse, Migrated: t.arrived, Bytes: here,
 				}})
 			}
@@ -206,30 +206,4 @@ func (r *Runtime) mayLeave(t *tensor, position int64) bool {
 		return next > position
 	}
 	return r.history.Death(t.instance) > position
-}
-
-// victim is a tensor with its description.
-type victim struct {
-	tensor *tensor
-	evict.Candidate
-}
-
-type victimHeap struct {
-	policy     evict.Policy
-	candidates []victim
-}
-
-func (h *victimHeap) Len() int { return len(h.candidates) }
-func (h *victimHeap) Less(i, j int) bool {
-	return h.policy.Before(&h.candidates[i].Candidate, &h.candidates[j].Candidate)
-}
-func (h *victimHeap) Swap(i, j int) {
-	h.candidates[i], h.candidates[j] = h.candidates[j], h.candidates[i]
-}
-func (h *victimHeap) Push(x any) { h.candidates = append(h.candidates, x.(victim)) }
-func (h *victimHeap) Pop() any {
-	n := len(h.candidates) - 1
-	v := h.candidates[n]
-	h.candidates = h.candidates[:n]
-	return v
 }
