@@ -98,8 +98,7 @@ func (r *Runtime) bare() *Move {
 		}
 		m := &Move{Kind: MoveTrim}
 		r.unearth(m, g, 0)
-		r.physical.limbo += m.limbo
-		r.physical.going += m.going()
+		r.suspend(m)
 		return m
 	}
 	return nil

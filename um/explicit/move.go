@@ -5,6 +5,7 @@ import (
 
 	"github.com/penstock-gpu/penstock/cuda"
 	"github.com/penstock-gpu/penstock/cuda/kernels"
+	"github.com/penstock-gpu/penstock/um"
 )
 
 // Direction is a side that moves go to.
@@ -46,9 +47,9 @@ type Move struct {
 	Host    []cuda.Range // where the contents come from or go to, in order
 	Unmap   []Mapping
 	Release []cuda.Handle
+	Placed  bool // what leaves was in place: its host memory is released
 	// Sum is the checksum of the contents, found when they leave and compared when
 	// they come back, where moves are verified; Summed says that it counts.
-	Placed bool // what leaves was in place: its host memory is released
 	Sum    kernels.Sum128
 	Summed bool
 
@@ -217,10 +218,15 @@ func (r *Runtime) provide(m *Move, which reclaiming) bool {
 		}
 		short = r.unearth(m, g, short)
 	}
-	r.physical.limbo += m.limbo
-	r.physical.going += m.going()
+	r.suspend(m)
 	m.created = m.Handle == 0
 	return true
+}
+
+// suspend enters what a move is to unmap and release, until it is submitted.
+func (r *Runtime) suspend(m *Move) {
+	r.physical.limbo += m.limbo
+	r.physical.going += m.going()
 }
 
 // trim gives spare and dead memory back, at least bytes of it if there is that much.
@@ -234,11 +240,10 @@ func (r *Runtime) trim(bytes int64) *Move {
 		}
 		short = r.unearth(m, g, short)
 	}
-	if m.limbo == 0 {
+	if m.limbo == 0 && len(m.graves) == 0 {
 		return nil
 	}
-	r.physical.limbo += m.limbo
-	r.physical.going += m.going()
+	r.suspend(m)
 	return m
 }
 
@@ -509,7 +514,7 @@ func (r *Runtime) Failed(m *Move) error {
 	r.Shrink()
 	if r.config.BudgetBytes < r.plainBytes+c.bytes {
 		return fmt.Errorf("%w: the driver has none left for %d bytes, and only %s of it are held, %s as plain memory",
-			ErrOutOfMemory, c.bytes, gib(r.config.BudgetBytes), gib(r.plainBytes))
+			ErrOutOfMemory, c.bytes, um.SizeText(r.config.BudgetBytes), um.SizeText(r.plainBytes))
 	}
 	return nil
 }
