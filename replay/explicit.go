@@ -92,7 +92,7 @@ func (x *swapper) open(t *trace.Trace, o Options, budget int64) error {
 	if err != nil {
 		return err
 	}
-	hostBytes := pagesOf(2 * t.PeakLiveBytes())
+	hostBytes := explicit.WholePages(2 * t.PeakLiveBytes())
 	pinned, err := x.driver.HostAlloc(hostBytes)
 	if err != nil {
 		return err
@@ -118,10 +118,6 @@ func (x *swapper) open(t *trace.Trace, o Options, budget int64) error {
 		x.workers[d] = w
 	}
 	return nil
-}
-
-func pagesOf(bytes int64) int64 {
-	return (bytes + explicit.PageBytes - 1) / explicit.PageBytes * explicit.PageBytes
 }
 
 // swapperSource makes segments of plain device memory, for which room must be made.

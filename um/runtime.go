@@ -215,14 +215,14 @@ func (r *Runtime) farAndTight() bool {
 func (r *Runtime) outOfMemory(bytes int64) error {
 	host := "as large as the host's memory allows"
 	if r.config.HostBudgetBytes > 0 {
-		host = gib(r.config.HostBudgetBytes)
+		host = SizeText(r.config.HostBudgetBytes)
 	}
 	return fmt.Errorf("%w: %s asked for with %s live; the device budget is %s and the host budget %s (largest free range %s): raise --budget or --host-budget",
-		ErrOutOfMemory, gib(bytes), gib(r.liveBytes), gib(r.config.BudgetBytes), host, gib(int64(r.arena.largestFree())*BlockBytes))
+		ErrOutOfMemory, SizeText(bytes), SizeText(r.liveBytes), SizeText(r.config.BudgetBytes), host, SizeText(int64(r.arena.largestFree())*BlockBytes))
 }
 
-// gib is a size for people.
-func gib(bytes int64) string {
+// SizeText is a size for people.
+func SizeText(bytes int64) string {
 	if bytes < 64<<20 {
 		return fmt.Sprintf("%d bytes", bytes)
 	}

@@ -242,7 +242,7 @@ func TestOutOfMemoryNamesBothBudgets(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, n := range []int64{budget(4), budget(8), budget(3)} {
-		if !strings.Contains(err.Error(), gib(n)) {
+		if !strings.Contains(err.Error(), SizeText(n)) {
 			t.Errorf("%q does not name %d", err, n)
 		}
 	}

@@ -119,7 +119,7 @@ func (w *world) malloc(bytes int64, stream int) cuda.Ptr {
 	if err != nil {
 		return 0
 	}
-	w.live[p] = &expected{bytes: bytes, contents: make([]int, len(cut(pages(bytes), 4*PageBytes))), stream: stream}
+	w.live[p] = &expected{bytes: bytes, contents: make([]int, len(cut(WholePages(bytes), 4*PageBytes))), stream: stream}
 	return p
 }
 
@@ -174,7 +174,7 @@ func (w *world) touch(x *task) {
 		if e == nil {
 			continue
 		}
-		for i, c := range cut(pages(e.bytes), 4*PageBytes) {
+		for i, c := range cut(WholePages(e.bytes), 4*PageBytes) {
 			m, ok := w.mapped[p+cuda.Ptr(c.offset)]
 			if !ok || m.Bytes != c.bytes {
 				w.t.Fatalf("operation %d touches %#x, which is not mapped", x.seq, uint64(p)+uint64(c.offset))
@@ -195,7 +195,7 @@ func (w *world) inUse(base cuda.Ptr) bool {
 	for _, q := range w.running {
 		for _, x := range q {
 			for _, p := range x.ptrs {
-				if e := w.live[p]; e != nil && base >= p && base < p+cuda.Ptr(pages(e.bytes)) {
+				if e := w.live[p]; e != nil && base >= p && base < p+cuda.Ptr(WholePages(e.bytes)) {
 					return true
 				}
 			}

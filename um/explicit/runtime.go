@@ -134,7 +134,7 @@ func (r *Runtime) Malloc(bytes int64, stream int) (cuda.Ptr, error) {
 	if bytes <= 0 || bytes > r.addresses.Bytes {
 		return 0, r.outOfMemory(bytes)
 	}
-	size := pages(bytes)
+	size := WholePages(bytes)
 	if r.liveSize+size+r.plainBytes > r.config.BudgetBytes+r.config.HostBudgetBytes {
 		return 0, r.outOfMemory(bytes)
 	}
@@ -199,15 +199,7 @@ func (r *Runtime) idle(t *tensor) bool {
 
 func (r *Runtime) outOfMemory(bytes int64) error {
 	return fmt.Errorf("%w: %s asked for with %s live; the device budget is %s (%s of it plain memory) and the host budget %s: raise --budget or --host-budget",
-		ErrOutOfMemory, gib(bytes), gib(r.liveBytes), gib(r.config.BudgetBytes), gib(r.plainBytes), gib(r.config.HostBudgetBytes))
-}
-
-// gib is a size for people.
-func gib(bytes int64) string {
-	if bytes < 64<<20 {
-		return fmt.Sprintf("%d bytes", bytes)
-	}
-	return fmt.Sprintf("%.2f GiB", float64(bytes)/(1<<30))
+		ErrOutOfMemory, um.SizeText(bytes), um.SizeText(r.liveBytes), um.SizeText(r.config.BudgetBytes), um.SizeText(r.plainBytes), um.SizeText(r.config.HostBudgetBytes))
 }
 
 // Free takes an allocation back. Operations reported before may still use it.
@@ -410,7 +402,7 @@ func (r *Runtime) ExtendAll(seq uint64) error {
 	}
 	if r.liveSize+r.plainBytes > r.config.BudgetBytes {
 		return fmt.Errorf("the parameters of %s cannot be read, so that everything has to be on the device for it: %s are live, the budget is %s; raise --budget to that, or use --engine managed",
-			nameOf(x.name), gib(r.liveSize+r.plainBytes), gib(r.config.BudgetBytes))
+			nameOf(x.name), um.SizeText(r.liveSize+r.plainBytes), um.SizeText(r.config.BudgetBytes))
 	}
 	for _, t := range r.slots {
 		if t != nil && !slices.Contains(x.tensors, t) {
@@ -562,7 +554,7 @@ func (r *Runtime) Explain() string {
 		absent += t.absent
 	}
 	return fmt.Sprintf("%s touches %s, %s of it absent; the budget is %s, %s of it plain memory, %s are mapped and %s unfinished operations hold theirs",
-		nameOf(x.name), gib(needs), gib(absent), gib(r.config.BudgetBytes), gib(r.plainBytes), gib(r.physical.mapped), fmt.Sprint(len(r.pending)))
+		nameOf(x.name), um.SizeText(needs), um.SizeText(absent), um.SizeText(r.config.BudgetBytes), um.SizeText(r.plainBytes), um.SizeText(r.physical.mapped), fmt.Sprint(len(r.pending)))
 }
 
 // Hopeless is why the oldest operation that waits can never run: beside plain
@@ -586,7 +578,7 @@ func (r *Runtime) Hopeless() error {
 		return nil
 	}
 	return fmt.Errorf("%w: %s touches %s, and of the device budget of %s plain memory takes %s: give --budget %dMiB or more",
-		ErrOutOfMemory, nameOf(x.name), gib(needs), gib(r.config.BudgetBytes), gib(r.plainBytes), (needs+r.plainBytes+1<<20-1)>>20)
+		ErrOutOfMemory, nameOf(x.name), um.SizeText(needs), um.SizeText(r.config.BudgetBytes), um.SizeText(r.plainBytes), (needs+r.plainBytes+1<<20-1)>>20)
 }
 
 // SetBudget changes the device budget.

@@ -115,4 +115,5 @@ func cut(size, chunkBytes int64) []chunk {
 	return chunks
 }
 
-func pages(bytes int64) int64 { return (bytes + PageBytes - 1) / PageBytes * PageBytes }
+// WholePages rounds bytes up to whole pages.
+func WholePages(bytes int64) int64 { return (bytes + PageBytes - 1) / PageBytes * PageBytes }

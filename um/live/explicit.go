@@ -261,7 +261,6 @@ func (e *swap) loop() {
 		l.tensorReserved.Store(e.runtime.ReservedBytes())
 		held := e.runtime.Held() || e.asking != nil
 		if n := e.runtime.Epoch(); n != e.waked || held && !e.runtime.Moving() { // what was refused may be possible now, such as host memory
-
 			e.waked = n
 			e.wakeAll()
 		}

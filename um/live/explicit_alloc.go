@@ -50,7 +50,7 @@ func (e *swap) acquirePlain(bytes int64) (cuda.Ptr, error) {
 	if err := l.driver.BindThread(); err != nil {
 		return 0, err
 	}
-	size := (bytes + explicit.PageBytes - 1) / explicit.PageBytes * explicit.PageBytes
+	size := explicit.WholePages(bytes)
 	for shrunk := false; ; shrunk = true {
 		if err := e.reservePlain(size); err != nil {
 			return 0, err
@@ -134,7 +134,7 @@ func (e *swap) releasePlain(p cuda.Ptr, bytes int64) error {
 	if err := d.BindThread(); err != nil {
 		return err
 	}
-	size := (bytes + explicit.PageBytes - 1) / explicit.PageBytes * explicit.PageBytes
+	size := explicit.WholePages(bytes)
 	for _, handle := range e.hook.Streams() {
 		// A stream that is gone answers with an error, and has finished.
 		_ = d.StreamSynchronize(cuda.Stream(handle))
