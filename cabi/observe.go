@@ -38,6 +38,7 @@ type observer struct {
 	nextID   uint64
 	streams  map[int]observedStream
 	events   []faults.Event
+	accesses []trace.Access // of the record at hand
 	faulting time.Time
 	faults   int64
 	stop     chan struct{}
@@ -64,7 +65,8 @@ var observing struct {
 const (
 	observerFlush    = 50 * time.Millisecond
 	observerIdle     = 5 * time.Millisecond
-	observerBusy     = 50 * time.Microsecond
+	observerBusy     = 50 * time.Microsecond  // while there are faults
+	observerLaunches = 500 * time.Microsecond // while there are launches: none of them rings the doorbell, which costs it a system call
 	progressSeldom   = 16
 	faultingPatience = 100 * time.Millisecond
 )
@@ -110,6 +112,7 @@ func (o *observer) attach() error {
 		return err
 	}
 	o.hook = shared
+	shared.SetStamps(true)
 	d, err := cuda.Open(cuda.Options{Resolve: hookResolve})
 	if err == nil {
 		err = d.BindThread()
@@ -187,12 +190,14 @@ func (o *observer) drain() (busy bool) {
 			s.handle = handle
 			o.streams[rec.Stream] = s
 			e := operationOf(rec, handle)
+			e.Accesses = o.accesses[:0]
 			for _, slot := range rec.Slots {
 				if id, ok := o.slots[slot]; ok {
 					e.Accesses = append(e.Accesses, trace.Access{Alloc: id})
 				}
 			}
-			o.log.Operation(e, rec.Seq, func() string { return o.hook.FunctionName(rec.ID) }, 0)
+			o.accesses = e.Accesses
+			o.log.Operation(&e, rec.Seq, o.hook.FunctionName, rec.Nanos)
 		}) > 0
 	}
 	if o.group == nil {
@@ -261,11 +266,13 @@ func (o *observer) loop() {
 		}
 		o.mu.Lock()
 		busy := o.drain()
-		busy = busy || !o.faulting.IsZero()
+		faulting := !o.faulting.IsZero()
 		o.mu.Unlock()
 		switch {
-		case busy:
+		case faulting:
 			time.Sleep(observerBusy)
+		case busy:
+			time.Sleep(observerLaunches)
 		case o.hook != nil:
 			o.hook.Wait(observerIdle)
 		default:

@@ -3,6 +3,8 @@ package main
 import (
 	"os"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"go.uber.org/zap"
@@ -17,15 +19,19 @@ import (
 	"github.com/penstock-gpu/penstock/um"
 )
 
-// recorder writes what happens to a trace. Its methods are called under the
-// engine's lock, in order.
+// recorder writes what happens to a trace. Alloc and Free are called from any
+// thread, its other methods under the engine's lock, in order.
 type recorder struct {
 	log    *record.Log
 	zap    *zap.Logger
-	ids    map[cuda.Ptr]uint64
 	stacks bool
 	driver bool // the driver's own events are recorded, and the engine's moves are among them
-	failed bool
+	failed atomic.Bool
+
+	mu  sync.Mutex // nothing is called with it held
+	ids map[cuda.Ptr]uint64
+
+	accesses []trace.Access // of the record at hand
 }
 
 // startRecording creates the trace.
@@ -41,44 +47,55 @@ func startRecording(o options.Runtime, gpu string, log *zap.Logger) (*recorder, 
 
 // check tells of a write error, once.
 func (r *recorder) check() {
-	if err := r.log.Err(); err != nil && !r.failed {
-		r.failed = true
+	if err := r.log.Err(); err != nil && r.failed.CompareAndSwap(false, true) {
 		r.zap.Error("the trace is not recorded any further", zap.Error(err))
 	}
 }
 
 // Alloc implements live.Sink.
 func (r *recorder) Alloc(id uint64, p cuda.Ptr, bytes int64, stream uint64) {
+	r.mu.Lock()
 	r.ids[p] = id
+	r.mu.Unlock()
 	site := ""
 	if r.stacks {
 		site = pythonSite()
 	}
 	r.log.Add(trace.Event{Kind: trace.KindAlloc, Alloc: id, Bytes: bytes, Address: uint64(p), Stream: stream, Name: site})
-	r.check()
 }
 
 // Free implements live.Sink.
 func (r *recorder) Free(p cuda.Ptr) {
+	r.mu.Lock()
 	id, ok := r.ids[p]
+	delete(r.ids, p)
+	r.mu.Unlock()
 	if !ok {
 		return
 	}
-	delete(r.ids, p)
 	r.log.Add(trace.Event{Kind: trace.KindFree, Alloc: id})
 }
 
 // Record implements live.Sink.
-func (r *recorder) Record(rec *hook.Record, stream uint64, function string, address func(slot uint32) (cuda.Ptr, bool)) {
+func (r *recorder) Record(rec *hook.Record, stream uint64, name func(function uint32) string, address func(slot uint32) (cuda.Ptr, bool)) {
 	e := operationOf(rec, stream)
-	for _, s := range rec.Slots {
-		if p, ok := address(s); ok {
-			if id, ok := r.ids[p]; ok {
-				e.Accesses = append(e.Accesses, trace.Access{Alloc: id})
+	e.Accesses = r.accesses[:0]
+	if len(rec.Slots) > 0 {
+		r.mu.Lock()
+		for _, s := range rec.Slots {
+			if p, ok := address(s); ok {
+				if id, ok := r.ids[p]; ok {
+					e.Accesses = append(e.Accesses, trace.Access{Alloc: id})
+				}
 			}
 		}
+		r.mu.Unlock()
 	}
-	r.log.Operation(e, rec.Seq, func() string { return function }, 0)
+	r.accesses = e.Accesses
+	r.log.Operation(&e, rec.Seq, name, rec.Nanos)
+	if rec.Seq%1024 == 0 {
+		r.check()
+	}
 }
 
 // operationOf is a hook's record in a trace's terms, without its accesses.
@@ -89,10 +106,16 @@ func operationOf(rec *hook.Record, stream uint64) trace.Event {
 		return e
 	}
 	e.Kind = trace.KindCopy
-	e.Copy = map[uint32]trace.CopyKind{
-		hook.CopyH2D: trace.CopyHostToDevice, hook.CopyD2H: trace.CopyDeviceToHost,
-		hook.CopyD2D: trace.CopyDeviceToDevice, hook.CopyFill: trace.CopyFill,
-	}[rec.ID]
+	switch rec.ID {
+	case hook.CopyH2D:
+		e.Copy = trace.CopyHostToDevice
+	case hook.CopyD2H:
+		e.Copy = trace.CopyDeviceToHost
+	case hook.CopyD2D:
+		e.Copy = trace.CopyDeviceToDevice
+	case hook.CopyFill:
+		e.Copy = trace.CopyFill
+	}
 	return e
 }
 
@@ -132,7 +155,7 @@ func (r *recorder) Move(ranges []cuda.Range, d um.Direction, began, ended time.D
 }
 
 func (r *recorder) close() {
-	if err := r.log.Close(nil); err != nil && !r.failed {
+	if err := r.log.Close(nil); err != nil && !r.failed.Load() {
 		r.zap.Error("closing the trace", zap.Error(err))
 	}
 }

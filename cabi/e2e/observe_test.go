@@ -1,11 +1,14 @@
 package e2e
 
 import (
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/penstock-gpu/penstock/trace"
 )
@@ -77,6 +80,44 @@ func TestObserve(t *testing.T) {
 	}
 	if _, err := os.Stat(path); err != nil {
 		t.Error(err)
+	}
+}
+
+// A launch is recorded at the time of the program's call. Before a function's first
+// launch goes to the driver the hook looks its parameters up, which takes long on a
+// real driver too, and the ring is read later still: neither may make a launch
+// appear after the faults that it causes.
+func TestLaunchesAreStampedBeforeTheLookup(t *testing.T) {
+	t.Parallel()
+	const lookup = 600 * time.Millisecond
+	path := filepath.Join(t.TempDir(), "run.pstrace")
+	mustRun(t, []string{"PENSTOCK_OBSERVE=1", "PENSTOCK_LIB=" + buildDir, "PENSTOCK_TRACE=" + path,
+		fmt.Sprintf("STUB_LOOKUP_US=%d", lookup.Microseconds())}, program(t, "plain"))
+	tr, err := trace.Load(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var allocated time.Duration
+	var launches []time.Duration
+	for _, e := range tr.Events {
+		switch e.Kind {
+		case trace.KindAlloc:
+			allocated = e.Time
+		case trace.KindLaunch:
+			launches = append(launches, e.Time)
+		}
+	}
+	if len(launches) != 41 {
+		t.Fatalf("%d launches", len(launches))
+	}
+	if first := launches[0] - allocated; first < 0 || first > lookup/2 {
+		t.Errorf("the first launch is stamped %s after the allocation before it: the look-up of %s is in it", first, lookup)
+	}
+	if rest := launches[1] - launches[0]; rest < lookup {
+		t.Errorf("the second launch is %s after the first, which had a look-up of %s", rest, lookup)
+	}
+	if !slices.IsSorted(launches) {
+		t.Errorf("not in order of time: %v", launches)
 	}
 }
 

@@ -58,14 +58,14 @@
 #define PENSTOCK_HOOK_H
 #include <stdint.h>
 
-#define PSK_HOOK_ABI 3u
+#define PSK_HOOK_ABI 4u
 
 #define PSK_BLOCK_SHIFT 21                        /* address table granularity: 2 MiB */
 #define PSK_TABLE_BLOCKS (1u << (47 - PSK_BLOCK_SHIFT)) /* user addresses have 47 bits */
 #define PSK_MAX_SLOTS (1u << 20)                  /* slot 0 means "not ours" */
 #define PSK_MAX_STREAMS 256                       /* beyond it, streams share the last index: gated mode does not gate them, strict mode runs one operation of them at a time */
 #define PSK_RING_ENTRIES (1u << 16)               /* power of two */
-#define PSK_ENTRY_SLOTS 24
+#define PSK_ENTRY_SLOTS 22
 #define PSK_MAX_UNFINISHED 512u                   /* strict mode; the driver's own queue holds about twice as many */
 #define PSK_MAX_INSPECT 4096u
 
@@ -133,6 +133,7 @@ typedef struct psk_entry {
     uint32_t more;    /* continuation entries that follow */
     uint32_t grid;    /* low 32 bits of a hash of grid and block dimensions */
     uint32_t _pad;
+    uint64_t nanos;   /* CLOCK_MONOTONIC_RAW when the program made the call, before anything was looked up; 0 unless stamp is set */
     uint32_t slots[PSK_ENTRY_SLOTS]; /* distinct within the record */
 } psk_entry;
 
@@ -202,7 +203,7 @@ typedef struct psk_shared {
     uint64_t probes;
     uint64_t probe_word;
     uint32_t probing; /* 0: nobody */
-    uint32_t _pad;
+    uint32_t stamp;   /* atomic; 1: records carry the time of the call; written by the engine */
 
     /* Has every stream report its last operation, which otherwise stays unfinished for the
      * engine until more follow. From a thread with the context; it calls the driver. */

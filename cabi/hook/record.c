@@ -23,6 +23,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 /* Distinct slots beyond the inline ones, per thread. */
@@ -168,8 +169,14 @@ void psk_op_params(psk_op *op, const psk_layout *l, void **params, void **extra)
 
 /* ---- the three steps ---- */
 
+static uint64_t now_raw(void) {
+    struct timespec t;
+    return clock_gettime(CLOCK_MONOTONIC_RAW, &t) ? 0 : (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
 void psk_op_begin(psk_op *op, int kind, uint32_t id, CUstream stream, int ptsz) {
     psk_in_hook = 1;
+    op->nanos = PSK_UNLIKELY(PSK_LOAD(psk_S.stamp)) ? now_raw() : 0; /* first of all: a function's first launch has long look-ups before it */
     op->kind = (uint16_t)kind;
     op->flags = 0;
     op->id = id;
@@ -229,6 +236,7 @@ static void fill_entry(psk_entry *e, const psk_op *op, uint32_t kind, uint32_t f
     e->stream = (uint16_t)op->stream_index;
     e->more = more;
     e->grid = op->grid;
+    e->nanos = op->nanos;
     memcpy(e->slots, op->slots + from, count * sizeof *e->slots);
 }
 

@@ -186,6 +186,7 @@ static CUresult param_info(void *h, uint32_t magic, size_t i, size_t *offset, si
     function *f = h;
     if (!f || f->magic != magic) return CUDA_ERROR_INVALID_HANDLE;
     if (f->def->opaque) return CUDA_ERROR_NOT_SUPPORTED;
+    if (i == 0) usleep((useconds_t)stub_env_bytes("STUB_LOOKUP_US", 0));
     if (i >= f->def->nparams) return CUDA_ERROR_INVALID_VALUE;
     *offset = f->def->offsets[i];
     if (size) *size = f->def->sizes[i];

@@ -20,8 +20,9 @@
 //
 // # Locks
 //
-// One mutex a Log, held while an event is encoded; nothing is called with it
-// held but the trace.Writer. A Log may be used from any goroutine.
+// Two a Log. Log.mu is held while an event is queued, which is short: launching
+// threads and the engine's lock wait for it. Log.encoding, taken before it, is the
+// encoder's, who alone calls the trace.Writer. A Log may be used from any goroutine.
 //
 // # Caveats
 //

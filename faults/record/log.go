@@ -20,20 +20,42 @@ type Log struct {
 	writer *trace.Writer
 	origin int64
 
-	mu       sync.Mutex
-	err      error
-	number   uint64                 // of the last operation written
-	queued   map[uint64][]operation // by stream, those not known to be done
-	reported map[uint64]uint64      // by stream, the last progress written
-	lost     faults.Lost            // written so far
-	clockAt  time.Duration          // of the last clock mark
-	named    map[uint32]bool        // functions that were announced
+	encoding sync.Mutex // taken before mu
+	spare    batch      // empty, to be filled next
+
+	mu      sync.Mutex
+	err     error
+	pending batch  // not encoded yet
+	number  uint64 // of the last operation
+	last    time.Duration
+	streams map[uint64]*stream
+	lost    faults.Lost     // written so far
+	named   map[uint32]bool // functions that were announced
+
+	clockAt time.Duration // of the last clock mark; the encoder's alone
+	stop    chan struct{}
+	done    chan struct{}
+}
+
+// batch is a run of events, whose accesses lie in a memory of its own.
+type batch struct {
+	events   []trace.Event
+	accesses []trace.Access
+}
+
+// stream is what is known of a stream's operations.
+type stream struct {
+	queued []operation // those not known to be done
 }
 
 type operation struct{ seq, number uint64 }
 
-// maxQueued bounds the operations that wait for progress on a stream.
-const maxQueued = 1 << 17
+const (
+	maxQueued  = 1 << 17 // operations that wait for progress on a stream
+	maxPending = 1 << 16 // events that wait for the encoder; whoever brings more encodes them itself
+	encodeBusy = 2 * time.Millisecond
+	encodeIdle = 20 * time.Millisecond
+)
 
 // Create starts a recording. It fills in what the header says of clock and driver.
 func Create(path string, h trace.Header) (*Log, error) {
@@ -43,10 +65,9 @@ func Create(path string, h trace.Header) (*Log, error) {
 	if err != nil {
 		return nil, err
 	}
-	l := &Log{writer: w, origin: h.ClockNanos, queued: map[uint64][]operation{}, reported: map[uint64]uint64{}, named: map[uint32]bool{}}
-	l.mu.Lock()
+	l := &Log{writer: w, origin: h.ClockNanos, streams: map[uint64]*stream{}, named: map[uint32]bool{}, stop: make(chan struct{}), done: make(chan struct{})}
 	l.clock(0)
-	l.mu.Unlock()
+	go l.encoder()
 	return l, nil
 }
 
@@ -55,84 +76,153 @@ func (l *Log) OriginNanos() int64 { return l.origin }
 
 func (l *Log) now() time.Duration { return time.Duration(faults.Clock() - l.origin) }
 
-// put writes an event. The caller holds the lock.
+// put queues an event for the encoder. The caller holds the lock.
 func (l *Log) put(e *trace.Event) {
-	if err := l.writer.Append(e); err != nil && l.err == nil {
-		l.err = err
+	b := &l.pending
+	b.events = append(b.events, *e)
+	if n := len(e.Accesses); n > 0 {
+		b.accesses = append(b.accesses, e.Accesses...)
+		b.events[len(b.events)-1].Accesses = b.accesses[len(b.accesses)-n:]
 	}
+}
+
+// unlock releases the lock, and sees to it that not too much waits.
+func (l *Log) unlock() {
+	full := len(l.pending.events) >= maxPending
+	l.mu.Unlock()
+	if full {
+		l.encode()
+	}
+}
+
+// encoder encodes what is queued, from time to time.
+func (l *Log) encoder() {
+	defer close(l.done)
+	pause := encodeIdle
+	for {
+		select {
+		case <-l.stop:
+			return
+		case <-time.After(pause):
+		}
+		pause = encodeIdle
+		if l.encode() > 0 {
+			pause = encodeBusy
+		}
+		if at := l.now(); at-l.clockAt >= clockEvery {
+			l.clock(at)
+		}
+	}
+}
+
+// encode writes what is queued, and says how many events that were.
+func (l *Log) encode() int {
+	l.encoding.Lock()
+	defer l.encoding.Unlock()
+	l.mu.Lock()
+	b := l.pending
+	l.pending = l.spare
+	l.mu.Unlock()
+	var failed error
+	for i := range b.events {
+		if err := l.writer.Append(&b.events[i]); err != nil && failed == nil {
+			failed = err
+		}
+	}
+	if failed != nil {
+		l.mu.Lock()
+		if l.err == nil {
+			l.err = failed
+		}
+		l.mu.Unlock()
+	}
+	n := len(b.events)
+	clear(b.events) // of names
+	l.spare = batch{b.events[:0], b.accesses[:0]}
+	return n
 }
 
 // clock notes the wall clock.
 func (l *Log) clock(at time.Duration) {
 	l.clockAt = at
+	l.mu.Lock()
+	defer l.unlock()
 	l.put(&trace.Event{Kind: trace.KindMark, Time: at, Name: "clock " + strconv.FormatInt(time.Now().UnixNano(), 10)})
 }
 
-// Add writes an event, now.
+// Add records an event, now.
 func (l *Log) Add(e trace.Event) {
 	l.mu.Lock()
-	defer l.mu.Unlock()
+	defer l.unlock()
 	e.Time = l.now()
-	if e.Time-l.clockAt >= clockEvery {
-		l.clock(e.Time)
-	}
 	l.put(&e)
 }
 
-// Mark writes a named moment.
+// Mark records a named moment.
 func (l *Log) Mark(name string) { l.Add(trace.Event{Kind: trace.KindMark, Name: name}) }
 
 // Lacks notes something that could not be seen.
 func (l *Log) Lacks(what string) { l.Mark(analyse.MarkLacks + what) }
 
-// Operation writes a launch or copy, which the hook calls seq, and before it the
-// function's name when it is the first of it. at is when it was launched, a
-// reading of faults.Clock, or 0 for now.
-func (l *Log) Operation(e trace.Event, seq uint64, function func() string, at int64) {
+// Operation records a launch or copy, which the hook calls seq, and before it the
+// function's name when it is the first of it. at is when the program launched it,
+// a reading of faults.Clock, or 0 for now. Operations are given in the order of
+// seq; a time before that of the operation before it is taken for that. e and its
+// accesses are copied.
+func (l *Log) Operation(e *trace.Event, seq uint64, name func(function uint32) string, at int64) {
 	l.mu.Lock()
-	defer l.mu.Unlock()
-	e.Time = l.now()
-	if at != 0 {
-		e.Time = min(e.Time, max(0, time.Duration(at-l.origin)))
+	defer l.unlock()
+	if at == 0 {
+		e.Time = l.now()
+	} else {
+		e.Time = time.Duration(at - l.origin)
 	}
+	e.Time = max(e.Time, l.last)
+	l.last = e.Time
 	if e.Kind == trace.KindLaunch && !l.named[e.Function] {
 		l.named[e.Function] = true
-		l.put(&trace.Event{Kind: trace.KindFunction, Time: e.Time, Function: e.Function, Name: function()})
+		l.put(&trace.Event{Kind: trace.KindFunction, Time: e.Time, Function: e.Function, Name: name(e.Function)})
 	}
 	l.number++
-	q := append(l.queued[e.Stream], operation{seq, l.number})
-	if len(q) > maxQueued {
-		q = append(q[:0], q[maxQueued/2:]...)
+	s := l.streams[e.Stream]
+	if s == nil {
+		s = &stream{}
+		l.streams[e.Stream] = s
 	}
-	l.queued[e.Stream] = q
-	l.put(&e)
+	s.queued = append(s.queued, operation{seq, l.number})
+	if len(s.queued) > maxQueued {
+		s.queued = append(s.queued[:0], s.queued[maxQueued/2:]...)
+	}
+	l.put(e)
 }
 
 // Progress says that a stream has finished everything up to the operation that the hook calls seq.
-func (l *Log) Progress(stream, seq uint64) {
+func (l *Log) Progress(handle, seq uint64) {
 	l.mu.Lock()
-	defer l.mu.Unlock()
-	q := l.queued[stream]
-	n, done := 0, l.reported[stream]
-	for n < len(q) && q[n].seq <= seq {
-		done = q[n].number
+	defer l.unlock()
+	s := l.streams[handle]
+	if s == nil {
+		return
+	}
+	n := 0
+	for n < len(s.queued) && s.queued[n].seq <= seq {
 		n++
 	}
 	if n == 0 {
 		return
 	}
-	l.queued[stream] = append(q[:0], q[n:]...)
-	l.reported[stream] = done
-	l.put(&trace.Event{Kind: trace.KindProgress, Time: l.now(), Stream: stream, Alloc: done})
+	done := s.queued[n-1].number
+	s.queued = append(s.queued[:0], s.queued[n:]...)
+	l.put(&trace.Event{Kind: trace.KindProgress, Time: l.now(), Stream: handle, Alloc: done})
 }
 
-// Faults writes what a source has reported.
+// Faults records what a source has reported.
 func (l *Log) Faults(events []faults.Event) {
 	if len(events) == 0 {
 		return
 	}
 	l.mu.Lock()
-	defer l.mu.Unlock()
+	defer l.unlock()
 	for i := range events {
 		e := events[i].Trace(l.origin)
 		l.put(&e)
@@ -142,19 +232,25 @@ func (l *Log) Faults(events []faults.Event) {
 // Lost notes how many events a source has lost in all.
 func (l *Log) Lost(lost faults.Lost) {
 	l.mu.Lock()
-	defer l.mu.Unlock()
-	at := l.now()
-	if n := lost.Driver - l.lost.Driver; n > 0 && lost.Driver > l.lost.Driver {
-		l.put(&trace.Event{Kind: trace.KindLost, Time: at, Bytes: int64(n), Name: "events: the driver found the queue full"})
+	defer l.unlock()
+	if lost == l.lost {
+		return
 	}
-	if n := lost.Reader - l.lost.Reader; n > 0 && lost.Reader > l.lost.Reader {
-		l.put(&trace.Event{Kind: trace.KindLost, Time: at, Bytes: int64(n), Name: "events: they made no sense"})
+	at := l.now()
+	if lost.Driver > l.lost.Driver {
+		l.put(&trace.Event{Kind: trace.KindLost, Time: at, Bytes: int64(lost.Driver - l.lost.Driver), Name: "events: the driver found the queue full"})
+	}
+	if lost.Reader > l.lost.Reader {
+		l.put(&trace.Event{Kind: trace.KindLost, Time: at, Bytes: int64(lost.Reader - l.lost.Reader), Name: "events: they made no sense"})
 	}
 	l.lost = lost
 }
 
-// Err is the first write error.
+// Err is the first error of writing.
 func (l *Log) Err() error {
+	if err := l.writer.Err(); err != nil {
+		return err
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.err
@@ -165,14 +261,14 @@ func (l *Log) Stats() trace.WriterStats { return l.writer.Stats() }
 
 // Close ends the recording; driver are the driver's own sums over its time, nil when unknown.
 func (l *Log) Close(driver *analyse.Counters) error {
-	l.mu.Lock()
-	at := l.now()
+	close(l.stop)
+	<-l.done
 	if driver != nil {
-		l.put(&trace.Event{Kind: trace.KindMark, Time: at, Name: driver.Mark()})
+		l.Mark(driver.Mark())
 	}
-	l.clock(at)
-	err := l.err
-	l.mu.Unlock()
+	l.clock(l.now())
+	l.encode()
+	err := l.Err()
 	if closeErr := l.writer.Close(); err == nil {
 		err = closeErr
 	}

@@ -4,8 +4,11 @@ import (
 	"context"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
+	"time"
 
 	"github.com/penstock-gpu/penstock/faults"
 	"github.com/penstock-gpu/penstock/faults/analyse"
@@ -27,7 +30,7 @@ func create(t *testing.T) (*Log, string) {
 func TestProgressIsTranslated(t *testing.T) {
 	l, path := create(t)
 	op := func(seq, stream uint64, function uint32) {
-		l.Operation(trace.Event{Kind: trace.KindLaunch, Stream: stream, Function: function, Duration: -1}, seq, func() string { return "k" }, 0)
+		l.Operation(&trace.Event{Kind: trace.KindLaunch, Stream: stream, Function: function, Duration: -1}, seq, func(uint32) string { return "k" }, 0)
 	}
 	op(10, 1, 5)
 	op(11, 2, 5)
@@ -68,6 +71,93 @@ func TestProgressIsTranslated(t *testing.T) {
 	}
 	if functions != 2 || clocks != 2 || driver != 1 {
 		t.Errorf("%d functions, %d clocks, %d sums", functions, clocks, driver)
+	}
+}
+
+// An operation has the time at which the program launched it, as far as that keeps
+// operations in order; accesses are copied.
+func TestOperationsHaveTheirTime(t *testing.T) {
+	l, path := create(t)
+	for id := range uint64(4) {
+		l.Add(trace.Event{Kind: trace.KindAlloc, Alloc: id, Bytes: 1})
+	}
+	e := trace.Event{Kind: trace.KindLaunch, Accesses: []trace.Access{{Alloc: 1}}}
+	for i, at := range []int64{1000, 5000, 3000, 1_000_000} { // the third began before the second on another thread
+		e.Accesses[0].Alloc = uint64(i)
+		l.Operation(&e, uint64(i+1), func(uint32) string { return "k" }, l.OriginNanos()+at)
+	}
+	if err := l.Close(nil); err != nil {
+		t.Fatal(err)
+	}
+	tr, err := trace.Load(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []time.Duration
+	for _, e := range tr.Events {
+		if e.Kind == trace.KindLaunch {
+			if e.Accesses[0].Alloc != uint64(len(got)) {
+				t.Errorf("launch %d names %d", len(got), e.Accesses[0].Alloc)
+			}
+			got = append(got, e.Time)
+		}
+	}
+	if want := []time.Duration{1000, 5000, 5000, 1_000_000}; !slices.Equal(got, want) {
+		t.Errorf("%v, want %v", got, want)
+	}
+}
+
+// Everything arrives, from several threads and beyond what waits for the encoder.
+func TestNothingIsLostOnTheWay(t *testing.T) {
+	l, path := create(t)
+	const threads, each = 4, maxPending
+	var all sync.WaitGroup
+	for range threads {
+		all.Go(func() {
+			for range each / 16 {
+				l.Faults(make16())
+			}
+		})
+	}
+	all.Wait()
+	if err := l.Close(nil); err != nil {
+		t.Fatal(err)
+	}
+	r, err := analyse.File(path, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r.Summary.Faults != threads*each || r.Damage != "" {
+		t.Errorf("%d faults of %d, %s", r.Summary.Faults, threads*each, r.Damage)
+	}
+}
+
+func make16() []faults.Event {
+	events := make([]faults.Event, 16)
+	for i := range events {
+		events[i] = faults.Event{Kind: trace.KindFault, GPU: 1, Address: uint64(i) << 12, BeginNanos: faults.Clock()}
+	}
+	return events
+}
+
+// BenchmarkOperation is what recording adds to the reader of the hook's ring for each launch.
+func BenchmarkOperation(b *testing.B) {
+	l, err := Create(filepath.Join(b.TempDir(), "run.pstrace"), trace.Header{})
+	if err != nil {
+		b.Fatal(err)
+	}
+	e := trace.Event{Kind: trace.KindLaunch, Duration: -1, Accesses: make([]trace.Access, 4)}
+	name := func(uint32) string { return "k" }
+	b.ReportAllocs()
+	for i := range uint64(b.N) {
+		l.Operation(&e, i+1, name, l.OriginNanos()+int64(i)*1000)
+		if i%64 == 0 {
+			l.Progress(0, i)
+		}
+	}
+	b.StopTimer()
+	if err := l.Close(nil); err != nil {
+		b.Fatal(err)
 	}
 }
 

@@ -68,6 +68,7 @@ type Record struct {
 	ID     uint32 // function, kind of copy, or NCCL call
 	Stream int    // stream index
 	Grid   uint32 // hash of the launch dimensions
+	Nanos  int64  // CLOCK_MONOTONIC_RAW when the program made the call; 0 unless SetStamps
 	Slots  []uint32
 }
 
@@ -126,6 +127,15 @@ func (h *Shared) SetMode(m Mode) {
 // SetProgressEvery says after how many operations on a stream progress is written at the latest.
 func (h *Shared) SetProgressEvery(n uint32) {
 	atomic.StoreUint32((*uint32)(unsafe.Pointer(&h.s.progress_every)), n)
+}
+
+// SetStamps says whether records carry the time of the call.
+func (h *Shared) SetStamps(on bool) {
+	var v uint32
+	if on {
+		v = 1
+	}
+	atomic.StoreUint32((*uint32)(unsafe.Pointer(&h.s.stamp)), v)
 }
 
 func (h *Shared) setState(slot uint32, state uint8) {
@@ -216,7 +226,7 @@ func (h *Shared) Drain(visit func(*Record)) (n int) {
 		if !h.published(h.next+1, more) {
 			break // its continuation is still being written
 		}
-		rec = Record{Seq: h.next + 1, Kind: int(e.kind), Flags: int(e.flags), ID: uint32(e.id), Stream: int(e.stream), Grid: uint32(e.grid)}
+		rec = Record{Seq: h.next + 1, Kind: int(e.kind), Flags: int(e.flags), ID: uint32(e.id), Stream: int(e.stream), Grid: uint32(e.grid), Nanos: int64(e.nanos)}
 		h.slots = h.slots[:0]
 		for i := uint64(0); i <= more; i++ {
 			c := &h.ring[(h.next+i)&(C.PSK_RING_ENTRIES-1)]

@@ -27,12 +27,23 @@ func (l *Live) Malloc(bytes int64, stream uint64) (cuda.Ptr, error) {
 	raise(&l.counts.livePeak, l.liveBytes())
 	raise(&l.counts.reservedPeak, l.reservedBytes())
 	if l.sink != nil {
-		l.mu.Lock()
-		l.drain() // what was queued before comes before
+		done := l.recording()
 		l.sink.Alloc(uint64(id), p, bytes, stream)
-		l.mu.Unlock()
+		done()
 	}
 	return p, nil
+}
+
+// recording makes sure that what the hook saw is told before an allocation or free
+// is: records name slots, which get other owners. Call what it returns when that is
+// told. In plain memory there are no slots, and the job's threads need not wait.
+func (l *Live) recording() (done func()) {
+	if !l.managed.Load() && l.swap == nil {
+		return func() {}
+	}
+	l.lock()
+	l.drain()
+	return l.mu.Unlock
 }
 
 // raise makes a peak at least n.
@@ -205,10 +216,9 @@ func (l *Live) lock() {
 // Free takes an allocation back; queued work may still use it.
 func (l *Live) Free(p cuda.Ptr) error {
 	if l.sink != nil {
-		l.mu.Lock()
-		l.drain()
+		done := l.recording()
 		l.sink.Free(p)
-		l.mu.Unlock()
+		done()
 	}
 	if l.swap != nil && l.swap.runtime.Owns(p) {
 		return l.swap.free(p)

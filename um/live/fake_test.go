@@ -317,6 +317,7 @@ func (h *fakeHook) SetMode(m hook.Mode) {
 func (h *fakeHook) Streams() []uint64             { return []uint64{0, 0x5000} }
 func (h *fakeHook) FunctionName(id uint32) string { return "kernel" }
 func (h *fakeHook) SetProgressEvery(n uint32)     { h.every = n }
+func (h *fakeHook) SetStamps(bool)                {}
 func (h *fakeHook) Words(gate, progress cuda.Ptr) {}
 func (h *fakeHook) Counters() hook.Counters       { return hook.Counters{Launches: h.Head()} }
 

@@ -29,6 +29,7 @@ type Hook interface {
 	Wait(timeout time.Duration)
 	SetMode(m hook.Mode)
 	SetProgressEvery(n uint32)
+	SetStamps(on bool)
 	Words(gate, progress cuda.Ptr)
 	Counters() hook.Counters
 }
@@ -91,11 +92,13 @@ type counts struct {
 	lockWait                     atomic.Int64 // nanoseconds that the job's threads waited for mu
 }
 
-// Sink receives what happens, in order, for recording. It is called under the lock.
+// Sink receives what happens, for recording. It is called under the lock and in
+// order, but for allocations in plain memory, which come from any thread at any time.
 type Sink interface {
 	Alloc(id uint64, p cuda.Ptr, bytes int64, stream uint64)
 	Free(p cuda.Ptr)
-	Record(r *hook.Record, stream uint64, function string, address func(slot uint32) (cuda.Ptr, bool))
+	// Record is an operation. What it needs of the record it copies.
+	Record(r *hook.Record, stream uint64, name func(function uint32) string, address func(slot uint32) (cuda.Ptr, bool))
 	// Move says that the engine has moved what lies at these addresses.
 	Move(ranges []cuda.Range, d um.Direction, began, ended time.Duration)
 	// Progress says that a stream has finished everything up to a record.
@@ -146,6 +149,9 @@ func New(c Config, d cuda.Driver, hookOrNil Hook, log *zap.Logger) (*Live, error
 		l.work[d] = sync.NewCond(&l.mu)
 	}
 	l.plainBudget.Store(l.budget)
+	if l.hook != nil && l.sink != nil {
+		l.hook.SetStamps(true)
+	}
 	if err := l.openPlain(); err != nil {
 		return nil, err
 	}

@@ -408,8 +408,8 @@ func (s *recording) Alloc(id uint64, p cuda.Ptr, bytes int64, stream uint64) {
 	s.log = append(s.log, "alloc")
 }
 func (s *recording) Free(cuda.Ptr) { s.log = append(s.log, "free") }
-func (s *recording) Record(rec *hook.Record, stream uint64, function string, address func(uint32) (cuda.Ptr, bool)) {
-	s.log = append(s.log, function)
+func (s *recording) Record(rec *hook.Record, stream uint64, name func(uint32) string, address func(uint32) (cuda.Ptr, bool)) {
+	s.log = append(s.log, name(rec.ID))
 	for _, slot := range rec.Slots {
 		if _, ok := address(slot); ok {
 			s.log = append(s.log, "names a tensor")

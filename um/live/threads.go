@@ -18,9 +18,10 @@ func (l *Live) drain() (n int) {
 	if l.hook == nil || l.runtime == nil && l.swap == nil && l.sink == nil {
 		return 0
 	}
+	name, address := l.hook.FunctionName, l.slotAddress
 	return l.hook.Drain(func(rec *hook.Record) {
 		if l.sink != nil {
-			l.sink.Record(rec, l.handle(rec.Stream), l.hook.FunctionName(rec.ID), l.slotAddress)
+			l.sink.Record(rec, l.handle(rec.Stream), name, address)
 		}
 		if l.swap != nil {
 			l.swap.op(rec)
@@ -132,9 +133,13 @@ func (l *Live) loop() {
 			return
 		}
 		if l.runtime == nil { // only recording
-			l.drain()
+			busy := l.drain() > 0
 			l.mu.Unlock()
-			l.hook.Wait(idleWait)
+			if busy {
+				time.Sleep(recordWait) // no doorbell: it would cost each launch a system call
+			} else {
+				l.hook.Wait(idleWait)
+			}
 			continue
 		}
 		l.drain()

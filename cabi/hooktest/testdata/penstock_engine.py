@@ -2,8 +2,8 @@
 
 import ctypes as C
 
-ABI = 3
-TABLE_SHIFT, RING, ENTRY_SLOTS = 21, 1 << 16, 24
+ABI = 4
+TABLE_SHIFT, RING, ENTRY_SLOTS = 21, 1 << 16, 22
 OFF, OBSERVE, GATED = 0, 1, 2
 FREE, RESIDENT, ABSENT = 0, 1, 2
 LAUNCH, COPY, GRAPH = 1, 2, 3
@@ -12,7 +12,7 @@ LAUNCH, COPY, GRAPH = 1, 2, 3
 class Entry(C.Structure):
     _fields_ = [("turn", C.c_uint64), ("kind", C.c_uint16), ("flags", C.c_uint16), ("id", C.c_uint32),
                 ("nslots", C.c_uint16), ("stream", C.c_uint16), ("more", C.c_uint32), ("grid", C.c_uint32),
-                ("_pad", C.c_uint32), ("slots", C.c_uint32 * ENTRY_SLOTS)]
+                ("_pad", C.c_uint32), ("nanos", C.c_uint64), ("slots", C.c_uint32 * ENTRY_SLOTS)]
 
 
 class Func(C.Structure):
@@ -32,7 +32,7 @@ class Shared(C.Structure):
         ("slot_ticket", C.POINTER(C.c_uint32)), ("arrived", C.c_void_p), ("refuse", C.c_uint32), ("inspect_n", C.c_uint32),
         ("granted", C.c_uint64), ("inspect_seq", C.c_uint64), ("inspect_addr", C.c_uint64 * 4096)] + [
         (n, C.c_uint64) for n in ("cpu_waits", "cpu_wait_ns", "grants_asked", "refused", "probes", "probe_word")] + [
-        ("probing", C.c_uint32), ("_pad", C.c_uint32), ("report_all", C.c_void_p)]
+        ("probing", C.c_uint32), ("stamp", C.c_uint32), ("report_all", C.c_void_p)]
 
 
 def attach():
