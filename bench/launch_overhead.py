@@ -1,6 +1,6 @@
 """What the launch hook costs: CPU time of launching an empty kernel, median and p99, over stock.
 
-    python3 bench/launch_overhead.py [--launches 200000] [--rounds 3]
+    python3 bench/launch_overhead.py [--launches 200000] [--rounds 3] [--cudart static,shared] [--only recorded]
 
 Compiles launch_overhead.cu with nvcc, once with the static and once with the
 shared CUDA runtime, and runs each variant in interleaved rounds. Exit status 1
@@ -21,13 +21,15 @@ ALLOWED_NS = 500
 BUDGET = "4GiB"
 MODES = {"OFF": 0, "OBSERVE": 1, "GATED": 2}
 
-# name, program mode, preload the hook, budget, mode the hook must be in (None: no engine)
+# name, program mode, preload the hook, budget, mode the hook must be in (None: no engine), recorded to a trace
 VARIANTS = (
-    ("stock", "stock", False, None, None),
-    ("hook preloaded, no engine", "stock", True, None, None),
-    ("engine, no budget", "engine", True, None, MODES["OFF"]),
-    ("engine, OBSERVE", "observe", True, BUDGET, MODES["OBSERVE"]),
-    ("engine, GATED", "gated", True, BUDGET, MODES["GATED"]),
+    ("stock", "stock", False, None, None, False),
+    ("hook preloaded, no engine", "stock", True, None, None, False),
+    ("engine, no budget", "engine", True, None, MODES["OFF"], False),
+    ("engine, no budget, recorded", "engine", True, None, MODES["OBSERVE"], True),
+    ("engine, OBSERVE", "observe", True, BUDGET, MODES["OBSERVE"], False),
+    ("engine, GATED", "gated", True, BUDGET, MODES["GATED"], False),
+    ("engine, GATED, recorded", "gated", True, BUDGET, MODES["GATED"], True),
 )
 
 
@@ -35,9 +37,20 @@ def parse():
     p = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     p.add_argument("--launches", type=int, default=200_000)
     p.add_argument("--rounds", type=int, default=3)
+    p.add_argument("--cudart", default="static,shared")
+    p.add_argument("--only", default="", help="variants whose name has this, beside stock, and what they are compared with")
     p.add_argument("--timeout", type=float, default=60)
     p.add_argument("--name", default="launch-overhead", help="results go to bench/results/NAME.json")
     return p.parse_args()
+
+
+def variants(only):
+    """Those asked for; with a recorded one also the same without recording."""
+    if not only:
+        return VARIANTS
+    wanted = {v[0] for v in VARIANTS if only in v[0]}
+    wanted |= {v.removesuffix(", recorded") for v in wanted}
+    return [v for v in VARIANTS if v[0] == "stock" or v[0] in wanted]
 
 
 def find_nvcc():
@@ -80,7 +93,7 @@ def compile_program(nvcc, build, kind):
 
 def check(result, variant, launches):
     """What makes a figure worthless, or None."""
-    name, _, preload, _, expected = variant
+    _, _, preload, _, expected, _ = variant
     if result["hook_present"] != preload:
         return f"hook present: {result['hook_present']}, expected {preload}"
     if expected is None:
@@ -102,18 +115,20 @@ def body():
     nvcc = find_nvcc()
     document = {**c.header(card), "nvcc": nvcc, "launches": a.launches, "runs": [], "summaries": [], "errors": []}
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as d:
-        for kind in ("static", "shared"):
+        for kind in a.cudart.split(","):
             program, error = compile_program(nvcc, Path(d), kind)
             if error:
                 document["errors"].append(f"{kind}: not built: {error}")
                 continue
             for round_ in range(a.rounds):
-                for variant in VARIANTS:
-                    name, mode, preload, budget, _ = variant
+                for variant in variants(a.only):
+                    name, mode, preload, budget, _, recorded = variant
                     card.require_free()
                     extra = {"PENSTOCK_POLICY": "penstock"} if mode != "stock" else {}
                     if preload:
                         extra["LD_PRELOAD"] = str(c.HOOK)
+                    if recorded:
+                        extra["PENSTOCK_TRACE"] = str(Path(d) / "recorded.pstrace")
                     if budget:
                         extra["PENSTOCK_BUDGET"] = str(4 * c.GIB)
                     argv = [program, mode, "--launches", a.launches, "--engine", c.ENGINE]
@@ -127,7 +142,7 @@ def body():
                         {"cudart": kind, "variant": name, "round": round_, "error": error, "stderr_tail": c.tail(r["stderr"]), **(results[-1] if results else {})}
                     )
     rows = []
-    for kind in ("static", "shared"):
+    for kind in a.cudart.split(","):
         stock = None
         for name, *_ in VARIANTS:
             good = [r for r in document["runs"] if r["cudart"] == kind and r["variant"] == name and not r["error"]]

@@ -86,7 +86,7 @@ func startObserver() *observer {
 		return complain(fmt.Errorf("PENSTOCK_TRACE names no file"))
 	}
 	o := &observer{path: record.PathFor(opts.TracePath), slots: map[uint32]uint64{}, live: map[uint64]observed{}, next: 1, streams: map[int]observedStream{}, stop: make(chan struct{})}
-	o.log, err = record.Create(o.path, trace.Header{Source: analyse.SourceObserved, Command: strings.Join(os.Args, " "), Process: os.Getpid()})
+	o.log, err = record.Create(o.path, trace.Header{Source: analyse.SourceObserved, Command: strings.Join(os.Args, " "), Process: os.Getpid()}, record.Options{Clock: hook.Clock})
 	if err != nil {
 		return complain(err)
 	}

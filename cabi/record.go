@@ -3,7 +3,6 @@ package main
 import (
 	"os"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -28,21 +27,21 @@ type recorder struct {
 	driver bool // the driver's own events are recorded, and the engine's moves are among them
 	failed atomic.Bool
 
-	mu  sync.Mutex // nothing is called with it held
-	ids map[cuda.Ptr]uint64
-
-	accesses []trace.Access // of the record at hand
+	accesses []trace.Access    // of the record at hand
+	ids      map[uint64]uint64 // live allocations by address; the encoder's alone
 }
 
 // startRecording creates the trace.
 func startRecording(o options.Runtime, gpu string, log *zap.Logger) (*recorder, error) {
-	l, err := record.Create(o.TracePath, trace.Header{
+	r := &recorder{zap: log, ids: map[uint64]uint64{}, stacks: o.Stacks}
+	var err error
+	r.log, err = record.Create(o.TracePath, trace.Header{
 		Source: "penstock", Command: strings.Join(os.Args, " "), GPU: gpu, Policy: o.Policy, BudgetBytes: o.Budget, Process: os.Getpid(),
-	})
+	}, record.Options{Clock: hook.Clock, Translate: r.translate})
 	if err != nil {
 		return nil, err
 	}
-	return &recorder{log: l, zap: log, ids: map[cuda.Ptr]uint64{}, stacks: o.Stacks}, nil
+	return r, nil
 }
 
 // check tells of a write error, once.
@@ -54,9 +53,6 @@ func (r *recorder) check() {
 
 // Alloc implements live.Sink.
 func (r *recorder) Alloc(id uint64, p cuda.Ptr, bytes int64, stream uint64) {
-	r.mu.Lock()
-	r.ids[p] = id
-	r.mu.Unlock()
 	site := ""
 	if r.stacks {
 		site = pythonSite()
@@ -66,36 +62,46 @@ func (r *recorder) Alloc(id uint64, p cuda.Ptr, bytes int64, stream uint64) {
 
 // Free implements live.Sink.
 func (r *recorder) Free(p cuda.Ptr) {
-	r.mu.Lock()
-	id, ok := r.ids[p]
-	delete(r.ids, p)
-	r.mu.Unlock()
-	if !ok {
-		return
-	}
-	r.log.Add(trace.Event{Kind: trace.KindFree, Alloc: id})
+	r.log.Add(trace.Event{Kind: trace.KindFree, Address: uint64(p)})
 }
 
 // Record implements live.Sink.
 func (r *recorder) Record(rec *hook.Record, stream uint64, name func(function uint32) string, address func(slot uint32) (cuda.Ptr, bool)) {
 	e := operationOf(rec, stream)
 	e.Accesses = r.accesses[:0]
-	if len(rec.Slots) > 0 {
-		r.mu.Lock()
-		for _, s := range rec.Slots {
-			if p, ok := address(s); ok {
-				if id, ok := r.ids[p]; ok {
-					e.Accesses = append(e.Accesses, trace.Access{Alloc: id})
-				}
-			}
+	for _, s := range rec.Slots {
+		if p, ok := address(s); ok {
+			e.Accesses = append(e.Accesses, trace.Access{Alloc: uint64(p)})
 		}
-		r.mu.Unlock()
 	}
 	r.accesses = e.Accesses
 	r.log.Operation(&e, rec.Seq, name, rec.Nanos)
 	if rec.Seq%1024 == 0 {
 		r.check()
 	}
+}
+
+// translate gives frees and accesses the number of the allocation in place of its
+// address. It is called by the encoder, so that nobody waits for it.
+func (r *recorder) translate(e *trace.Event) bool {
+	switch e.Kind {
+	case trace.KindAlloc:
+		r.ids[e.Address] = e.Alloc
+	case trace.KindFree:
+		id, ok := r.ids[e.Address]
+		delete(r.ids, e.Address)
+		e.Alloc, e.Address = id, 0
+		return ok
+	case trace.KindLaunch, trace.KindCopy:
+		known := e.Accesses[:0]
+		for _, x := range e.Accesses {
+			if id, ok := r.ids[x.Alloc]; ok {
+				known = append(known, trace.Access{Alloc: id})
+			}
+		}
+		e.Accesses = known
+	}
+	return true
 }
 
 // operationOf is a hook's record in a trace's terms, without its accesses.

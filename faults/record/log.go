@@ -17,8 +17,9 @@ const clockEvery = 10 * time.Second
 
 // Log is a recording under way.
 type Log struct {
-	writer *trace.Writer
-	origin int64
+	writer  *trace.Writer
+	origin  int64
+	options Options
 
 	encoding sync.Mutex // taken before mu
 	spare    batch      // empty, to be filled next
@@ -57,16 +58,29 @@ const (
 	encodeIdle = 20 * time.Millisecond
 )
 
+// Options tune a Log. The zero value is right for one that listens from outside.
+type Options struct {
+	// Clock reads what faults.Clock does, in whatever way is the cheapest; nil is faults.Clock itself.
+	Clock func() int64
+	// Translate, if not nil, is called by the encoder with each event, in the order in which they were
+	// recorded, and may change it; false leaves it out. What can be looked up there need not be where
+	// others wait.
+	Translate func(*trace.Event) bool
+}
+
 // Create starts a recording. It fills in what the header says of clock and driver.
-func Create(path string, h trace.Header) (*Log, error) {
-	h.Started, h.ClockNanos = time.Now(), faults.Clock()
+func Create(path string, h trace.Header, o Options) (*Log, error) {
+	if o.Clock == nil {
+		o.Clock = faults.Clock
+	}
+	h.Started, h.ClockNanos = time.Now(), o.Clock()
 	h.Driver = faults.DriverVersion()
 	w, err := trace.Create(path, h, trace.WriterOptions{})
 	if err != nil {
 		return nil, err
 	}
-	l := &Log{writer: w, origin: h.ClockNanos, streams: map[uint64]*stream{}, named: map[uint32]bool{}, stop: make(chan struct{}), done: make(chan struct{})}
-	l.clock(0)
+	l := &Log{writer: w, origin: h.ClockNanos, options: o, streams: map[uint64]*stream{}, named: map[uint32]bool{}, stop: make(chan struct{}), done: make(chan struct{})}
+	l.noteClock(0)
 	go l.encoder()
 	return l, nil
 }
@@ -74,7 +88,7 @@ func Create(path string, h trace.Header) (*Log, error) {
 // OriginNanos is the reading of faults.Clock at the recording's time 0.
 func (l *Log) OriginNanos() int64 { return l.origin }
 
-func (l *Log) now() time.Duration { return time.Duration(faults.Clock() - l.origin) }
+func (l *Log) now() time.Duration { return time.Duration(l.options.Clock() - l.origin) }
 
 // put queues an event for the encoder. The caller holds the lock.
 func (l *Log) put(e *trace.Event) {
@@ -110,7 +124,7 @@ func (l *Log) encoder() {
 			pause = encodeBusy
 		}
 		if at := l.now(); at-l.clockAt >= clockEvery {
-			l.clock(at)
+			l.noteClock(at)
 		}
 	}
 }
@@ -125,6 +139,9 @@ func (l *Log) encode() int {
 	l.mu.Unlock()
 	var failed error
 	for i := range b.events {
+		if t := l.options.Translate; t != nil && !t(&b.events[i]) {
+			continue
+		}
 		if err := l.writer.Append(&b.events[i]); err != nil && failed == nil {
 			failed = err
 		}
@@ -142,8 +159,8 @@ func (l *Log) encode() int {
 	return n
 }
 
-// clock notes the wall clock.
-func (l *Log) clock(at time.Duration) {
+// noteClock notes the wall clock.
+func (l *Log) noteClock(at time.Duration) {
 	l.clockAt = at
 	l.mu.Lock()
 	defer l.unlock()
@@ -266,7 +283,7 @@ func (l *Log) Close(driver *analyse.Counters) error {
 	if driver != nil {
 		l.Mark(driver.Mark())
 	}
-	l.clock(l.now())
+	l.noteClock(l.now())
 	l.encode()
 	err := l.Err()
 	if closeErr := l.writer.Close(); err == nil {

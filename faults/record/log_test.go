@@ -18,7 +18,7 @@ import (
 func create(t *testing.T) (*Log, string) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "run.pstrace")
-	l, err := Create(path, trace.Header{Source: "test"})
+	l, err := Create(path, trace.Header{Source: "test"}, Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -142,7 +142,7 @@ func make16() []faults.Event {
 
 // BenchmarkOperation is what recording adds to the reader of the hook's ring for each launch.
 func BenchmarkOperation(b *testing.B) {
-	l, err := Create(filepath.Join(b.TempDir(), "run.pstrace"), trace.Header{})
+	l, err := Create(filepath.Join(b.TempDir(), "run.pstrace"), trace.Header{}, Options{})
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -180,7 +180,7 @@ func Process(ctx context.Context, pid int, path string, tell func(Progress)) err
 	if group == nil {
 		return fmt.Errorf("process %d did not start CUDA, so nothing was recorded", pid)
 	}
-	l, err := Create(path, trace.Header{Source: "penstock faults record --pid", Command: commandOf(pid), Process: pid})
+	l, err := Create(path, trace.Header{Source: "penstock faults record --pid", Command: commandOf(pid), Process: pid}, Options{})
 	if err != nil {
 		_ = group.Close()
 		return err
@@ -199,7 +199,7 @@ func System(ctx context.Context, o bpf.Options, path string, tell func(Progress)
 		return err
 	}
 	defer source.Close()
-	l, err := Create(path, trace.Header{Source: "penstock faults record --system"})
+	l, err := Create(path, trace.Header{Source: "penstock faults record --system"}, Options{})
 	if err != nil {
 		return err
 	}

@@ -10,7 +10,8 @@
  * once (a zero grid) is used: the difference to the run without the hook is the
  * hook. Gated and strict mode with everything resident (and, in strict mode, the
  * functions cleared) add the stream's lock; their progress write, every 64th
- * launch here, costs what the driver takes for it.
+ * launch here, costs what the driver takes for it. "recorded" is observe mode with
+ * the time of each call, as for `penstock faults record`.
  */
 #include "../testdata/strict.h"
 
@@ -74,10 +75,15 @@ int main(int argc, char **argv) {
     void *many_params[] = {&m};
     int hooked = dlsym(RTLD_DEFAULT, "penstock_hook_attach") != NULL;
     printf("%-10s %12s %12s %24s   ns a launch, best of 5 x %ld\n", "mode", "no parameter", "3 pointers", "struct with 48 pointers", n);
-    static const char *const names[] = {"off", "observe", "gated", "strict"};
-    for (uint32_t mode = PSK_MODE_OFF; mode <= (hooked ? PSK_MODE_STRICT : PSK_MODE_OFF); mode++) {
+    static const struct {
+        const char *name;
+        uint32_t mode, stamp;
+    } rows[] = {{"off", PSK_MODE_OFF, 0}, {"observe", PSK_MODE_OBSERVE, 0}, {"recorded", PSK_MODE_OBSERVE, 1}, {"gated", PSK_MODE_GATED, 0}, {"strict", PSK_MODE_STRICT, 0}};
+    for (unsigned row = 0; row < (hooked ? sizeof rows / sizeof *rows : 1); row++) {
+        uint32_t mode = rows[row].mode;
         if (hooked) {
             attach(mode);
+            S->stamp = rows[row].stamp;
             S->progress_every = 64;
             for (uint32_t i = 1; i <= SLOTS; i++) own(i, base + (uint64_t)(i - 1) * 2 * MiB, 2 * MiB, PSK_SLOT_RESIDENT);
         }
@@ -85,7 +91,7 @@ int main(int argc, char **argv) {
         atomic_store(&granting, hooked && mode == PSK_MODE_STRICT);
         if (granting) CHECK(!pthread_create(&engine, NULL, grant_all, NULL));
         double a = measure(launch, empty, NULL, n, hooked), b = measure(launch, add, add_params, n, hooked), c = measure(launch, many, many_params, n, hooked);
-        printf("%-10s %12.1f %12.1f %24.1f\n", hooked ? names[mode] : "no hook", a, b, c);
+        printf("%-10s %12.1f %12.1f %24.1f\n", hooked ? rows[row].name : "no hook", a, b, c);
         if (atomic_exchange(&granting, 0)) pthread_join(engine, NULL);
     }
     return 0;
