@@ -11,7 +11,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "../pool/front/front.h"
 #include "_cgo_export.h"
+#include "exports.h"
 #include "python_site.h"
 
 #define PUBLIC __attribute__((visibility("default")))
@@ -25,6 +27,13 @@ __attribute__((constructor)) static void watch_forks(void) { pthread_atfork(NULL
 
 /* Whether the engine may be entered. */
 static int alive(void) { return !in_child; }
+
+/* Serves what it can before Go is entered; NULL until the engine has started. */
+static struct front *front;
+
+void exports_use_front(void *f) { __atomic_store_n(&front, (struct front *)f, __ATOMIC_RELEASE); }
+
+static struct front *the_front(void) { return __atomic_load_n(&front, __ATOMIC_ACQUIRE); }
 
 /* PENSTOCK_STACKS, read once: at the first allocation, as the engine does. */
 static int stacks_wanted(void)
@@ -45,21 +54,43 @@ PUBLIC void *penstock_malloc(ssize_t size, int device, void *stream)
 {
     if (size <= 0 || !alive())
         return NULL;
+    struct front *f = the_front();
+    uint32_t epoch = 0;
+    uint64_t p = f ? front_take(f, size, device, (uintptr_t)stream, &epoch) : 0;
+    if (p)
+        return (void *)(uintptr_t)p;
     if (stacks_wanted())
         penstock_python_note_site();
-    return (void *)(uintptr_t)engineMalloc(size, device, (uintptr_t)stream);
+    p = engineMalloc(size, device, (uintptr_t)stream);
+    if (f && p)
+        front_add(f, p, size, (uintptr_t)stream, epoch);
+    return (void *)(uintptr_t)p;
 }
 
 PUBLIC void penstock_free(void *ptr, ssize_t size, int device, void *stream)
 {
     (void)size, (void)device, (void)stream;
-    if (ptr && alive())
+    if (!ptr || !alive())
+        return;
+    struct front *f = the_front();
+    switch (f ? front_hold(f, (uintptr_t)ptr) : FRONT_PASS) {
+    case FRONT_PASS:
         engineFree((uintptr_t)ptr);
+        break;
+    case FRONT_NOT_LIVE:
+        engineNotLive((uintptr_t)ptr);
+        break;
+    case FRONT_HELD:
+        break;
+    }
 }
 
 PUBLIC void penstock_record_stream(void *ptr, void *stream)
 {
-    if (ptr && alive())
+    if (!ptr || !alive())
+        return;
+    struct front *f = the_front();
+    if (!f || front_forget(f, (uintptr_t)ptr))
         engineRecordStream((uintptr_t)ptr, (uintptr_t)stream);
 }
 

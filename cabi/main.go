@@ -5,6 +5,8 @@ package main
 #include <stdlib.h>
 #include <dlfcn.h>
 
+#include "exports.h"
+
 extern char **environ;
 static const char *environ_at(int i) { return environ ? environ[i] : NULL; }
 
@@ -43,6 +45,7 @@ import (
 	"github.com/penstock-gpu/penstock/cuda"
 	"github.com/penstock-gpu/penstock/internal/hook"
 	"github.com/penstock-gpu/penstock/options"
+	"github.com/penstock-gpu/penstock/pool/front"
 	"github.com/penstock-gpu/penstock/um"
 	"github.com/penstock-gpu/penstock/um/live"
 )
@@ -152,6 +155,9 @@ func start(device int) (*live.Live, error) {
 	if err != nil {
 		return nil, err
 	}
+	if layout.Front, err = front.New(device); err != nil {
+		return nil, err
+	}
 	c := live.Config{
 		Engine: live.EngineFor(o.Engine), Verify: o.Verify,
 		Policy: policy, BudgetBytes: o.Budget, HostBudgetBytes: o.HostBudget,
@@ -169,6 +175,7 @@ func start(device int) (*live.Live, error) {
 	if err != nil {
 		return nil, err
 	}
+	C.exports_use_front(layout.Front.C())
 	if choice := e.Choice(); choice != "" {
 		fmt.Fprintf(os.Stderr, "penstock: %s\n", choice)
 	}
@@ -246,6 +253,14 @@ func engineFree(p C.uintptr_t) {
 			setError(err)
 		}
 	}
+}
+
+// engineNotLive answers for a free of what was freed before.
+//
+//export engineNotLive
+func engineNotLive(p C.uintptr_t) {
+	defer guard("penstock_free")
+	setError(fmt.Errorf("%#x is not a live allocation", uint64(p)))
 }
 
 //export engineRecordStream

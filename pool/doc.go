@@ -36,9 +36,11 @@
 //   - The blocks of a segment cover it without gaps or overlaps; no two free
 //     neighbours exist. [Caching.Check] and [Pool.Check] verify them.
 //
+// Before all that stands the front (package front): it serves again, in C, what the job has just freed.
+//
 // # Locks
 //
 // A Pool has one lock, held for less than a microsecond unless the driver is asked
-// for memory. The goroutines that plan and map do so without it. A Caching has
+// for memory; the front's comes after it. The goroutines that plan and map do so without it. A Caching has
 // none: its owner holds a lock.
 package pool

@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 
 	"github.com/penstock-gpu/penstock/cuda"
+	"github.com/penstock-gpu/penstock/pool/front"
 	"github.com/penstock-gpu/penstock/pool/plan"
 	"github.com/penstock-gpu/penstock/pool/stitch"
 )
@@ -17,6 +18,8 @@ type Config struct {
 	Unplanned bool
 	// Plan is followed from the first request on; nil: one is made from what the job does.
 	Plan *plan.Plan
+	// Front serves what it can before Malloc and Free are called; nil: nothing does.
+	Front *front.Front
 }
 
 // Pool is the one pool of device memory: planned first, stitched second. It may be
@@ -29,6 +32,7 @@ type Pool struct {
 	stitched *stitch.Pool
 	service  service
 	waiting  []waiting // freed in planned addresses, but recorded streams are not done
+	ahead    ahead     // what the front may do
 
 	live, reserved               atomic.Int64
 	livePeak, reservedPeak       int64
@@ -76,7 +80,8 @@ func (p *Pool) Malloc(bytes int64, stream uint64) (cuda.Ptr, error) {
 		return 0, fmt.Errorf("pool: cannot allocate %d bytes", bytes)
 	}
 	p.lock()
-	defer p.mu.Unlock()
+	defer p.unlock()
+	p.catchUp()
 	if len(p.waiting) > 0 {
 		p.reclaim(false)
 	}
@@ -89,8 +94,17 @@ func (p *Pool) Malloc(bytes int64, stream uint64) (cuda.Ptr, error) {
 			at, ok = p.besidePlan(bytes, stream)
 		}
 	}
+	if !ok && !(followed && s.phase == active) { // there it was tried
+		at, ok = p.stitched.MallocFree(bytes, stream)
+	}
 	if !ok {
 		var err error
+		// What may serve the request without more memory: small and large ones lie apart.
+		if bytes <= plannedAbove {
+			p.takeBack(0, plannedAbove)
+		} else {
+			p.takeBack(plannedAbove, front.All)
+		}
 		if s.phase == active && followed && p.stitched.Stats().ReservedBytes+bytes > s.mostReserved {
 			s.strikes++
 			p.leave() // a plan must not cost memory: what is free in its addresses may serve this
@@ -107,7 +121,8 @@ func (p *Pool) Malloc(bytes int64, stream uint64) (cuda.Ptr, error) {
 		p.record(at, bytes, stream)
 	}
 	p.allocs++
-	p.livePeak = max(p.livePeak, p.live.Add(bytes))
+	p.live.Add(bytes)
+	p.livePeak = max(p.livePeak, p.LiveBytes())
 	return at, nil
 }
 
@@ -115,8 +130,10 @@ func (p *Pool) Malloc(bytes int64, stream uint64) (cuda.Ptr, error) {
 // in another way, and tries once more.
 func (p *Pool) underPressure(bytes int64, stream uint64, err error) (cuda.Ptr, error) {
 	p.retries++
+	held := p.config.Front != nil && p.config.Front.HeldCount() > 0
+	p.takeBack(0, front.All)
 	p.reclaim(true)
-	if !p.leave() {
+	if !p.leave() && !held {
 		return 0, err
 	}
 	p.shed(true)
@@ -127,10 +144,16 @@ func (p *Pool) underPressure(bytes int64, stream uint64, err error) (cuda.Ptr, e
 // their present work for streams that were recorded.
 func (p *Pool) Free(at cuda.Ptr) error {
 	p.lock()
-	defer p.mu.Unlock()
+	defer p.unlock()
+	p.catchUp()
 	if p.service.phase == recording {
 		p.service.recorder.Free(at)
 	}
+	return p.free(at)
+}
+
+// free makes the memory of an allocation free, which the recorder knows already.
+func (p *Pool) free(at cuda.Ptr) error {
 	a, offset := p.service.areaOf(at)
 	if a == nil {
 		bytes := p.stitched.Bytes(at)
@@ -200,7 +223,7 @@ func (p *Pool) reclaim(wait bool) {
 // RecordStream says that work on another stream uses a live allocation.
 func (p *Pool) RecordStream(at cuda.Ptr, stream uint64) {
 	p.lock()
-	defer p.mu.Unlock()
+	defer p.unlock()
 	if a, offset := p.service.areaOf(at); a != nil {
 		a.layout.Record(offset, stream)
 		return
@@ -211,7 +234,7 @@ func (p *Pool) RecordStream(at cuda.Ptr, stream uint64) {
 // Owns says whether an address is a live allocation of this pool.
 func (p *Pool) Owns(at cuda.Ptr) bool {
 	p.lock()
-	defer p.mu.Unlock()
+	defer p.unlock()
 	if a, offset := p.service.areaOf(at); a != nil {
 		return a.layout.Requested(offset) > 0
 	}
@@ -222,7 +245,9 @@ func (p *Pool) Owns(at cuda.Ptr) bool {
 // queued work. A plan is taken up again at the next iteration.
 func (p *Pool) EmptyCache() (released int64) {
 	p.lock()
-	defer p.mu.Unlock()
+	defer p.unlock()
+	p.catchUp()
+	p.takeBack(0, front.All)
 	p.reclaim(true)
 	p.leave()
 	p.shed(true)
@@ -234,7 +259,9 @@ func (p *Pool) EmptyCache() (released int64) {
 // Trim gives back so much free physical memory as can be had without waiting.
 func (p *Pool) Trim(bytes int64) (released int64) {
 	p.lock()
-	defer p.mu.Unlock()
+	defer p.unlock()
+	p.catchUp()
+	p.takeBack(0, front.All)
 	released = p.stitched.Trim(bytes)
 	p.reserved.Store(p.stitched.Stats().ReservedBytes)
 	return released
@@ -242,7 +269,7 @@ func (p *Pool) Trim(bytes int64) (released int64) {
 
 // LiveBytes are the bytes of live allocations, as requested; ReservedBytes the
 // physical memory. Neither takes the lock.
-func (p *Pool) LiveBytes() int64 { return p.live.Load() }
+func (p *Pool) LiveBytes() int64 { return p.live.Load() - p.ahead.heldBytes(p.config.Front) }
 
 // ReservedBytes is the physical memory that the pool has.
 func (p *Pool) ReservedBytes() int64 { return p.reserved.Load() }
@@ -256,16 +283,18 @@ type PoolStats struct {
 	PlanBytes                 int64 // planned addresses
 	Planned, PlannedBytes     int64 // allocations served by the plan
 	Unplanned                 int64 // of those that could have been, those served otherwise while a plan was followed
+	FrontAllocs, FrontFrees   int64 // calls, of Allocs and Frees, that the front has served
+	FrontPeakBytes            int64 // most bytes live at one of them, with those of NoteBesides
 }
 
 // Stats reports counters.
 func (p *Pool) Stats() PoolStats {
 	p.lock()
-	defer p.mu.Unlock()
+	defer p.unlock()
 	s := p.stitched.Stats()
 	r := PoolStats{
 		Stats: Stats{
-			LiveBytes: p.live.Load(), LivePeakBytes: p.livePeak, ReservedBytes: s.ReservedBytes, ReservedPeakBytes: max(p.reservedPeak, s.ReservedBytes),
+			LiveBytes: p.LiveBytes(), LivePeakBytes: p.livePeak, ReservedBytes: s.ReservedBytes, ReservedPeakBytes: max(p.reservedPeak, s.ReservedBytes),
 			Allocs: p.allocs, Frees: p.frees, Retries: p.retries + s.Retries,
 		},
 		Stitches: s.Stitches, StitchedHandles: s.StitchedHandles, StitchReuses: s.StitchReuses,
@@ -274,30 +303,40 @@ func (p *Pool) Stats() PoolStats {
 	if a := p.service.current; a != nil {
 		r.PlanBytes = a.ran.Bytes()
 	}
+	if f := p.config.Front; f != nil {
+		r.FrontAllocs = f.Served()
+		r.FrontFrees = r.FrontAllocs + f.HeldCount() + p.ahead.taken
+		r.FrontPeakBytes = f.LivePeakBytes()
+		r.Allocs, r.Frees = r.Allocs+r.FrontAllocs, r.Frees+r.FrontFrees-p.ahead.taken
+	}
 	return r
 }
 
 // ResetPeaks makes the present the peak.
 func (p *Pool) ResetPeaks() {
 	p.lock()
-	defer p.mu.Unlock()
+	defer p.unlock()
 	p.stitched.ResetPeaks()
-	p.livePeak, p.reservedPeak = p.live.Load(), p.stitched.Stats().ReservedBytes
+	p.livePeak, p.reservedPeak = p.LiveBytes(), p.stitched.Stats().ReservedBytes
+	if p.config.Front != nil {
+		p.config.Front.ResetPeak()
+	}
 }
 
 // Close waits for what runs in the background. Allocations stay valid.
 func (p *Pool) Close() {
+	p.ServeFront(false)
 	p.lock()
 	p.leave()
 	p.service.phase = off
-	p.mu.Unlock()
+	p.unlock()
 	p.work.Wait()
 }
 
 // Check verifies the invariants.
 func (p *Pool) Check() error {
 	p.lock()
-	defer p.mu.Unlock()
+	defer p.unlock()
 	if err := p.stitched.Check(); err != nil {
 		return err
 	}

@@ -30,7 +30,7 @@ type allocation struct {
 type client struct {
 	t    *testing.T
 	m    *model.Machine
-	p    *Pool
+	p    fronted
 	rng  *rand.Rand
 	live []allocation
 	ops  int
@@ -139,10 +139,7 @@ func TestRandom(t *testing.T) {
 		t.Run(k.name, func(t *testing.T) {
 			t.Parallel()
 			m := model.New(randomCapacity)
-			p, err := New(k.config, m, m, m)
-			if err != nil {
-				t.Fatal(err)
-			}
+			p := newFronted(t, k.config, m, true)
 			var threads sync.WaitGroup
 			clients := make([]*client, randomThreads)
 			for i := range clients {

@@ -19,7 +19,7 @@ type job struct {
 	t                    *testing.T
 	beginning, iteration []trace.Event
 	m                    *model.Machine
-	p                    *Pool
+	p                    fronted
 	at                   map[uint64]cuda.Ptr
 	bytes                map[uint64]int64
 	scale                float64        // of what is neither small nor of a weight's size
@@ -43,10 +43,7 @@ func newJob(t *testing.T, name string, c Config) *job {
 			j.weightSizes[e.Bytes] = true
 		}
 	}
-	var err error
-	if j.p, err = New(c, j.m, j.m, j.m); err != nil {
-		t.Fatal(err)
-	}
+	j.p = newFronted(t, c, j.m, true)
 	return j
 }
 

@@ -136,7 +136,7 @@ func (p *Pool) plan() {
 		defer p.work.Done()
 		share, err := steps.Plan(context.Background(), planningLimit)
 		p.lock()
-		defer p.mu.Unlock()
+		defer p.unlock()
 		switch {
 		case s.phase != planning:
 		case err != nil || share < leastShare:
@@ -284,7 +284,7 @@ func (p *Pool) prepare(stream uint64) {
 		defer runtime.UnlockOSThread()
 		err := r.Map()
 		p.lock()
-		defer p.mu.Unlock()
+		defer p.unlock()
 		switch {
 		case s.current != a: // given up meanwhile
 			p.stitched.Close(r, stream)

@@ -54,3 +54,11 @@ func TestInMemory(t *testing.T) {
 		})
 	}
 }
+
+// TestFront: what is served without entering the engine, from four threads.
+func TestFront(t *testing.T) {
+	t.Parallel()
+	for _, threads := range []string{"1", "4"} {
+		mustRun(t, inMemory, program(t, "inmemory"), "front", threads)
+	}
+}

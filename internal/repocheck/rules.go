@@ -32,7 +32,7 @@ var mayImport = map[string][]string{
 	"correlate":      {"trace"},
 	"evict":          {"trace"},
 	"prefetch":       {"correlate", "trace"},
-	"pool":           {"cuda", "trace", "pool/follow", "pool/plan", "pool/stitch"},
+	"pool":           {"cuda", "trace", "pool/follow", "pool/front", "pool/plan", "pool/stitch"},
 	"faults":         {"trace"},
 	"faults/analyse": {"trace"},
 	"faults/record":  {"faults", "faults/analyse", "faults/bpf", "trace"},
@@ -47,6 +47,7 @@ var mayImport = map[string][]string{
 	"um":             {"cuda", "evict", "prefetch", "correlate", "pool", "trace"},
 	"um/managed":     {"cuda", "evict", "prefetch", "correlate", "pool", "trace", "um"},
 
+	"pool/front":           {"cuda"},
 	"pool/stitch":          {"cuda"},
 	"pool/follow":          {"cuda", "pool/plan"},
 	"um/explicit":          {"cuda", "cuda/kernels", "evict", "prefetch", "correlate", "um"},

@@ -16,6 +16,8 @@ const (
 	sameLength    = 64      // two iterations differ by at most one request in so many
 	nearLive      = 64      // live bytes at both ends of an iteration differ by at most a 64th of the peak
 	occurrences   = 4       // of the same last requests that are remembered: layers are alike
+	newWindow     = 2048    // requests, of which
+	mostKnown     = 16      // one in so many may follow the same last requests as an earlier one, in a job that does not repeat
 )
 
 // request is one recorded allocation.
@@ -40,19 +42,28 @@ type Recorder struct {
 	peakAt   int32   // the last request near the peak
 	lows     []int64 // least bytes live, by lowEvery requests
 
+	known   int32 // requests of this window that followed what an earlier one did
+	repeats bool  // there were too many of them in the last window
+
 	from, until int32 // the iteration being waited for; until is 0 when none was found
 }
 
 // NewRecorder returns an empty recorder.
 func NewRecorder() *Recorder {
-	return &Recorder{live: map[cuda.Ptr]int32{}, last: map[plan.Signature][occurrences]int32{}}
+	return &Recorder{live: map[cuda.Ptr]int32{}, last: map[plan.Signature][occurrences]int32{}, repeats: true}
 }
+
+// Repeats says whether what a job asks for follows what it has asked for before, as
+// layers and iterations do. It is assumed until a stretch of requests shows otherwise.
+func (r *Recorder) Repeats() bool { return r.repeats }
 
 // Alloc notes an allocation. When it is the first after a whole iteration, the
 // iteration is returned.
 func (r *Recorder) Alloc(p cuda.Ptr, bytes int64, stream uint64) *Steps {
 	if len(r.requests) == mostRecorded {
+		repeats := r.repeats
 		*r = *NewRecorder()
+		r.repeats = repeats
 	}
 	bytes = plan.RoundUp(bytes)
 	i := int32(len(r.requests))
@@ -76,6 +87,12 @@ func (r *Recorder) Alloc(p cuda.Ptr, bytes int64, stream uint64) *Steps {
 	}
 	sign := r.signer.Call(bytes)
 	seen := r.last[sign]
+	if seen[0] > 0 {
+		r.known++
+	}
+	if i%newWindow == newWindow-1 {
+		r.repeats, r.known = r.known*mostKnown > newWindow, 0
+	}
 	for _, j := range seen {
 		if n := i - (j - 1); j > 0 && r.until == 0 && found == nil && (n <= lowEvery || sign%sampled == 0) {
 			r.consider(j-1, i)

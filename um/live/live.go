@@ -167,11 +167,13 @@ func New(c Config, d cuda.Driver, hookOrNil Hook, log *zap.Logger) (*Live, error
 		l.threads.Add(1)
 		go l.loop()
 	}
+	l.serveFront()
 	return l, nil
 }
 
 // openArena starts the managed engine: from now on allocations can leave the device.
 func (l *Live) openArena() error {
+	l.plain.ServeFront(false) // its lock comes before mu
 	p, bytes, err := l.reserveArena()
 	if err != nil {
 		return err

@@ -20,7 +20,17 @@ type plainPool interface {
 	LiveBytes() int64
 	Stats() pool.PoolStats
 	ResetPeaks()
+	// ServeFront lets the pool's front serve requests, or stops it.
+	ServeFront(on bool)
+	// NoteBesides says how many bytes are live beside the pool's.
+	NoteBesides(bytes int64)
 	Close()
+}
+
+// serveFront lets the front of the pool serve the job where every allocation is the
+// pool's and nobody records them.
+func (l *Live) serveFront() {
+	l.plain.ServeFront(l.sink == nil && l.swap == nil && !l.managed.Load() && l.active.Load() == nil)
 }
 
 // openPlain makes the pool: planned and stitched where the driver can map memory, else a
@@ -118,6 +128,10 @@ func (c *cachingPool) ResetPeaks() {
 	defer c.mu.Unlock()
 	c.caching.ResetPeaks()
 }
+
+func (c *cachingPool) ServeFront(bool) {}
+
+func (c *cachingPool) NoteBesides(int64) {}
 
 func (c *cachingPool) Close() {}
 

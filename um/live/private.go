@@ -31,6 +31,7 @@ func (l *Live) BeginPool(id PoolID) error {
 	p.users++
 	l.anyPrivate.Store(true)
 	l.active.Store(p)
+	l.serveFront()
 	return nil
 }
 
@@ -39,6 +40,7 @@ func (l *Live) EndPool(PoolID) error {
 	l.plainMu.Lock()
 	defer l.plainMu.Unlock()
 	l.active.Store(nil)
+	l.serveFront()
 	return nil
 }
 
@@ -120,6 +122,7 @@ func (l *Live) notePrivate() {
 		n += x.pool.Stats().LiveBytes
 	}
 	l.privateLive.Store(n)
+	l.plain.NoteBesides(n)
 	l.anyPrivate.Store(len(l.privates) > 0)
 }
 

@@ -83,11 +83,11 @@ func (l *Live) Stats() Stats {
 	defer l.mu.Unlock()
 	l.drain()
 	s := Stats{
-		AllocatedBytes: l.liveBytes(), AllocatedPeakBytes: l.counts.livePeak.Load(),
+		AllocatedBytes: l.liveBytes(), AllocatedPeakBytes: max(l.counts.livePeak.Load(), plain.FrontPeakBytes),
 		ReservedBytes: l.reservedBytes(), ReservedPeakBytes: l.counts.reservedPeak.Load(),
 		ResidentBytes: l.plainBytes.Load(), ResidentPeakBytes: plain.ReservedPeakBytes,
 		BudgetBytes: l.budget, HostBudgetBytes: l.hostBudget(), DeviceTotalBytes: l.driver.Info().TotalBytes,
-		Allocations: l.counts.allocs.Load(), AllocationsLive: l.counts.allocs.Load() - l.counts.frees.Load(), Frees: l.counts.frees.Load(),
+		Allocations: l.counts.allocs.Load() + plain.FrontAllocs, Frees: l.counts.frees.Load() + plain.FrontFrees,
 		Retries: l.counts.retries.Load() + plain.Retries, OOMs: l.counts.ooms.Load(),
 		Faults: unavailable, DroppedEvents: unavailable, H2DBytes: 0, PredictionHitRate: unavailable,
 		Engine: "plain", Policy: l.config.Policy.Name, EngineWhy: l.why, Hooked: l.hook != nil, MissedRoutes: l.config.MissedRoutes,
@@ -95,6 +95,7 @@ func (l *Live) Stats() Stats {
 		Stitches: plain.Stitches, StitchedHandles: plain.StitchedHandles, StitchReuses: plain.StitchReuses,
 		InSeconds: l.moveTime[um.In].Seconds(), OutSeconds: l.moveTime[um.Out].Seconds(),
 	}
+	s.AllocationsLive = s.Allocations - s.Frees
 	s.DeviceFreeBytes = max(0, l.budget-s.AllocatedBytes)
 	if l.failed != nil {
 		s.Failure = l.failed.Error()

@@ -1,7 +1,8 @@
 /*
  * A job that fits, on --engine none: iterations whose sizes repeat, a tensor of
  * another size in each, a second stream that reads late, threads. Every word is
- * compared. "latency" times allocation and free instead.
+ * compared. "front" is about allocations that are served without entering the engine;
+ * "latency" times allocation and free instead.
  */
 #include "job.h"
 
@@ -115,6 +116,86 @@ static int train(int threads) {
     return 0;
 }
 
+/* ---- front ---- */
+
+enum { SMALL_ROUNDS = 3000, SMALL_KEPT = 30 };
+
+/* Small tensors on two streams, one of which often uses the other's. */
+static void *small_work(void *arg) {
+    uint64_t x = 0x9e3779b97f4a7c15ull * (uint64_t)((intptr_t)arg + 1);
+    CUstream stream[2] = {new_stream(), new_stream()};
+    void *event;
+    OK(CALL(cuEventCreate, &event, 0));
+    tensor t[SMALL_KEPT] = {0};
+    for (int i = 0; i < SMALL_ROUNDS; i++) {
+        x ^= x << 13, x ^= x >> 7, x ^= x << 17;
+        tensor *a = &t[x % SMALL_KEPT];
+        if (a->p) {
+            add(i, a->stream, a, 1);
+            if (i % 8 == 0) SYNC(a->stream), check_value(a);
+            if (x >> 20 & 1) { /* read late by the other stream, and freed before that */
+                CUstream other = stream[a->stream == stream[0]];
+                OK(CALL(cuEventRecord, event, a->stream));
+                OK(CALL(cuStreamWaitEvent, other, event, 0));
+                uint64_t us = 20;
+                launch(i, other, f_spin, (void *[]){&us});
+                add(i, other, a, 1);
+                P.record_stream(a->p, other);
+            }
+            drop(a);
+        }
+        must(a, 512 * (1 + (x >> 30) % 20), stream[x >> 40 & 1], (uint32_t)i);
+    }
+    SYNC(stream[0]), SYNC(stream[1]);
+    for (int i = 0; i < SMALL_KEPT; i++)
+        if (t[i].p) check_value(&t[i]), drop(&t[i]);
+    return NULL;
+}
+
+static int front(int threads) {
+    pthread_t thread[8];
+    for (int t = 0; t < threads; t++) CHECK(!pthread_create(&thread[t], NULL, small_work, (void *)(intptr_t)t));
+    for (int t = 0; t < threads; t++) pthread_join(thread[t], NULL);
+    CHECK_EQ(count("illegal"), 0);
+    CHECK_EQ(stat_now("allocations"), (long long)threads * SMALL_ROUNDS);
+    CHECK_EQ(stat_now("allocations_live"), 0);
+    CHECK_EQ(stat_now("allocated_bytes"), 0);
+    /* Peaks count what is served so. */
+    P.reset_peak_stats();
+    tensor a, b;
+    must(&a, 4096, NULL, 1), must(&b, 4096, NULL, 1);
+    drop(&a), must(&a, 4096, NULL, 2);
+    CHECK_EQ(stat_now("allocated_bytes"), 8192);
+    CHECK_EQ(stat_now("allocated_peak_bytes"), 8192);
+    /* A second free is an error and nothing else. */
+    void *p = a.p;
+    drop(&a);
+    P.free(p, 4096, 0, NULL);
+    CHECK(strstr(last_error(), "not a live allocation"));
+    CHECK_EQ(stat_now("allocated_bytes"), 4096);
+    must(&a, 4096, NULL, 3);
+    CHECK(a.p != b.p);
+    /* What a private pool gave is never given to others. */
+    CHECK_EQ(P.begin_pool(0, 1, 2), 0);
+    tensor of_graph, later[40];
+    must(&of_graph, 4096, NULL, 7);
+    drop(&b);
+    CHECK_EQ(P.end_pool(0, 1, 2), 0);
+    p = of_graph.p;
+    drop(&of_graph);
+    for (int i = 0; i < 40; i++) {
+        must(&later[i], 4096, NULL, (uint32_t)i);
+        CHECK(later[i].p != p);
+    }
+    for (int i = 0; i < 40; i++) drop(&later[i]);
+    CHECK_EQ(P.release_pool(0, 1, 2), 0);
+    check_value(&a), drop(&a);
+    P.empty_cache();
+    CHECK_EQ(stat_now("reserved_bytes"), 0);
+    P.close();
+    return 0;
+}
+
 /* ---- latency ---- */
 
 enum { ROUNDS = 40000, KEPT = 24 };
@@ -171,6 +252,7 @@ int main(int argc, char **argv) {
     int threads = atoi(argv[2]);
     CHECK(threads >= 1 && threads <= 8);
     if (!strcmp(argv[1], "train")) return train(threads);
+    if (!strcmp(argv[1], "front")) return front(threads);
     CHECK(!strcmp(argv[1], "latency"));
     sizes_from = 512, sizes_step = 80 * 1024, latency(threads);
     sizes_from = (long long)MiB + 512, sizes_step = (long long)MiB / 4, latency(threads);

@@ -1,0 +1,107 @@
+package pool
+
+import (
+	"sync/atomic"
+
+	"github.com/penstock-gpu/penstock/cuda"
+	"github.com/penstock-gpu/penstock/pool/front"
+)
+
+// ahead is what the front was told last.
+type ahead struct {
+	on          bool // it may serve at all
+	most, noted int64
+	taken       int64        // allocations taken back
+	besides     atomic.Int64 // live bytes that are not the pool's, and count in the front's peak
+}
+
+// ServeFront lets the front serve requests before the pool is asked, or stops it:
+// when not all allocations are the pool's.
+func (p *Pool) ServeFront(on bool) {
+	if p.config.Front == nil {
+		return
+	}
+	p.lock()
+	defer p.unlock()
+	p.ahead.on = on
+	p.tellFront(true)
+}
+
+// NoteBesides says how many bytes are live beside the pool's.
+func (p *Pool) NoteBesides(bytes int64) { p.ahead.besides.Store(bytes) }
+
+// limits are what the front may serve now, and what it has to note.
+func (p *Pool) limits() (most, noted int64) {
+	switch s := &p.service; {
+	case !p.ahead.on:
+		return 0, front.All
+	case s.phase == recording && !s.recorder.Repeats():
+		return front.All, s.least
+	case s.phase == off:
+		return plannedAbove, front.All
+	default:
+		// The follower sees what is in a plan; and where layers and iterations repeat, large memory is used
+		// best when the pool chooses anew what lies where.
+		return s.least, front.All
+	}
+}
+
+// tellFront tells the front what it may do, and takes back what it may not hold.
+func (p *Pool) tellFront(newEpoch bool) {
+	a := &p.ahead
+	a.most, a.noted = p.limits()
+	p.config.Front.Serve(a.most, a.noted, newEpoch)
+	p.catchUp()
+	if a.most < front.All {
+		p.takeBack(a.most, front.All)
+	}
+}
+
+// unlock gives up the lock, after the front was told what has changed.
+func (p *Pool) unlock() {
+	if f := p.config.Front; f != nil {
+		if most, noted := p.limits(); most != p.ahead.most || noted != p.ahead.noted {
+			p.tellFront(false)
+		}
+		f.Settle(p.live.Load()+p.ahead.besides.Load(), 0)
+	}
+	p.mu.Unlock()
+}
+
+// catchUp tells the recorder of what the front has done.
+func (p *Pool) catchUp() {
+	f := p.config.Front
+	if f == nil || !f.HasNotes() {
+		return
+	}
+	f.Notes(func(at cuda.Ptr, bytes int64, stream uint64) {
+		switch {
+		case p.service.phase != recording: // an iteration was found meanwhile
+		case bytes == 0:
+			p.service.recorder.Free(at)
+		default:
+			p.record(at, bytes, stream)
+		}
+	})
+}
+
+// takeBack frees what the front holds of more than above bytes each, and at most to.
+func (p *Pool) takeBack(above, to int64) {
+	f := p.config.Front
+	if f == nil || f.HeldCount() == 0 {
+		return
+	}
+	p.catchUp() // what was noted came before
+	freed := f.Empty(above, to, func(at cuda.Ptr) {
+		_ = p.free(at) // it is live until now
+		p.ahead.taken++
+	})
+	f.Settle(p.live.Load()+p.ahead.besides.Load(), freed)
+}
+
+func (a *ahead) heldBytes(f *front.Front) int64 {
+	if f == nil {
+		return 0
+	}
+	return f.HeldBytes()
+}

@@ -1,0 +1,41 @@
+// Package front stands before the pool: memory that a job has just freed is given
+// out again for its next request of the same size and stream without a call into Go.
+//
+// # The story
+//
+// Training asks for the same sizes again and again. A call from C into Go costs
+// about as much as PyTorch's own allocator takes altogether, so the commonest case
+// is served in C (front.h, included by cabi/exports.c): a free puts the allocation
+// on the shelf of its size and stream, and a request takes the one that was put
+// there last. To the pool what is held is still allocated. Before the pool takes
+// or stitches any memory that it would not need if it had what is held, it asks
+// for all of it ([Front.Empty]) and tries again; so nothing is reserved, and
+// nobody runs out of memory, because of what is held.
+//
+// The pool says up to which size requests are served here: up to 1 MiB, which plans
+// leave alone, and all of them when the job's requests follow no pattern. Where
+// layers and iterations repeat, large memory is used best when the pool chooses
+// each time what lies where. While it records an iteration, calls above 1 MiB are
+// noted, and the pool reads the notes before it does anything else.
+//
+// # Invariants
+//
+//   - Only a live allocation of the pool is ever held, for the stream it was made for.
+//     One that another stream was recorded for is forgotten, and the pool frees it.
+//   - An allocation that was under way when the epoch changed is not added: it may
+//     lie in the private pool of a CUDA graph, or be able to leave the device.
+//   - Live bytes are the pool's without those held. While the pool takes memory
+//     back both may count it, which makes the sum too low for a moment, never too high.
+//   - A node belongs to exactly one live or held allocation. Shelves are never removed
+//     but all together, when none holds anything.
+//
+// # Locks
+//
+// One spinning lock, held for some tens of nanoseconds (longer only when the table
+// grows). The pool calls with its own lock held; nothing here calls the pool.
+//
+// # Caveats
+//
+// A front lives as long as the process. Nothing may be called in a forked child,
+// where the lock may be held for ever: cabi does not.
+package front

@@ -1,0 +1,128 @@
+package front
+
+/*
+#include "front.h"
+*/
+import "C"
+
+import (
+	"errors"
+	"math"
+	"sync/atomic"
+	"unsafe"
+
+	"github.com/penstock-gpu/penstock/cuda"
+)
+
+// All is for Serve: every size.
+const All = math.MaxInt64
+
+// Front serves requests before the pool does. Its methods are the pool's side, to be
+// called with the pool's lock held, but for the counters.
+type Front struct {
+	c      *C.struct_front
+	device int
+	at     [256]uint64
+	notes  [C.FRONT_NOTES]C.struct_front_note
+}
+
+// New returns a front that serves nothing yet. It stays for the rest of the process.
+func New(device int) (*Front, error) {
+	c := C.front_new()
+	if c == nil {
+		return nil, errors.New("no host memory for the front of the pool")
+	}
+	return &Front{c: c, device: device}, nil
+}
+
+// C is the struct front, for the C side.
+func (f *Front) C() unsafe.Pointer { return unsafe.Pointer(f.c) }
+
+// Serve sets up to which size, in bytes, requests are served, and above which they
+// are noted. newEpoch says that allocations under way are not to be held.
+func (f *Front) Serve(most, notedAbove int64, newEpoch bool) {
+	epoch := C.int(0)
+	if newEpoch {
+		epoch = 1
+	}
+	C.front_serve(f.c, C.int32_t(f.device), C.int64_t(most), C.int64_t(notedAbove), epoch)
+}
+
+// Empty hands back what is held of more than above bytes each, and at most to. The caller frees it, then calls Settle.
+func (f *Front) Empty(above, to int64, free func(cuda.Ptr)) (bytes int64) {
+	for {
+		var n C.int64_t
+		k := C.front_empty(f.c, C.int64_t(above), C.int64_t(to), (*C.uint64_t)(&f.at[0]), C.int32_t(len(f.at)), &n)
+		bytes += int64(n)
+		for _, at := range f.at[:k] {
+			free(cuda.Ptr(at))
+		}
+		if int(k) < len(f.at) {
+			return bytes
+		}
+	}
+}
+
+// Settle says how many bytes are allocated for the pool now, those held among them, and
+// how many of those counted as held were freed.
+func (f *Front) Settle(live, freed int64) {
+	atomic.StoreInt64((*int64)(&f.c.live), live)
+	if freed != 0 {
+		atomic.AddInt64((*int64)(&f.c.held), -freed)
+	}
+}
+
+// HasNotes says whether there is something for Notes.
+func (f *Front) HasNotes() bool { return atomic.LoadUint32((*uint32)(&f.c.notes)) != 0 }
+
+// Notes visits the calls that were noted, in order; frees have 0 bytes.
+func (f *Front) Notes(visit func(at cuda.Ptr, bytes int64, stream uint64)) {
+	for _, n := range f.notes[:C.front_read(f.c, &f.notes[0])] {
+		visit(cuda.Ptr(n.at), int64(n.bytes), uint64(n.stream))
+	}
+}
+
+// ResetPeak makes the present the peak.
+func (f *Front) ResetPeak() { C.front_reset_peak(f.c) }
+
+// HeldBytes are held now; they are free to the job, and allocated to the pool.
+func (f *Front) HeldBytes() int64 { return atomic.LoadInt64((*int64)(&f.c.held)) }
+
+// HeldCount is how many allocations are held.
+func (f *Front) HeldCount() int64 { return atomic.LoadInt64((*int64)(&f.c.held_count)) }
+
+// Served is how many requests were served.
+func (f *Front) Served() int64 { return atomic.LoadInt64((*int64)(&f.c.served)) }
+
+// LivePeakBytes is the highest number of live bytes at a request served here.
+func (f *Front) LivePeakBytes() int64 { return atomic.LoadInt64((*int64)(&f.c.live_peak)) }
+
+// ---- the job's side, for tests: cabi/exports.c does this in C ----
+
+// Take is memory that is held for a request; 0: the pool is to be asked, and Add told.
+func (f *Front) Take(bytes int64, stream uint64) (at cuda.Ptr, epoch uint32) {
+	var e C.uint32_t
+	p := C.front_take(f.c, C.int64_t(bytes), C.int(f.device), C.uint64_t(stream), &e)
+	return cuda.Ptr(p), uint32(e)
+}
+
+// Add says what the pool gave.
+func (f *Front) Add(at cuda.Ptr, bytes int64, stream uint64, epoch uint32) {
+	C.front_add(f.c, C.uint64_t(at), C.int64_t(bytes), C.uint64_t(stream), C.uint32_t(epoch))
+}
+
+// Freed is what Hold did.
+type Freed int
+
+// What Hold did.
+const (
+	Pass    Freed = C.FRONT_PASS     // nothing: the pool is to free it
+	Held    Freed = C.FRONT_HELD     // it is held
+	NotLive Freed = C.FRONT_NOT_LIVE // it was freed before
+)
+
+// Hold holds what is freed.
+func (f *Front) Hold(at cuda.Ptr) Freed { return Freed(C.front_hold(f.c, C.uint64_t(at))) }
+
+// Forget is called when another stream uses an allocation. It says whether the pool is to be told.
+func (f *Front) Forget(at cuda.Ptr) bool { return C.front_forget(f.c, C.uint64_t(at)) != 0 }

@@ -1,0 +1,319 @@
+/*
+ * The front of the pool, in C: memory that was just freed is given out again for
+ * the next request of the same size and stream, without entering Go. The story,
+ * the invariants and the order of locks are in doc.go.
+ *
+ * Everything here is for the threads of the job (cabi/exports.c), but for what
+ * follows "the pool's side", which front.go calls.
+ */
+#ifndef PENSTOCK_FRONT_H
+#define PENSTOCK_FRONT_H
+
+#include <sched.h>
+#include <stdint.h>
+#include <stdlib.h>
+
+enum {
+    FRONT_SHELVES = 4096, /* sizes, by stream; power of two */
+    FRONT_NOTES = 1024,
+    FRONT_NONE = -1,
+};
+
+/* An allocation, live or held. Nodes are named by their index. */
+struct front_node {
+    uint64_t at;
+    int32_t shelf;
+    int32_t next;      /* with the same hash, or unused */
+    int32_t next_held; /* on the shelf */
+    int32_t held;
+};
+
+/* What is held of one size for one stream. */
+struct front_shelf {
+    int64_t bytes;
+    uint64_t stream;
+    int32_t first; /* the last one held */
+    int32_t next;  /* with the same hash */
+};
+
+/* A call that the pool has not seen; of a free the bytes are 0. */
+struct front_note {
+    uint64_t at;
+    int64_t bytes;
+    uint64_t stream;
+};
+
+struct front {
+    /* Written under the lock; also read without. */
+    uint32_t lock;
+    uint32_t epoch;      /* changes whenever what is live may not be all the pool's */
+    int32_t device;      /* whose memory it is */
+    uint32_t notes;      /* calls that the pool has not seen */
+    int64_t most;        /* largest request served or held; 0: none */
+    int64_t noted_above; /* requests above it are noted */
+    int64_t live;        /* bytes that are allocated for the pool, held ones too; the pool writes it */
+    int64_t held;        /* bytes held */
+    int64_t held_count;
+    int64_t served;      /* calls */
+    int64_t live_peak;   /* of live without held, at calls served here */
+
+    /* Under the lock. */
+    struct front_node *nodes;
+    int32_t *by_address; /* first node by hash */
+    int32_t capacity;    /* of both; power of two */
+    int32_t used;        /* nodes in use or unused by first_unused */
+    int32_t first_unused;
+    int32_t shelf_count;
+    int32_t by_size[FRONT_SHELVES]; /* first shelf by hash */
+    struct front_shelf shelves[FRONT_SHELVES];
+    struct front_note note[FRONT_NOTES];
+};
+
+static inline void front_lock(struct front *f)
+{
+    for (int spins = 0; __atomic_exchange_n(&f->lock, 1, __ATOMIC_ACQUIRE); spins++)
+        while (__atomic_load_n(&f->lock, __ATOMIC_RELAXED)) {
+            if (++spins < 200)
+                __builtin_ia32_pause();
+            else
+                sched_yield();
+        }
+}
+
+static inline void front_unlock(struct front *f) { __atomic_store_n(&f->lock, 0, __ATOMIC_RELEASE); }
+
+static inline uint32_t front_hash(uint64_t x) { return (uint32_t)((x * 0x9e3779b97f4a7c15ull) >> 32); }
+
+static inline int32_t *front_bucket(struct front *f, uint64_t at) { return &f->by_address[front_hash(at >> 9) & (uint32_t)(f->capacity - 1)]; }
+
+static inline struct front_node *front_find(struct front *f, uint64_t at)
+{
+    if (f->capacity == 0)
+        return NULL;
+    int32_t i = *front_bucket(f, at);
+    while (i != FRONT_NONE && f->nodes[i].at != at)
+        i = f->nodes[i].next;
+    return i == FRONT_NONE ? NULL : &f->nodes[i];
+}
+
+static inline struct front_shelf *front_shelf_of(struct front *f, int64_t bytes, uint64_t stream, int make)
+{
+    int32_t *bucket = &f->by_size[front_hash((uint64_t)bytes ^ stream << 7) & (FRONT_SHELVES - 1)];
+    for (int32_t i = *bucket - 1; i != FRONT_NONE; i = f->shelves[i].next)
+        if (f->shelves[i].bytes == bytes && f->shelves[i].stream == stream)
+            return &f->shelves[i];
+    if (!make || f->shelf_count == FRONT_SHELVES)
+        return NULL;
+    struct front_shelf *s = &f->shelves[f->shelf_count++];
+    *s = (struct front_shelf){bytes, stream, FRONT_NONE, *bucket - 1};
+    *bucket = f->shelf_count; /* one more than its index: 0 is none */
+    return s;
+}
+
+/* Makes room for one more node. */
+static inline int front_grow(struct front *f)
+{
+    if (f->first_unused != FRONT_NONE || f->used < f->capacity)
+        return 1;
+    int32_t capacity = f->capacity ? 2 * f->capacity : 4096;
+    struct front_node *nodes = (struct front_node *)realloc(f->nodes, sizeof *nodes * (size_t)capacity);
+    if (nodes)
+        f->nodes = nodes;
+    int32_t *heads = (int32_t *)realloc(f->by_address, sizeof *heads * (size_t)capacity);
+    if (heads)
+        f->by_address = heads;
+    if (!nodes || !heads)
+        return 0; /* the tables that are there still hold */
+    f->capacity = capacity;
+    for (int32_t i = 0; i < capacity; i++)
+        heads[i] = FRONT_NONE;
+    for (int32_t i = 0; i < f->used; i++) { /* all are in use: none was unused */
+        int32_t *bucket = front_bucket(f, nodes[i].at);
+        nodes[i].next = *bucket;
+        *bucket = i;
+    }
+    return 1;
+}
+
+static inline void front_remove(struct front *f, struct front_node *n)
+{
+    int32_t i = (int32_t)(n - f->nodes), *link = front_bucket(f, n->at);
+    while (*link != i)
+        link = &f->nodes[*link].next;
+    *link = n->next;
+    n->next = f->first_unused;
+    f->first_unused = i;
+}
+
+/* Whether there is room for a note. */
+static inline int front_can_note(struct front *f, int64_t bytes) { return bytes <= f->noted_above || f->notes < FRONT_NOTES; }
+
+static inline void front_write(struct front *f, uint64_t at, int64_t bytes, uint64_t stream, int64_t size)
+{
+    if (size > f->noted_above) {
+        f->note[f->notes] = (struct front_note){at, bytes, stream};
+        __atomic_store_n(&f->notes, f->notes + 1, __ATOMIC_RELEASE);
+    }
+}
+
+/* Memory that is held for such a request, or 0: then ask the pool, and front_add
+ * what it gives with the epoch. */
+static inline uint64_t front_take(struct front *f, int64_t bytes, int device, uint64_t stream, uint32_t *epoch)
+{
+    *epoch = __atomic_load_n(&f->epoch, __ATOMIC_ACQUIRE);
+    if (bytes > __atomic_load_n(&f->most, __ATOMIC_RELAXED) || device != f->device)
+        return 0;
+    uint64_t at = 0;
+    front_lock(f);
+    struct front_shelf *s = bytes <= f->most && front_can_note(f, bytes) ? front_shelf_of(f, bytes, stream, 0) : NULL;
+    if (s && s->first != FRONT_NONE) {
+        struct front_node *n = &f->nodes[s->first];
+        s->first = n->next_held;
+        n->held = 0;
+        at = n->at;
+        front_write(f, at, bytes, stream, bytes);
+        f->served++;
+        f->held_count--;
+        int64_t live = __atomic_load_n(&f->live, __ATOMIC_RELAXED) - __atomic_sub_fetch(&f->held, bytes, __ATOMIC_RELAXED);
+        if (live > f->live_peak)
+            __atomic_store_n(&f->live_peak, live, __ATOMIC_RELAXED);
+    }
+    front_unlock(f);
+    return at;
+}
+
+/* Tells the front of an allocation that the pool has made. */
+static inline void front_add(struct front *f, uint64_t at, int64_t bytes, uint64_t stream, uint32_t epoch)
+{
+    if (bytes > __atomic_load_n(&f->most, __ATOMIC_RELAXED))
+        return;
+    front_lock(f);
+    struct front_shelf *s = epoch == f->epoch && bytes <= f->most && front_grow(f) ? front_shelf_of(f, bytes, stream, 1) : NULL;
+    if (s) {
+        int32_t i = f->first_unused;
+        if (i != FRONT_NONE)
+            f->first_unused = f->nodes[i].next;
+        else
+            i = f->used++;
+        int32_t *bucket = front_bucket(f, at);
+        f->nodes[i] = (struct front_node){at, (int32_t)(s - f->shelves), *bucket, FRONT_NONE, 0};
+        *bucket = i;
+    }
+    front_unlock(f);
+}
+
+enum front_freed { FRONT_PASS, FRONT_HELD, FRONT_NOT_LIVE };
+
+/* Holds memory that is freed. FRONT_PASS: it is for the pool to free. */
+static inline enum front_freed front_hold(struct front *f, uint64_t at)
+{
+    enum front_freed how = FRONT_PASS;
+    front_lock(f);
+    struct front_node *n = front_find(f, at);
+    if (n && n->held)
+        how = FRONT_NOT_LIVE;
+    else if (n) {
+        struct front_shelf *s = &f->shelves[n->shelf];
+        if (s->bytes <= f->most && front_can_note(f, s->bytes)) {
+            n->next_held = s->first;
+            n->held = 1;
+            s->first = (int32_t)(n - f->nodes);
+            front_write(f, n->at, 0, 0, s->bytes);
+            f->held_count++;
+            __atomic_fetch_add(&f->held, s->bytes, __ATOMIC_RELAXED);
+            how = FRONT_HELD;
+        } else
+            front_remove(f, n);
+    }
+    front_unlock(f);
+    return how;
+}
+
+/* Another stream uses an allocation: the pool will have to free it. Says whether it
+ * is to be told; not of what is held, which is in use by nobody. */
+static inline int front_forget(struct front *f, uint64_t at)
+{
+    front_lock(f);
+    struct front_node *n = front_find(f, at);
+    int live = !n || !n->held;
+    if (n && live)
+        front_remove(f, n);
+    front_unlock(f);
+    return live;
+}
+
+/* ---- the pool's side ---- */
+
+/* From now on serves requests up to most, of a device, and notes those above
+ * noted_above. New is set when some allocations from here on are not the pool's, or
+ * again are: what is under way then is not added. */
+static inline void front_serve(struct front *f, int32_t device, int64_t most, int64_t noted_above, int new_epoch)
+{
+    front_lock(f);
+    f->device = device;
+    __atomic_store_n(&f->most, most, __ATOMIC_RELAXED);
+    f->noted_above = noted_above;
+    if (new_epoch)
+        __atomic_store_n(&f->epoch, f->epoch + 1, __ATOMIC_RELEASE);
+    front_unlock(f);
+}
+
+/* Hands back what is held of sizes above one limit and up to another: at most n addresses, and
+ * their bytes in all. Those bytes count as held until the pool says that they are free. */
+static inline int32_t front_empty(struct front *f, int64_t above, int64_t to, uint64_t *at, int32_t n, int64_t *bytes)
+{
+    int32_t k = 0;
+    *bytes = 0;
+    front_lock(f);
+    for (int32_t i = 0; i < f->shelf_count && k < n; i++) {
+        struct front_shelf *s = &f->shelves[i];
+        while (s->bytes > above && s->bytes <= to && s->first != FRONT_NONE && k < n) {
+            struct front_node *x = &f->nodes[s->first];
+            s->first = x->next_held;
+            at[k++] = x->at;
+            *bytes += s->bytes;
+            f->held_count--;
+            front_remove(f, x);
+        }
+    }
+    if (k < n && f->held_count == 0 && f->shelf_count > FRONT_SHELVES / 4 * 3) {
+        /* Sizes that vary have filled the shelves. Nothing is held: begin anew, without those live now. */
+        for (int32_t i = 0; i < FRONT_SHELVES; i++)
+            f->by_size[i] = 0;
+        for (int32_t i = 0; i < f->capacity; i++)
+            f->by_address[i] = FRONT_NONE;
+        f->shelf_count = f->used = 0;
+        f->first_unused = FRONT_NONE;
+    }
+    front_unlock(f);
+    return k;
+}
+
+/* Hands over the notes, in order. */
+static inline uint32_t front_read(struct front *f, struct front_note *out)
+{
+    front_lock(f);
+    uint32_t n = f->notes;
+    for (uint32_t i = 0; i < n; i++)
+        out[i] = f->note[i];
+    __atomic_store_n(&f->notes, 0, __ATOMIC_RELEASE);
+    front_unlock(f);
+    return n;
+}
+
+static inline void front_reset_peak(struct front *f)
+{
+    front_lock(f);
+    __atomic_store_n(&f->live_peak, __atomic_load_n(&f->live, __ATOMIC_RELAXED) - __atomic_load_n(&f->held, __ATOMIC_RELAXED), __ATOMIC_RELAXED);
+    front_unlock(f);
+}
+
+static inline struct front *front_new(void)
+{
+    struct front *f = (struct front *)calloc(1, sizeof *f);
+    if (f)
+        f->first_unused = FRONT_NONE;
+    return f;
+}
+
+#endif

@@ -1,0 +1,226 @@
+package front
+
+import (
+	"math/rand/v2"
+	"sync"
+	"testing"
+
+	"github.com/penstock-gpu/penstock/cuda"
+)
+
+func newFront(t *testing.T, most, notedAbove int64) *Front {
+	t.Helper()
+	f, err := New(0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.Serve(most, notedAbove, true)
+	return f
+}
+
+// add makes an allocation as the pool would.
+func add(t *testing.T, f *Front, at cuda.Ptr, bytes int64, stream uint64) {
+	t.Helper()
+	held, epoch := f.Take(bytes, stream)
+	if held != 0 {
+		t.Fatalf("%#x was held for %d bytes on stream %d", uint64(held), bytes, stream)
+	}
+	f.Add(at, bytes, stream, epoch)
+}
+
+func TestServesTheSameSizeAndStream(t *testing.T) {
+	f := newFront(t, All, All)
+	add(t, f, 512, 1000, 1)
+	f.Settle(1000, 0)
+	if how := f.Hold(512); how != Held {
+		t.Fatalf("freed: %d", how)
+	}
+	if how := f.Hold(512); how != NotLive {
+		t.Errorf("freed twice: %d", how)
+	}
+	if f.Forget(512) {
+		t.Error("the pool is told that a stream uses what was freed")
+	}
+	for _, other := range []struct {
+		bytes  int64
+		stream uint64
+	}{{1001, 1}, {999, 1}, {1000, 2}} {
+		if at, _ := f.Take(other.bytes, other.stream); at != 0 {
+			t.Errorf("%#x is given out for %+v", uint64(at), other)
+		}
+	}
+	if n, k := f.HeldBytes(), f.HeldCount(); n != 1000 || k != 1 {
+		t.Errorf("%d bytes held in %d, want 1000 in 1", n, k)
+	}
+	if at, _ := f.Take(1000, 1); at != 512 {
+		t.Errorf("%#x is given out", uint64(at))
+	}
+	if f.HeldBytes() != 0 || f.Served() != 1 || f.LivePeakBytes() != 1000 {
+		t.Errorf("%d held, %d served, peak %d", f.HeldBytes(), f.Served(), f.LivePeakBytes())
+	}
+}
+
+func TestForgetsWhatAnotherStreamUses(t *testing.T) {
+	f := newFront(t, All, All)
+	add(t, f, 512, 1000, 1)
+	if !f.Forget(512) {
+		t.Error("the pool is not told")
+	}
+	if how := f.Hold(512); how != Pass {
+		t.Errorf("what another stream used is held: %d", how)
+	}
+	if how := f.Hold(1024); how != Pass {
+		t.Errorf("what is unknown is held: %d", how)
+	}
+}
+
+// TestEpoch: what was asked for before the epoch changed is not the front's to hold.
+func TestEpoch(t *testing.T) {
+	f := newFront(t, All, All)
+	_, epoch := f.Take(1000, 1)
+	f.Serve(0, All, true)
+	f.Serve(All, All, true)
+	f.Add(512, 1000, 1, epoch)
+	if how := f.Hold(512); how != Pass {
+		t.Errorf("freed: %d", how)
+	}
+	add(t, f, 1024, 1000, 1)
+	f.Serve(0, All, true)
+	if how := f.Hold(1024); how != Pass {
+		t.Errorf("freed while nothing is served: %d", how)
+	}
+}
+
+func TestLimits(t *testing.T) {
+	f := newFront(t, 4096, All)
+	add(t, f, 512, 8192, 1)
+	if how := f.Hold(512); how != Pass {
+		t.Error("more than the limit is held")
+	}
+	add(t, f, 1024, 4096, 1)
+	f.Hold(1024)
+	add(t, f, 8192, 100, 1)
+	f.Hold(8192)
+	var back []cuda.Ptr
+	if n := f.Empty(100, All, func(at cuda.Ptr) { back = append(back, at) }); n != 4096 || len(back) != 1 || back[0] != 1024 {
+		t.Errorf("%d bytes of %v came back", n, back)
+	}
+	if n := f.HeldBytes(); n != 4196 {
+		t.Errorf("%d bytes held before the pool has freed them", n)
+	}
+	f.Settle(100, 4096)
+	if n := f.HeldBytes(); n != 100 {
+		t.Errorf("%d bytes held", n)
+	}
+	if at, _ := f.Take(4096, 1); at != 0 {
+		t.Error("what went back is given out")
+	}
+}
+
+// TestNotes: in order; and when there is no room for one, the pool is called.
+func TestNotes(t *testing.T) {
+	f := newFront(t, All, 100)
+	add(t, f, 512, 1000, 3)
+	add(t, f, 1024, 50, 3)
+	for range 300 {
+		f.Hold(512)
+		f.Hold(1024)
+		f.Take(50, 3)
+		f.Take(1000, 3)
+	}
+	if !f.HasNotes() {
+		t.Fatal("nothing is noted")
+	}
+	n := 0
+	f.Notes(func(at cuda.Ptr, bytes int64, stream uint64) {
+		if n++; at != 512 || n%2 == 1 && bytes != 0 || n%2 == 0 && (bytes != 1000 || stream != 3) {
+			t.Errorf("note %d: %#x, %d bytes, stream %d", n, uint64(at), bytes, stream)
+		}
+	})
+	if n != 600 || f.HasNotes() {
+		t.Errorf("%d notes, want 600", n)
+	}
+	for range 2 * len(f.notes) {
+		if f.Hold(512) != Held {
+			return
+		}
+		f.Take(1000, 3)
+	}
+	t.Error("calls go on when they cannot be noted any more")
+}
+
+// TestManySizes: sizes that fill the shelves are passed on, and forgotten when nothing is held.
+func TestManySizes(t *testing.T) {
+	f := newFront(t, All, All)
+	const sizes = 10_000
+	for i := range cuda.Ptr(sizes) {
+		add(t, f, 512*(i+1), int64(i+1), 1)
+	}
+	held := 0
+	for i := range cuda.Ptr(sizes) {
+		if f.Hold(512*(i+1)) == Held {
+			held++
+		}
+	}
+	back := 0
+	f.Empty(0, All, func(cuda.Ptr) { back++ })
+	if held == 0 || held == sizes || back != held {
+		t.Errorf("%d held, %d came back", held, back)
+	}
+	add(t, f, 512, sizes+1, 1)
+	if f.Hold(512) != Held {
+		t.Error("the shelves were not cleared")
+	}
+}
+
+// TestThreads: nothing is in two hands at a time, and nothing is lost.
+func TestThreads(t *testing.T) {
+	f := newFront(t, All, All)
+	const threads, rounds, streams = 8, 20_000, 3
+	var next sync.Mutex // the pool
+	made := cuda.Ptr(0)
+	var owners sync.Map
+	var wait sync.WaitGroup
+	for thread := range threads {
+		wait.Add(1)
+		go func() {
+			defer wait.Done()
+			rng := rand.New(rand.NewPCG(uint64(thread), 1))
+			var live []cuda.Ptr
+			for range rounds {
+				if len(live) < 20 && rng.IntN(2) == 0 {
+					bytes, stream := 1+rng.Int64N(10), rng.Uint64N(streams)
+					at, epoch := f.Take(bytes, stream)
+					if at == 0 {
+						next.Lock()
+						made += 512
+						at = made
+						next.Unlock()
+						f.Add(at, bytes, stream, epoch)
+					}
+					if other, taken := owners.Swap(at, thread); taken {
+						t.Errorf("%#x belongs to thread %d", uint64(at), other)
+					}
+					live = append(live, at)
+				} else if len(live) > 0 {
+					at := live[len(live)-1]
+					live = live[:len(live)-1]
+					owners.Delete(at)
+					if how := f.Hold(at); how != Held {
+						t.Errorf("freed: %d", how)
+					}
+				}
+			}
+			for _, at := range live {
+				owners.Delete(at)
+				f.Hold(at)
+			}
+		}()
+	}
+	wait.Wait()
+	back := map[cuda.Ptr]bool{}
+	f.Empty(0, All, func(at cuda.Ptr) { back[at] = true })
+	if len(back) != int(made/512) || f.HeldCount() != 0 {
+		t.Errorf("%d of %d came back, %d are left", len(back), made/512, f.HeldCount())
+	}
+}
