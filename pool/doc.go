@@ -26,6 +26,9 @@
 // graphs, drivers that cannot map memory, and, over simulated managed memory, the
 // baseline that Penstock is compared with.
 //
+// Before all of that stands the front (package front): it serves in C what the job
+// has just freed and asks for again.
+//
 // # Invariants
 //
 //   - A planned address is given out only when what is really there is free, and the
@@ -36,11 +39,9 @@
 //   - The blocks of a segment cover it without gaps or overlaps; no two free
 //     neighbours exist. [Caching.Check] and [Pool.Check] verify them.
 //
-// Before all that stands the front (package front): it serves again, in C, what the job has just freed.
-//
 // # Locks
 //
 // A Pool has one lock, held for less than a microsecond unless the driver is asked
-// for memory; the front's comes after it. The goroutines that plan and map do so without it. A Caching has
-// none: its owner holds a lock.
+// for memory; the front's comes after it. The goroutines that plan and map do so
+// without it. A Caching has none: its owner holds a lock.
 package pool
