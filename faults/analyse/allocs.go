@@ -9,9 +9,10 @@ import (
 )
 
 const (
-	maxLive = 1 << 20 // allocations that are live at a time
-	maxDead = 1 << 14 // that are remembered after their death: work on them may still run
-	maxRows = 1 << 16 // of the table of allocations
+	maxLive    = 1 << 20 // allocations that are live at a time
+	maxDead    = 1 << 14 // that are remembered after their death: work on them may still run
+	lookAtDead = 16      // of them at an address
+	maxRows    = 1 << 16 // of the table of allocations
 )
 
 // allocRow is what is counted for allocations that are the same from one
@@ -50,8 +51,9 @@ type rowKey struct {
 // allocs finds allocations by id and address.
 type allocs struct {
 	byID       map[uint64]*alloc
-	byAddress  *btree.BTreeG[*alloc]
-	dead       []*alloc // a ring
+	byAddress  *btree.BTreeG[*alloc] // the live ones
+	buried     *btree.BTreeG[*alloc] // those of dead
+	dead       []*alloc              // a ring
 	deadNext   int
 	rows       map[rowKey]*allocRow
 	others     *allocRow
@@ -61,19 +63,22 @@ type allocs struct {
 	overflowed bool
 }
 
+func byAddress(a, b *alloc) bool {
+	return a.address < b.address || a.address == b.address && a.id < b.id
+}
+
 func newAllocs() allocs {
 	return allocs{
 		byID: map[uint64]*alloc{}, rows: map[rowKey]*allocRow{}, unknown: &allocRow{site: "(no allocation known)"},
-		byAddress: btree.NewG(32, func(a, b *alloc) bool {
-			return a.address < b.address || a.address == b.address && a.id < b.id
-		}),
+		byAddress: btree.NewG(32, byAddress), buried: btree.NewG(32, byAddress),
 	}
 }
 
-func (s *allocs) add(e *trace.Event) {
+// add notes a new allocation; nil when there is no room for it, or it is none.
+func (s *allocs) add(e *trace.Event) *alloc {
 	if len(s.byID) >= maxLive+maxDead || e.Bytes <= 0 || e.Address+uint64(e.Bytes) < e.Address {
 		s.refused++
-		return
+		return nil
 	}
 	if old := s.byID[e.Alloc]; old != nil {
 		s.forget(old)
@@ -83,6 +88,7 @@ func (s *allocs) add(e *trace.Event) {
 	a.row.address = e.Address
 	s.byID[a.id] = a
 	s.byAddress.ReplaceOrInsert(a)
+	return a
 }
 
 func (s *allocs) row(e *trace.Event) *allocRow {
@@ -114,6 +120,7 @@ func (s *allocs) free(id uint64) *alloc {
 	}
 	a.dead = true
 	s.byAddress.Delete(a)
+	s.buried.ReplaceOrInsert(a)
 	if s.last == a {
 		s.last = nil
 	}
@@ -121,7 +128,9 @@ func (s *allocs) free(id uint64) *alloc {
 		s.dead = append(s.dead, a)
 		return a
 	}
-	if oldest := s.dead[s.deadNext]; s.byID[oldest.id] == oldest {
+	oldest := s.dead[s.deadNext]
+	s.buried.Delete(oldest)
+	if s.byID[oldest.id] == oldest {
 		delete(s.byID, oldest.id)
 	}
 	s.dead[s.deadNext] = a
@@ -131,13 +140,14 @@ func (s *allocs) free(id uint64) *alloc {
 
 func (s *allocs) forget(a *alloc) {
 	s.byAddress.Delete(a)
+	s.buried.Delete(a)
 	delete(s.byID, a.id)
 	if s.last == a {
 		s.last = nil
 	}
 }
 
-// at is the live allocation that an address lies in.
+// at is the live allocation that an address lies in, or else the youngest dead one.
 func (s *allocs) at(address uint64) *alloc {
 	if s.last != nil && s.last.holds(address) {
 		return s.last
@@ -151,7 +161,17 @@ func (s *allocs) at(address uint64) *alloc {
 	})
 	if found != nil {
 		s.last = found
+		return found
 	}
+	// A program frees memory as soon as the last kernel that uses it is launched.
+	looked := 0
+	s.buried.DescendLessOrEqual(&alloc{address: address, id: ^uint64(0)}, func(a *alloc) bool {
+		if a.holds(address) && (found == nil || a.id > found.id) {
+			found = a
+		}
+		looked++
+		return looked < lookAtDead
+	})
 	return found
 }
 

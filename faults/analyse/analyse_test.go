@@ -280,14 +280,23 @@ func TestDriverCounters(t *testing.T) {
 		t.Errorf("%+v, %v", got, ok)
 	}
 	s := begin(trace.Header{})
+	for range 3 {
+		s.fault(1, base) // merged
+	}
+	for i := range 3 {
+		s.fault(2+i, base)
+	}
+	s.function(1, "k")
+	s.launch(0, 1, 0)
+	s.done(9, 0, 1)
 	s.move(10, 10, base, 2<<20, trace.SideDevice, trace.CauseCoherence)
 	s.add(trace.Event{Kind: trace.KindMark, Name: c.Mark()})
 	if r := s.a.Report(true); *r.Summary.Driver != c || len(r.Limits) != 0 {
 		t.Errorf("%+v", r.Limits)
 	}
-	c.D2HBytes = 1
+	c.D2HBytes, c.GPUFaults = 1, 6
 	s.add(trace.Event{Kind: trace.KindMark, Time: us(20), Name: c.Mark()})
-	if r := s.a.Report(true); len(r.Limits) != 1 || !strings.Contains(r.Limits[0], "the driver itself counts") {
+	if r := s.a.Report(true); len(r.Limits) != 2 || !strings.Contains(r.Limits[0], "1 to the host") || !strings.Contains(r.Limits[1], "6 serviced faults, the events tell of 4") {
 		t.Errorf("%+v", r.Limits)
 	}
 }

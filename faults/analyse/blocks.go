@@ -68,7 +68,8 @@ func (p *pages) and(q *pages) (r pages) {
 
 // block is what is known of 2 MiB of managed memory.
 type block struct {
-	touched    pages // was on a GPU at some time
+	ever       pages // was on a GPU at some time
+	touched    pages // and since the allocation that lies there was made
 	resident   pages // is on a GPU
 	evicted    pages // left to make room, by the driver or by Penstock
 	cpu        pages // a CPU fault took it away
@@ -84,7 +85,10 @@ type block struct {
 	flipped time.Duration
 	thrash  time.Duration // until then
 
-	last lastFault
+	faulted      bool // there was a fault
+	faultedAt    time.Duration
+	faultedCause Cause
+	last         lastFault // of those counted
 }
 
 // lastFault is the group of faults in a block that may still turn out to be a late prefetch's.

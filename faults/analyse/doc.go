@@ -22,7 +22,7 @@
 // (blocks.go): was it ever on a GPU, is it now, and what took it away. That
 // decides the cause of a fault:
 //
-//   - first touch: the page has never been on a GPU;
+//   - first touch: the page has not been on a GPU since its allocation was made;
 //   - CPU touched it: a CPU fault had moved it to the host;
 //   - thrash: the driver says so, or it went between CPU and GPU three times with
 //     at most 500 us between;
@@ -32,6 +32,9 @@
 //     the GPU held at most, so a better victim was there;
 //   - never predicted: it left longer ago than that, and nothing fetched it;
 //   - already there: an access upgrade, or a duplicate of a fault being serviced.
+//
+// Faults that the driver merges, because several threads of a batch met on one
+// page, have the cause of the first of them.
 //
 // The phase (forward, backward, optimizer) is inferred from kernels' names; the
 // iteration from marks, or else from the optimizer's end (phase.go).

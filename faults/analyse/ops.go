@@ -16,9 +16,11 @@ const (
 	effortEach   = 1 << 9  // for each event
 	maxFunctions = 1 << 16
 	maxKernels   = 1 << 16
-	maxNameBytes = 512
-	maxAccesses  = 1 << 10 // of one operation; none real comes near
-	maxPending   = 1 << 14 // faults that wait for the next sign of progress
+	maxNameBytes = 512      // of a place in the program
+	maxMangled   = 4 << 10  // of a kernel's name, which can only be read when it is whole
+	mangledBytes = 32 << 20 // of all kernels' names
+	maxAccesses  = 1 << 10  // of one operation; none real comes near
+	maxPending   = 1 << 14  // faults that wait for the next sign of progress
 	patience     = 5 * time.Millisecond
 	lookBack     = 64 // launches that are looked at where there is no progress
 )
@@ -92,6 +94,7 @@ type ops struct {
 	progress   bool // the recording has progress
 	roundTime  time.Duration
 	roundOpen  bool
+	nameBytes  int // of kernels
 	overflowed bool
 	held       int // operations queued on all streams
 	named      int // allocations that they name
@@ -103,28 +106,31 @@ func newOps() ops {
 		unknown: &kernel{name: "(no launch known)"}, copies: &kernel{name: "(copies and fills)"}}
 }
 
-func clip(name string) string {
-	if len(name) > maxNameBytes {
-		name = name[:maxNameBytes-3] + "..."
+func clip(name string) string { return clipTo(name, maxNameBytes) }
+
+func clipTo(name string, most int) string {
+	if len(name) > most {
+		name = name[:most-3] + "..."
 	}
 	return strings.Clone(name) // not the whole of a long one behind a short one
 }
 
 func (o *ops) kernelNamed(name string) *kernel {
-	if name = clip(name); name == "" {
+	if name = clipTo(name, maxMangled); name == "" {
 		name = "(unnamed)"
 	}
 	k := o.kernels[name]
 	if k != nil {
 		return k
 	}
-	if len(o.kernels) >= maxKernels {
+	if len(o.kernels) >= maxKernels || o.nameBytes+len(name) > mangledBytes {
 		o.overflowed = true
 		if o.others == nil {
 			o.others = &kernel{name: "(others)"}
 		}
 		return o.others
 	}
+	o.nameBytes += len(name)
 	k = &kernel{name: name, phase: phaseOf(name)}
 	o.kernels[name] = k
 	return k

@@ -1,6 +1,7 @@
 package analyse
 
 import (
+	"math/bits"
 	"slices"
 	"time"
 
@@ -187,3 +188,5 @@ func (s *batches) finish() {
 		}
 	}
 }
+
+func log2(n int64) int { return max(0, bits.Len64(uint64(max(n, 1)))-1) }

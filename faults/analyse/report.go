@@ -38,7 +38,8 @@ type Report struct {
 
 // Summary are the totals.
 type Summary struct {
-	Faults            int64   `json:"faults"`
+	Faults            int64   `json:"faults"`          // as reported: each of several threads' on one page
+	ServicedFaults    int64   `json:"serviced_faults"` // as the driver services and counts them: those of a batch on one page once
 	CopyEngineFaults  int64   `json:"copy_engine_faults"`
 	CPUFaults         int64   `json:"cpu_faults"`
 	H2DBytes          int64   `json:"h2d_bytes"`
@@ -222,7 +223,7 @@ func (a *Analyser) Report(final bool) *Report {
 	s := &a.sum
 	r := &Report{Header: a.header, Events: a.events, Seconds: (a.now - a.first).Seconds()}
 	r.Summary = Summary{
-		Faults: s.faults, CopyEngineFaults: s.copyFaults, CPUFaults: s.cpuFaults,
+		Faults: s.faults, ServicedFaults: s.serviced, CopyEngineFaults: s.copyFaults, CPUFaults: s.cpuFaults,
 		H2DBytes: s.inBytes(), D2HBytes: s.outBytes(), H2DMigrations: s.moves[1], D2HMigrations: s.moves[0],
 		FaultedBytes: s.in[trace.CauseCoherence] + s.in[trace.CausePrefetch], EvictedBytes: s.out[trace.CauseEviction],
 		DistinctBytes: s.distinct, RefetchedBytes: s.refetchedBytes,
@@ -394,8 +395,8 @@ func (a *Analyser) reportLimits(r *Report) {
 	}
 	say(a.ops.launches == 0 && a.sum.faults > 0, "no launches were recorded: faults have no kernels")
 	say(a.ops.launches > 0 && !a.ops.progress && a.sum.faults > 0, "no progress of streams was recorded: kernels are those launched last before the fault")
-	say(a.order.late > 0, "%d events came later than %v after others and may be attributed wrongly", a.order.late, horizon)
-	say(a.ops.overflowed, "more than %d kernels: the rest is counted as (others)", maxKernels)
+	say(a.order.late > 0, "%d events came so late after others (by %v, or %d events) that they may be attributed wrongly", a.order.late, horizon, heldEvents)
+	say(a.ops.overflowed, "more than %d kernels, or %d bytes of names: the rest is counted as (others)", maxKernels, mangledBytes)
 	say(a.allocs.overflowed, "more than %d kinds of allocation: the rest is counted as (others)", maxRows)
 	say(a.allocs.refused > 0, "%d allocations without a size or beyond %d live ones were left out", a.allocs.refused, maxLive)
 	say(a.blocks.overflow > 0, "%d events beyond %d blocks of 2 MiB have no cause", a.blocks.overflow, maxBlocks)
@@ -405,5 +406,6 @@ func (a *Analyser) reportLimits(r *Report) {
 	if c := a.sum.counters; c != nil {
 		say(c.H2DBytes != r.Summary.H2DBytes || c.D2HBytes != r.Summary.D2HBytes,
 			"the driver itself counts %d bytes to the device and %d to the host, the events %d and %d", c.H2DBytes, c.D2HBytes, r.Summary.H2DBytes, r.Summary.D2HBytes)
+		say(c.GPUFaults != a.sum.serviced, "the driver itself counts %d serviced faults, the events tell of %d", c.GPUFaults, a.sum.serviced)
 	}
 }

@@ -276,8 +276,9 @@ func (m Model) rows() []tableRow {
 	switch m.table {
 	case 0:
 		for _, k := range r.Kernels {
-			all = append(all, tableRow{k.Kernel, [3]float64{float64(k.Faults), float64(k.FaultedBytes), k.StallSeconds},
-				[]string{countText(float64(k.Faults)), share(k.Faults), bytesText(float64(k.FaultedBytes)), fmt.Sprintf("%.2f s", k.StallSeconds), view.MainCause(k.Causes), k.Kernel}})
+			name := view.KernelName(k.Kernel)
+			all = append(all, tableRow{name, [3]float64{float64(k.Faults), float64(k.FaultedBytes), k.StallSeconds},
+				[]string{countText(float64(k.Faults)), share(k.Faults), bytesText(float64(k.FaultedBytes)), fmt.Sprintf("%.2f s", k.StallSeconds), view.MainCause(k.Causes), name}})
 		}
 	case 1:
 		for _, a := range r.Allocations {

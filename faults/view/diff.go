@@ -95,6 +95,7 @@ func byCause(a, b *analyse.Report) Table {
 
 func byKernel(a, b *analyse.Report) Table {
 	t := diffTable("diff_kernels", "Faults by kernel, largest change first")
+	t.Columns[0].Unit = Kernel
 	type pair struct{ a, b int64 }
 	all := map[string]*pair{}
 	for _, k := range a.Kernels {

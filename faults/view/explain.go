@@ -65,7 +65,7 @@ func (e *explainer) advice(c analyse.Cause) (why, do string) {
 	policy := e.r.Header.Policy
 	switch c {
 	case analyse.FirstTouch:
-		return "the pages had never been on the GPU", "fetch the data once before its first kernel (cudaMemPrefetchAsync), or create it on the GPU"
+		return "the pages had not been on the GPU since their allocation was made", "fetch the data once before its first kernel (cudaMemPrefetchAsync), or create it on the GPU"
 	case analyse.EvictedEarly:
 		why = fmt.Sprintf("the pages had been sent away although others would be needed later; they were back after %.0f launches on average", e.r.Summary.RefetchLaunches)
 		if policy == "penstock" {
@@ -136,7 +136,7 @@ func (e *explainer) places() {
 	var parts []string
 	if len(e.r.Kernels) > 0 && e.r.Kernels[0].Faults > 0 && e.r.Attribution.None < n {
 		k := e.r.Kernels[0]
-		parts = append(parts, fmt.Sprintf("the kernel %s had %s of the faults", Plain(k.Kernel, 80), percent(k.Faults, n)))
+		parts = append(parts, fmt.Sprintf("the kernel %s had %s of the faults", Plain(KernelName(k.Kernel), 80), percent(k.Faults, n)))
 	}
 	if len(e.r.Allocations) > 0 && e.r.Allocations[0].Faults > 0 {
 		a := e.r.Allocations[0]

@@ -23,6 +23,9 @@ func Cell(v any, u Unit) string {
 	case nil:
 		return "n/a"
 	case string:
+		if u == Kernel {
+			return KernelName(x)
+		}
 		return x
 	case int64:
 		if u == Bytes {
@@ -98,6 +101,9 @@ func (t *Table) shown() (rows [][]any, cut int) {
 	return t.Rows, 0
 }
 
+// named says that a column has names, not numbers.
+func (c *Column) named() bool { return c.Unit == Text || c.Unit == Kernel }
+
 func (t *Table) heads() bool {
 	for _, c := range t.Columns {
 		if c.Title != "" {
@@ -150,7 +156,7 @@ func (t *Table) WriteText(w io.Writer, name int) error {
 		line.WriteString(" ")
 		for i, text := range l {
 			pad := strings.Repeat(" ", widths[i]-utf8.RuneCountInString(text))
-			if t.Columns[at[i]].Unit == Text && i == 0 {
+			if t.Columns[at[i]].named() && i == 0 {
 				line.WriteString(" " + text + pad)
 			} else {
 				line.WriteString("  " + pad + text)

@@ -102,7 +102,7 @@ func WriteHTML(w io.Writer, r *analyse.Report) error {
 		x := pageTable{Table: t}
 		x.Shown, x.Cut = t.shown()
 		for _, i := range t.visible() {
-			x.Columns = append(x.Columns, pageColumn{At: i, Title: t.Columns[i].Title, Number: t.Columns[i].Unit != Text || i > 0 && t.Columns[0].ID == "quantity"})
+			x.Columns = append(x.Columns, pageColumn{At: i, Title: t.Columns[i].Title, Number: !t.Columns[i].named() || i > 0 && t.Columns[0].ID == "quantity"})
 		}
 		p.Tables = append(p.Tables, x)
 	}

@@ -22,6 +22,7 @@ const (
 	Share
 	Address
 	Number
+	Kernel // a kernel's name: people see it demangled
 )
 
 // Column is one column: ID never changes, Title is for people.
@@ -102,6 +103,7 @@ func summary(r *analyse.Report) Table {
 	add("events", Count, r.Events)
 	add("lost events", Count, s.LostEvents)
 	add("GPU faults", Count, s.Faults)
+	add("serviced, merged by page", Count, s.ServicedFaults)
 	add("of them by copy engines", Count, s.CopyEngineFaults)
 	add("CPU faults", Count, s.CPUFaults)
 	add("launches", Count, unknown(s.Launches == 0, s.Launches))
@@ -120,6 +122,7 @@ func summary(r *analyse.Report) Table {
 	add("thrashing ranges", Count, s.ThrashEvents)
 	add("remote mappings", Count, s.RemoteMappings)
 	if d := s.Driver; d != nil {
+		add("the driver's own count, serviced", Count, d.GPUFaults)
 		add("the driver's own sum, HtoD", Bytes, d.H2DBytes)
 		add("the driver's own sum, DtoH", Bytes, d.D2HBytes)
 	}
@@ -160,7 +163,7 @@ func keys(m map[string]int64) func(func(string) bool) {
 }
 
 func kernels(r *analyse.Report) Table {
-	t := Table{Columns: []Column{{"kernel", "Kernel", Text}, {"launches", "Launches", Count}, {"gpu_page_faults", "GPU faults", Count},
+	t := Table{Columns: []Column{{"kernel", "Kernel", Kernel}, {"launches", "Launches", Count}, {"gpu_page_faults", "GPU faults", Count},
 		{"share", "Share", Share}, {"main_cause", "Mostly", Text}, {"faulted_bytes", "Brought in", Bytes}, {"stall_seconds", "Stalled", Seconds}, {"evicted_bytes", "Evicted meanwhile", Bytes}}}
 	for _, k := range r.Kernels {
 		t.Rows = append(t.Rows, []any{k.Kernel, k.Launches, k.Faults, share(k.Faults, r.Summary.Faults), MainCause(k.Causes), k.FaultedBytes, k.StallSeconds, k.EvictedBytes})
@@ -178,10 +181,11 @@ func share(n, of int64) float64 {
 func allocations(r *analyse.Report) Table {
 	t := Table{Columns: []Column{{"site", "Allocation", Text}, {"virtual_address", "Address", Address}, {"size_bytes", "Size", Bytes}, {"count", "Allocated", Count}, {"gpu_page_faults", "GPU faults", Count},
 		{"main_cause", "Mostly", Text}, {"htod_migration_size", "HtoD", Bytes}, {"dtoh_migration_size", "DtoH", Bytes}, {"amplification", "Amplification", Number},
-		{"refetch_launches", "Refetch distance", Number}, {"wasted_bytes", "Wasted prefetch", Bytes}}}
+		{"refetch_launches", "Refetch distance", Number}, {"wasted_bytes", "Wasted prefetch", Bytes}},
+		Note: "Where nothing came in (HtoD 0 B), the driver made the pages on the GPU at their first touch."}
 	for _, a := range r.Allocations {
 		var amplification, distance any
-		if a.Bytes > 0 {
+		if a.Bytes > 0 && a.H2DBytes > 0 {
 			amplification = float64(a.H2DBytes) / float64(a.Bytes)
 		}
 		if a.Refetches > 0 {

@@ -12,10 +12,17 @@ import (
 	"github.com/penstock-gpu/penstock/trace"
 )
 
-// Load loads a log for a test in a package one folder below the root.
+// Load loads a log for a test in any package.
 func Load(t testing.TB, name string) *trace.Trace {
 	t.Helper()
-	path := filepath.Join("..", "..", "shared", "traces", name+".tsv.gz")
+	root := "."
+	for up := root; len(up) < 30; up = filepath.Join("..", up) {
+		if _, err := os.Stat(filepath.Join(up, "go.mod")); err == nil {
+			root = up
+			break
+		}
+	}
+	path := filepath.Join(root, "..", "shared", "traces", name+".tsv.gz")
 	if _, err := os.Stat(path); err != nil {
 		t.Skipf("no shared launch logs on this machine: %v", err)
 	}
