@@ -72,16 +72,16 @@ func (r *run) push(e *trace.Event, index uint64) {
 }
 
 // misfits is a heap.
-type misfits []held
+type misfits []*held
 
 func (m misfits) Len() int           { return len(m) }
-func (m misfits) Less(i, j int) bool { return m[i].before(&m[j]) }
+func (m misfits) Less(i, j int) bool { return m[i].before(m[j]) }
 func (m misfits) Swap(i, j int)      { m[i], m[j] = m[j], m[i] }
-func (m *misfits) Push(x any)        { *m = append(*m, x.(held)) }
+func (m *misfits) Push(x any)        { *m = append(*m, x.(*held)) }
 func (m *misfits) Pop() any {
 	old := *m
 	x := old[len(old)-1]
-	old[len(old)-1] = held{}
+	old[len(old)-1] = nil
 	*m = old[:len(old)-1]
 	return x
 }
@@ -121,7 +121,7 @@ func (o *order) hold(e *trace.Event) {
 		o.runs = append(o.runs, fit)
 	}
 	if fit == nil {
-		heap.Push(&o.misfit, held{*e, o.index})
+		heap.Push(&o.misfit, &held{*e, o.index})
 		return
 	}
 	fit.push(e, o.index)
@@ -147,7 +147,7 @@ func (o *order) earliest() (best *run, other *held) {
 		}
 	}
 	if len(o.misfit) > 0 && (other == nil || o.misfit[0].before(other)) {
-		other = &o.misfit[0]
+		other = o.misfit[0]
 	}
 	return best, other
 }
@@ -156,8 +156,7 @@ func (o *order) earliest() (best *run, other *held) {
 func (o *order) next(visit func(*trace.Event)) {
 	best, other := o.earliest()
 	if best == nil || other != nil && other.before(best.first()) {
-		x := heap.Pop(&o.misfit).(held)
-		o.hand(&x, visit)
+		o.hand(heap.Pop(&o.misfit).(*held), visit)
 		return
 	}
 	o.hand(best.first(), visit)
