@@ -3,6 +3,7 @@ package um
 import (
 	"cmp"
 	"slices"
+	"sort"
 
 	"github.com/penstock-gpu/penstock/correlate"
 	"github.com/penstock-gpu/penstock/evict"
@@ -91,6 +92,12 @@ func (o *outlook) need(t *tensor, position int64, blocks int32) {
 	o.absent = append(o.absent, t)
 }
 
+func (o *outlook) free(position int64, blocks int32) {
+	if blocks > 0 {
+		o.steps = append(o.steps, prefetch.Step{Position: position, FreedBytes: int64(blocks) * BlockBytes})
+	}
+}
+
 // look fills a plan by the look-ahead of package prefetch.
 func (r *Runtime) look(p *plan) {
 	o := &r.outlook
@@ -104,19 +111,14 @@ func (r *Runtime) look(p *plan) {
 	if len(r.pending) > 0 {
 		start = r.pending[0].position
 	}
-	ghostly := r.lookAtGhosts(p, o)
+	r.lookAtGhosts(p, o)
+	idle := r.lookAtFree(o)
 	r.lookAtTensors(p, o)
 	slices.SortStableFunc(o.needs, func(a, b prefetch.Need) int { return cmp.Compare(a.Position, b.Position) })
 	o.victims.Init()
 	slices.SortFunc(o.later, func(a, b evict.Victim[leaver]) int { return cmp.Compare(a.Of.from, b.Of.from) })
 
-	idle := r.idleOnDevice()
 	free := int64(r.room()+r.leaving-r.displacing+idle+r.populating) * BlockBytes
-	// Dead blocks that are not idle yet only because the stream has not been seen
-	// to have passed them.
-	if rest := r.arena.freeOnDevice - idle - ghostly; rest > 0 {
-		o.steps = append(o.steps, prefetch.Step{Position: start + 1, FreedBytes: int64(rest) * BlockBytes})
-	}
 	slices.SortStableFunc(o.steps, func(a, b prefetch.Step) int { return cmp.Compare(a.Position, b.Position) })
 	if o.ahead {
 		r.lookAtFuture(p, o)
@@ -168,21 +170,16 @@ func (r *Runtime) victim(p *plan, o *outlook, position int64) (prefetch.Victim, 
 	return prefetch.Victim{}, false
 }
 
-// lookAtGhosts enters what dead tensors still need, and when they will be gone.
-// It answers how many free blocks on the device are theirs.
-func (r *Runtime) lookAtGhosts(p *plan, o *outlook) (onDevice int32) {
+// lookAtGhosts enters what dead tensors still need.
+func (r *Runtime) lookAtGhosts(p *plan, o *outlook) {
 	a := r.arena
 	for _, t := range r.ghosts { // in the order of their deaths: who had a block first needs it first
-		var absent, here, own int32
+		var absent, here int32
 		for b := t.first; b < t.first+t.n; b++ {
-			holds := r.holds(t, b)
-			if holds {
-				own++
-			}
 			switch {
 			case a.moving[b]:
 			case a.onDevice[b]:
-				if holds {
+				if r.holds(t, b) {
 					here++
 				}
 			case a.claimed[b] != p.serial:
@@ -193,18 +190,57 @@ func (r *Runtime) lookAtGhosts(p *plan, o *outlook) (onDevice int32) {
 		if absent > 0 {
 			o.need(t, t.queued[0], absent)
 		}
-		if own > 0 {
-			o.steps = append(o.steps, prefetch.Step{Position: t.queued[len(t.queued)-1] + 1, FreedBytes: int64(own) * BlockBytes})
-		}
-		if t.released {
-			onDevice += here
-			if here > 0 && !t.pinned() {
-				t.forgetFinished()
-				o.victims.Add(evict.Victim[leaver]{Of: leaver{tensor: t}, Candidate: r.candidate(t, here)})
-			}
+		switch {
+		case !t.released: // a move is in the way
+			o.free(t.queued[len(t.queued)-1]+1, t.n)
+		case here > 0 && !t.pinned():
+			t.forgetFinished()
+			o.victims.Add(evict.Victim[leaver]{Of: leaver{tensor: t}, Candidate: r.candidate(t, here)})
 		}
 	}
-	return onDevice
+}
+
+// lookAtFree enters when free blocks that are on the device, or will be because
+// ghosts need them there, can be let go of: when the work queued before the free
+// is done. It answers how many can be now.
+func (r *Runtime) lookAtFree(o *outlook) (idle int32) {
+	a := r.arena
+	for i := range a.free {
+		e := &a.free[i]
+		if e.onDevice && r.dead(e) {
+			idle += e.n
+			continue
+		}
+		n := e.n
+		if !e.onDevice {
+			n = 0
+			for b := e.first; b < e.end(); b++ {
+				if g := a.ghost[b]; g != nil && g.busy() {
+					n++
+				}
+			}
+		}
+		o.free(r.idleAt(e), n)
+	}
+	return idle
+}
+
+// idleAt is the position at which the work is done that may still use an extent.
+func (r *Runtime) idleAt(e *extent) (position int64) {
+	after := func(seq uint64) int64 {
+		i := sort.Search(len(r.pending), func(i int) bool { return r.pending[i].seq >= seq })
+		if i == len(r.pending) {
+			return r.history.Now() + 1
+		}
+		return r.pending[i].position + 1
+	}
+	if e.stream != anyStream {
+		position = after(e.seq)
+	}
+	for _, other := range e.others {
+		position = max(position, after(other.seq))
+	}
+	return position
 }
 
 // lookAtTensors enters what live tensors need, and which of them could leave.
