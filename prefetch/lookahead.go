@@ -17,6 +17,7 @@ type Step struct {
 type Limits struct {
 	Degree int64 // operations ahead of Start; 0 = no bound
 	Bytes  int64 // bytes fetched ahead; 0 = no bound
+	Spare  int64 // the position at which Plan.SpareBytes is wanted
 	// Exact says that victims leave only under what comes for their room. Else they
 	// leave on their own, and what the last of them leaves over is not spent before
 	// it has gone: another plan may take another victim, and would then bring back
@@ -42,17 +43,25 @@ type Plan struct {
 	BlockedAt  int64 // position at which memory runs out although everything that may leave has left; -1 if none
 	EndsAt     int64 // last position looked at
 	FreshBytes int64 // predicted allocations within the walk
+	// SpareBytes is what will be free at Limits.Spare and needed by nothing up to
+	// there; all of it becomes free after ShortAt, the last position before at which
+	// something has to leave, or 0.
+	SpareBytes int64
+	ShortAt    int64
 }
 
 // Look walks the future. needs are sorted by position; steps likewise.
 // freeBytes is what is free now or will be without further decisions.
 func Look(start int64, freeBytes int64, needs []Need, steps []Step, limits Limits, victims Victims) Plan {
-	plan := Plan{BlockedAt: -1, EndsAt: start}
+	plan := Plan{BlockedAt: -1, EndsAt: start, SpareBytes: -1}
 	account, lowest := freeBytes, freeBytes
 	var over int64 // of account, what victims leave over
 	fetching := true
 	var ahead int64
 	evictFor := func(position int64) bool {
+		if account < 0 && position <= limits.Spare {
+			plan.ShortAt = position
+		}
 		for account < 0 {
 			v, ok := victims(position)
 			if !ok {
@@ -71,41 +80,74 @@ func Look(start int64, freeBytes int64, needs []Need, steps []Step, limits Limit
 		}
 		return true
 	}
-	i, j := 0, 0
-	for i < len(needs) || j < len(steps) {
-		if j < len(steps) && (i >= len(needs) || steps[j].Position <= needs[i].Position) {
-			s := steps[j]
-			j++
-			if limits.Degree > 0 && s.Position > start+limits.Degree {
-				break
-			}
-			plan.EndsAt = s.Position
-			plan.FreshBytes += s.FreshBytes
-			account += s.FreedBytes - s.FreshBytes
-			if !evictFor(s.Position) {
-				break
-			}
-			lowest = min(lowest, account-over)
-			continue
-		}
-		n := needs[i]
-		i++
-		if limits.Degree > 0 && n.Position > start+limits.Degree {
+	events := merged{needs, steps}
+	for {
+		e, ok := events.next()
+		if !ok || limits.Degree > 0 && e.position > start+limits.Degree {
 			break
 		}
-		plan.EndsAt = n.Position
-		account -= n.Bytes
-		if !evictFor(n.Position) {
+		if e.position > limits.Spare && plan.SpareBytes < 0 {
+			plan.SpareBytes = account
+		}
+		plan.EndsAt = e.position
+		plan.FreshBytes += e.fresh
+		account += e.freed - e.fresh - e.missing
+		if !evictFor(e.position) {
 			break
 		}
-		if fetching && lowest >= n.Bytes && (limits.Bytes == 0 || ahead+n.Bytes <= limits.Bytes || plan.Fetch == 0) {
-			plan.Fetch++
-			ahead += n.Bytes
-			lowest -= n.Bytes
-		} else {
-			fetching = false
+		if e.missing > 0 {
+			if fetching && lowest >= e.missing && (limits.Bytes == 0 || ahead+e.missing <= limits.Bytes || plan.Fetch == 0) {
+				plan.Fetch++
+				ahead += e.missing
+				lowest -= e.missing
+			} else {
+				fetching = false
+			}
 		}
 		lowest = min(lowest, account-over)
 	}
+	if plan.SpareBytes < 0 { // the walk has ended before
+		plan.SpareBytes, plan.ShortAt = events.spare(account, plan.ShortAt, limits.Spare)
+	}
 	return plan
+}
+
+// event is a need or a step.
+type event struct {
+	position              int64
+	missing, fresh, freed int64
+}
+
+// merged is needs and steps in one order, steps first.
+type merged struct {
+	needs []Need
+	steps []Step
+}
+
+func (m *merged) next() (e event, ok bool) {
+	switch {
+	case len(m.steps) > 0 && (len(m.needs) == 0 || m.steps[0].Position <= m.needs[0].Position):
+		s := m.steps[0]
+		m.steps = m.steps[1:]
+		return event{position: s.Position, fresh: s.FreshBytes, freed: s.FreedBytes}, true
+	case len(m.needs) > 0:
+		n := m.needs[0]
+		m.needs = m.needs[1:]
+		return event{position: n.Position, missing: n.Bytes}, true
+	}
+	return event{}, false
+}
+
+// spare goes on to a position where nothing more can leave: what is short is somehow done without.
+func (m *merged) spare(account, shortAt, until int64) (int64, int64) {
+	account = max(0, account)
+	for {
+		e, ok := m.next()
+		if !ok || e.position > until {
+			return account, shortAt
+		}
+		if account += e.freed - e.fresh - e.missing; account < 0 {
+			account, shortAt = 0, e.position
+		}
+	}
 }

@@ -104,11 +104,11 @@ func (e *extent) idle(passed func(streamSeq) bool) bool { return e.usable(anyStr
 // where the fewest blocks are missing. Among equals an exact fit, then blocks
 // that queued work still uses, the longest in use first: the new tensor is used
 // after that work, so until then they would have to stay anyway, while idle
-// blocks would lie waiting and can be let go of. When last is given, the newest
-// operation that is queued, memory is tight and the new tensor is used late: then
-// only blocks that are in use until shortly before are worth having. preferDevice false ignores
-// residency, as an allocator that knows nothing of it would.
-func (a *arena) place(n int32, s int, preferDevice bool, last uint64, passed func(streamSeq) bool) (first int32, ok bool) {
+// blocks would lie waiting and can be let go of. When after is given, memory is
+// tight, and only blocks that are in use until that operation or later are worth
+// having (Runtime.spareAfter). preferDevice false ignores residency, as an
+// allocator that knows nothing of it would.
+func (a *arena) place(n int32, s int, preferDevice bool, after uint64, passed func(streamSeq) bool) (first int32, ok bool) {
 	bestMissing, bestWaste, bestUntil := int32(1<<30), int32(1<<30), uint64(0)
 	first = -1
 	if len(a.free) > a.compactAt {
@@ -127,13 +127,14 @@ func (a *arena) place(n int32, s int, preferDevice bool, last uint64, passed fun
 				break
 			}
 			take := min(f.n, n-run)
+			here := f.onDevice || a.ghost[f.first] != nil && a.ghost[f.first].busy() // or to come for the work that uses it
 			switch {
-			case f.stream != anyStream && f.seq+near >= last: // there for the work that uses it, or to come for it
-			case f.stale:
+			case here && f.stream != anyStream && f.seq >= after:
+			case f.stale && !here:
 				missing += 3 * take // dead pages would be copied in
-			case !f.onDevice && f.stream == anyStream:
+			case !here:
 				missing += take
-			case last > 0:
+			case after > 0:
 				missing += 2 * take
 			}
 			run += take
@@ -168,9 +169,6 @@ func (a *arena) place(n int32, s int, preferDevice bool, last uint64, passed fun
 	}
 	return first, first >= 0
 }
-
-// near is how many operations are shortly before.
-const near = 256
 
 // compact merges neighbours that have come to share their state because the
 // work on them has finished.

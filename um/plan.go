@@ -46,7 +46,11 @@ type plan struct {
 	dry         bool      // nothing of evict is left to displace
 	births      []int32   // sizes in blocks of the coming allocations
 	freshBlocks int32     // most that they and the coming frees take together
-	readied     bool      // nothing is left to make ready for them
+	spareBlocks int32     // what will be free when all that is queued is done, and needed by nothing before
+	shortAt     int64     // up to this position it is needed
+	farBlocks   int32     // could leave, and are not needed before the next operation to be queued
+	frees       []freeing
+	readied     bool // nothing is left to make ready for them
 }
 
 // room is how many blocks may come to the device now.
@@ -64,7 +68,7 @@ func (r *Runtime) planned() *plan {
 	}
 	*p = plan{
 		valid: true, serial: p.serial + 1, epoch: r.epoch, version: r.history.Version(),
-		fetch: p.fetch[:0], evict: p.evict[:0], births: p.births[:0],
+		fetch: p.fetch[:0], evict: p.evict[:0], births: p.births[:0], frees: p.frees[:0],
 	}
 	switch r.config.Policy.Fetch {
 	case FetchOnFault:
@@ -112,7 +116,7 @@ func (r *Runtime) look(p *plan) {
 		start = r.pending[0].position
 	}
 	r.lookAtGhosts(p, o)
-	idle := r.lookAtFree(o)
+	idle := r.lookAtFree(p, o)
 	r.lookAtTensors(p, o)
 	slices.SortStableFunc(o.needs, func(a, b prefetch.Need) int { return cmp.Compare(a.Position, b.Position) })
 	o.victims.Init()
@@ -128,12 +132,55 @@ func (r *Runtime) look(p *plan) {
 			o.steps = append(o.steps, prefetch.Step{Position: o.now + 1, FreshBytes: w.HighBytes})
 		}
 	}
-	outcome := prefetch.Look(start, free, o.needs, o.steps, prefetch.Limits{Bytes: r.config.LookaheadBytes, Exact: r.recency != nil},
+	outcome := prefetch.Look(start, free, o.needs, o.steps, prefetch.Limits{Bytes: r.config.LookaheadBytes, Exact: r.recency != nil, Spare: o.now},
 		func(position int64) (prefetch.Victim, bool) { return r.victim(p, o, position) })
 	for _, n := range o.needs[:outcome.Fetch] {
 		p.fetch = append(p.fetch, o.absent[n.ID])
 	}
+	p.spareBlocks, p.shortAt = int32(outcome.SpareBytes/BlockBytes), outcome.ShortAt
 	r.stats.Plans++
+}
+
+// freeing says that blocks become free once an operation is done.
+type freeing struct {
+	position int64
+	blocks   int32
+}
+
+// spareAfter is the operation after which those blocks become free that nothing
+// needs before the next operation to be queued; 0 when that is so of all free
+// blocks. A tensor that is allocated now does best on them: on blocks that are
+// free before it would lie idle while something else leaves for what is needed sooner.
+func (r *Runtime) spareAfter(blocks int32) uint64 {
+	p := &r.plan
+	if !p.valid || p.spareBlocks < blocks/8 && p.farBlocks >= blocks {
+		return 0
+	}
+	spare, from := p.spareBlocks, r.history.Now()
+	for i := len(p.frees) - 1; i >= 0 && spare > 0; i-- {
+		spare -= p.frees[i].blocks
+		from = p.frees[i].position
+	}
+	if spare > 0 {
+		from = 0
+	}
+	if from = max(from, p.shortAt); from == 0 {
+		return 0
+	}
+	i := sort.Search(len(r.pending), func(i int) bool { return r.pending[i].position+1 >= from })
+	if i == len(r.pending) {
+		return r.lastSeq + 1
+	}
+	return r.pending[i].seq
+}
+
+// spend enters an allocation into what is spare: where that is not enough,
+// something leaves for it.
+func (p *plan) spend(blocks int32, now int64) {
+	if p.spareBlocks -= blocks; p.spareBlocks < 0 {
+		p.farBlocks += p.spareBlocks
+		p.spareBlocks, p.shortAt = 0, now
+	}
 }
 
 // victim takes the next tensor that may leave to make room at a position.
@@ -161,6 +208,9 @@ func (r *Runtime) victim(p *plan, o *outlook, position int64) (prefetch.Victim, 
 			continue
 		}
 		t.counted = p.serial
+		if position <= o.now && v.NextUse > o.now {
+			p.farBlocks -= int32(v.Bytes / BlockBytes)
+		}
 		if r.recency == nil || position <= o.now {
 			t.leaves = p.serial
 			p.evict = append(p.evict, t)
@@ -195,7 +245,11 @@ func (r *Runtime) lookAtGhosts(p *plan, o *outlook) {
 			o.free(t.queued[len(t.queued)-1]+1, t.n)
 		case here > 0 && !t.pinned():
 			t.forgetFinished()
-			o.victims.Add(evict.Victim[leaver]{Of: leaver{tensor: t}, Candidate: r.candidate(t, here)})
+			c := r.candidate(t, here)
+			if c.NextUse > o.now {
+				p.farBlocks += here
+			}
+			o.victims.Add(evict.Victim[leaver]{Of: leaver{tensor: t}, Candidate: c})
 		}
 	}
 }
@@ -203,7 +257,7 @@ func (r *Runtime) lookAtGhosts(p *plan, o *outlook) {
 // lookAtFree enters when free blocks that are on the device, or will be because
 // ghosts need them there, can be let go of: when the work queued before the free
 // is done. It answers how many can be now.
-func (r *Runtime) lookAtFree(o *outlook) (idle int32) {
+func (r *Runtime) lookAtFree(p *plan, o *outlook) (idle int32) {
 	a := r.arena
 	for i := range a.free {
 		e := &a.free[i]
@@ -220,8 +274,13 @@ func (r *Runtime) lookAtFree(o *outlook) (idle int32) {
 				}
 			}
 		}
-		o.free(r.idleAt(e), n)
+		if n > 0 {
+			at := r.idleAt(e)
+			o.free(at, n)
+			p.frees = append(p.frees, freeing{at, n})
+		}
 	}
+	slices.SortFunc(p.frees, func(a, b freeing) int { return cmp.Compare(a.position, b.position) })
 	return idle
 }
 
@@ -272,7 +331,11 @@ func (r *Runtime) lookAtTensors(p *plan, o *outlook) {
 		}
 		r.lookAtLater(o, t)
 		if here := t.present - t.leaving; here > 0 && !t.pinned() {
-			o.victims.Add(evict.Victim[leaver]{Of: leaver{tensor: t}, Candidate: r.candidate(t, here)})
+			c := r.candidate(t, here)
+			if c.NextUse > o.now {
+				p.farBlocks += here
+			}
+			o.victims.Add(evict.Victim[leaver]{Of: leaver{tensor: t}, Candidate: c})
 		}
 	}
 }

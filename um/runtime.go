@@ -163,15 +163,12 @@ func (r *Runtime) Malloc(bytes int64, stream int) (cuda.Ptr, error) {
 		int64(r.liveBlocks+n)*BlockBytes+r.plainBytes > limit {
 		return 0, r.outOfMemory(bytes)
 	}
-	var last uint64
-	if r.farAndTight() {
-		last = r.lastSeq
-	}
-	first, ok := r.arena.place(n, stream, r.config.Policy.DeadKnown, last, r.passed)
+	first, ok := r.arena.place(n, stream, r.config.Policy.DeadKnown, r.spareAfter(n), r.passed)
 	if !ok {
 		return 0, r.outOfMemory(bytes)
 	}
 	r.arena.take(first, n)
+	r.plan.spend(n, r.history.Now())
 	t := &tensor{first: first, n: n, bytes: bytes, stream: stream, instance: r.history.Alloc(int64(n) * BlockBytes)}
 	for b := first; b < first+n; b++ {
 		r.arena.owner[b] = t
@@ -203,13 +200,6 @@ func (r *Runtime) Malloc(bytes int64, stream int) (cuda.Ptr, error) {
 	r.process.Publish(t.slot, cuda.Range{Base: p, Bytes: int64(n) * BlockBytes}, t.present == t.n)
 	r.epoch++
 	return p, nil
-}
-
-// farAndTight says whether what is allocated now is used long after other things
-// that have to come to the device.
-func (r *Runtime) farAndTight() bool {
-	const far = 256 // operations
-	return len(r.pending) > far && (len(r.plan.fetch) > 0 || len(r.plan.evict) > 0)
 }
 
 func (r *Runtime) outOfMemory(bytes int64) error {
@@ -269,6 +259,10 @@ func (r *Runtime) Free(p cuda.Ptr) error {
 		t.freeOthers = append(t.freeOthers, streamSeq{s, r.idleAfter(s)})
 	}
 	t.freed = true
+	if t.busy() || t.present > 0 {
+		r.plan.spareBlocks += t.n
+		r.plan.frees = append(r.plan.frees, freeing{r.history.Now(), t.n})
+	}
 	if t.busy() {
 		r.ghosts = append(r.ghosts, t)
 	}
