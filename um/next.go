@@ -264,11 +264,15 @@ func (r *Runtime) oldestExists(x *op) bool {
 	return false
 }
 
+// discardBlocks is how many dead blocks are let go of at most in one move: a discard
+// takes 7 us a block, and what waits for the room should not wait for all of it.
+const discardBlocks = 16
+
 // discardFree lets go of dead blocks that nothing can touch any more.
 func (r *Runtime) discardFree(n int32) *Move {
-	const mostRuns = 64
+	n = min(n, discardBlocks)
 	m := &Move{Kind: MoveDiscard}
-	for i := len(r.arena.free) - 1; i >= 0 && n > 0 && len(m.runs) < mostRuns; i-- {
+	for i := len(r.arena.free) - 1; i >= 0 && n > 0; i-- {
 		e := &r.arena.free[i]
 		if !e.onDevice || !r.dead(e) {
 			continue
