@@ -35,6 +35,34 @@ func TestLater(t *testing.T) {
 	}
 }
 
+// TestSpare: what is free at a position and was needed by nothing before it, and
+// since when.
+func TestSpare(t *testing.T) {
+	for _, test := range []struct {
+		name           string
+		free           int64
+		needs          []Need
+		steps          []Step
+		victims        [][2]int64
+		spare, shortAt int64
+	}{
+		{name: "nothing happens", free: 3, spare: 3},
+		{name: "needs take of it, frees add to it", free: 3, needs: []Need{{Position: 12, Bytes: 2}}, steps: []Step{{Position: 15, FreedBytes: 4}}, spare: 5},
+		{name: "what comes later does not count", free: 3, needs: []Need{{Position: 21, Bytes: 2}}, steps: []Step{{Position: 25, FreedBytes: 4}}, spare: 3},
+		{name: "at a peak something leaves, and the count begins again", free: 3, needs: []Need{{Position: 12, Bytes: 5}}, steps: []Step{{Position: 15, FreedBytes: 4}},
+			victims: [][2]int64{{90, 2}}, spare: 4, shortAt: 12},
+		{name: "where nothing can leave it begins again, too", free: 3, needs: []Need{{Position: 12, Bytes: 5}}, steps: []Step{{Position: 15, FreedBytes: 4}, {Position: 16, FreshBytes: 1}}, spare: 3, shortAt: 12},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			victims, _ := stock(test.victims...)
+			got := Look(10, test.free, test.needs, test.steps, Limits{Spare: 20}, victims)
+			if got.SpareBytes != test.spare || got.ShortAt != test.shortAt {
+				t.Errorf("%d bytes spare after a need at %d, want %d after %d", got.SpareBytes, got.ShortAt, test.spare, test.shortAt)
+			}
+		})
+	}
+}
+
 func TestLook(t *testing.T) {
 	need := func(position, bytes int64) Need { return Need{Position: position, Bytes: bytes} }
 	for _, test := range []struct {
@@ -98,6 +126,7 @@ func TestLook(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			victims, taken := stock(test.victims...)
 			got := Look(10, test.free, test.needs, test.steps, test.limits, victims)
+			got.SpareBytes, got.ShortAt = 0, 0 // see TestSpare
 			if !reflect.DeepEqual(got, test.want) {
 				t.Errorf("got %+v, want %+v", got, test.want)
 			}
