@@ -266,7 +266,7 @@ func (r *Runtime) oldestExists(x *op) bool {
 
 // discardBlocks is how many dead blocks are let go of at most in one move: a discard
 // takes 7 us a block, and what waits for the room should not wait for all of it.
-const discardBlocks = 16
+const discardBlocks = 32
 
 // discardFree lets go of dead blocks that nothing can touch any more.
 func (r *Runtime) discardFree(n int32) *Move {
