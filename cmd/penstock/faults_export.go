@@ -89,7 +89,7 @@ func exportTo(w io.Writer, path, format, merge string, notes io.Writer) error {
 			return fmt.Errorf("merging %s: %w", merge, err)
 		}
 	default:
-		err = export.Chrome(w, in, 0)
+		err = export.Chrome(w, in)
 	}
 	var damaged *export.Damaged
 	if errors.As(err, &damaged) {

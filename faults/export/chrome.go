@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/penstock-gpu/penstock/faults/symbol"
 	"github.com/penstock-gpu/penstock/trace"
 )
 
@@ -37,15 +38,24 @@ const (
 	counterWidth  = 5 * time.Millisecond
 )
 
-// Chrome writes Chrome's trace JSON. Times are microseconds since 1970, or since
-// baseNanos when that is not 0 (torch.profiler's baseTimeNanoseconds).
-func Chrome(w io.Writer, in io.Reader, baseNanos int64) error {
-	out := bufio.NewWriterSize(w, 1<<18)
-	if _, err := out.WriteString(`{"displayTimeUnit":"ms","baseTimeNanoseconds":` + strconv.FormatInt(baseNanos, 10) + `,"traceEvents":[`); err != nil {
+// Chrome writes Chrome's trace JSON. Times are microseconds since
+// baseTimeNanoseconds (since 1970), as torch.profiler has it: the day on which the
+// recording began. Since 1970 they would have more digits than readers, who
+// often take them for floating-point numbers, keep.
+func Chrome(w io.Writer, in io.Reader) error {
+	r, err := trace.NewReader(in)
+	if err != nil {
 		return err
 	}
-	c := &chrome{out: out, base: baseNanos}
-	return c.run(in, func() error {
+	out := bufio.NewWriterSize(w, 1<<18)
+	c := &chrome{out: out}
+	if began := r.Header().Started; !began.IsZero() {
+		c.base = began.Truncate(24 * time.Hour).UnixNano()
+	}
+	if _, err := out.WriteString(`{"displayTimeUnit":"ms","baseTimeNanoseconds":` + strconv.FormatInt(c.base, 10) + `,"traceEvents":[`); err != nil {
+		return err
+	}
+	return c.run(r, func() error {
 		if _, err := out.WriteString("\n]}\n"); err != nil {
 			return err
 		}
@@ -63,11 +73,12 @@ type chrome struct {
 
 	fault   slice
 	moves   [trackMarks]slice
-	names   map[uint32]string
+	names   map[uint32]kernelName
 	streams map[uint64]*chromeStream
 	number  uint64
 	counted time.Duration
-	sums    [3]int64 // faults, bytes in, bytes out of the counters' current stretch
+	ends    map[int]micros // by track, of the last slice
+	sums    [3]int64       // faults, bytes in, bytes out of the counters' current stretch
 	last    time.Duration
 }
 
@@ -89,7 +100,18 @@ type chromeStream struct {
 type chromeOp struct {
 	number   uint64
 	launched time.Duration
-	name     string
+	name     kernelName
+}
+
+// kernelName is a name for people, and as the driver has it where that is another.
+type kernelName struct{ readable, symbol string }
+
+func nameOf(symbolName string) kernelName {
+	k := kernelName{readable: clipped(symbol.Readable(symbolName))}
+	if k.readable != symbolName {
+		k.symbol = clipped(symbolName)
+	}
+	return k
 }
 
 type chromeEvent struct {
@@ -114,14 +136,10 @@ func (m micros) MarshalJSON() ([]byte, error) {
 	return fmt.Appendf(nil, "%s%d.%03d", sign, n/1000, n%1000), nil
 }
 
-func (c *chrome) run(in io.Reader, finish func() error) error {
-	r, err := trace.NewReader(in)
-	if err != nil {
-		return err
-	}
+func (c *chrome) run(r *trace.Reader, finish func() error) error {
 	h := r.Header()
 	c.clock.start(h)
-	c.names, c.streams = map[uint32]string{}, map[uint64]*chromeStream{}
+	c.names, c.streams, c.ends = map[uint32]kernelName{}, map[uint64]*chromeStream{}, map[int]micros{}
 	c.emit(chromeEvent{Name: "process_name", Phase: "M", PID: processNumber, Args: map[string]any{"name": "Penstock: " + clipped(h.Command)}})
 	for t := trackFaults; t < trackStreams; t++ {
 		c.track(t, trackNames[t])
@@ -176,9 +194,17 @@ func (c *chrome) emit(e chromeEvent) {
 
 func (c *chrome) at(t time.Duration) micros { return micros(c.clock.unix(t) - c.base) }
 
+// slice is a slice of a track. Readers drop slices of a track that overlap by as
+// little as a nanosecond, which rounding and slewing clocks bring about: a slice
+// begins where the one before it ends.
 func (c *chrome) slice(track int, name string, begin, end time.Duration, args map[string]any) {
-	took := micros(max(end-begin, 0))
-	c.emit(chromeEvent{Name: name, Phase: "X", TS: c.at(begin), Dur: &took, PID: processNumber, TID: track, Args: args})
+	from := c.at(begin)
+	if before := c.ends[track] - from; before > 0 && before < micros(time.Millisecond) { // more is a clock that was set
+		from += before
+	}
+	took := max(c.at(end)-from, 0)
+	c.ends[track] = from + took
+	c.emit(chromeEvent{Name: name, Phase: "X", TS: from, Dur: &took, PID: processNumber, TID: track, Args: args})
 }
 
 func (c *chrome) add(e *trace.Event) {
@@ -200,12 +226,12 @@ func (c *chrome) add(e *trace.Event) {
 		c.move(e)
 	case trace.KindFunction:
 		if len(c.names) < maxNames {
-			c.names[e.Function] = clipped(e.Name)
+			c.names[e.Function] = nameOf(e.Name)
 		}
 	case trace.KindLaunch:
 		c.operation(e, c.names[e.Function])
 	case trace.KindCopy:
-		c.operation(e, e.Copy.String())
+		c.operation(e, kernelName{readable: e.Copy.String()})
 	case trace.KindProgress:
 		c.progress(e)
 	case trace.KindMark:
@@ -279,7 +305,7 @@ func (c *chrome) count(t time.Duration) {
 	c.counted, c.sums = t, [3]int64{}
 }
 
-func (c *chrome) operation(e *trace.Event, name string) {
+func (c *chrome) operation(e *trace.Event, name kernelName) {
 	c.number++
 	s := c.streams[e.Stream]
 	if s == nil {
@@ -312,11 +338,14 @@ func (c *chrome) progress(e *trace.Event) {
 	step := max(e.Time-begin, 0) / time.Duration(n)
 	for i, o := range s.queued[:n] {
 		at := begin + time.Duration(i)*step
-		var args map[string]any
+		args := map[string]any{}
 		if n > 1 {
-			args = map[string]any{"approximate": true}
+			args["approximate"] = true
 		}
-		name := o.name
+		if o.name.symbol != "" {
+			args["symbol"] = o.name.symbol
+		}
+		name := o.name.readable
 		if name == "" {
 			name = "(unnamed)"
 		}

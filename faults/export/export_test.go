@@ -67,7 +67,7 @@ type chromeFile struct {
 
 func TestChrome(t *testing.T) {
 	var out bytes.Buffer
-	if err := Chrome(&out, bytes.NewReader(recording(t)), 0); err != nil {
+	if err := Chrome(&out, bytes.NewReader(recording(t))); err != nil {
 		t.Fatal(err)
 	}
 	var f chromeFile
@@ -160,7 +160,7 @@ func TestPprof(t *testing.T) {
 func TestDamaged(t *testing.T) {
 	whole := recording(t)
 	for name, f := range map[string]func(b *bytes.Buffer, in []byte) error{
-		"chrome": func(b *bytes.Buffer, in []byte) error { return Chrome(b, bytes.NewReader(in), 0) },
+		"chrome": func(b *bytes.Buffer, in []byte) error { return Chrome(b, bytes.NewReader(in)) },
 		"jsonl":  func(b *bytes.Buffer, in []byte) error { return JSONLines(b, bytes.NewReader(in)) },
 		"csv":    func(b *bytes.Buffer, in []byte) error { return CSV(b, bytes.NewReader(in)) },
 		"merge": func(b *bytes.Buffer, in []byte) error {

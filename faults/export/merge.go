@@ -8,11 +8,17 @@ import (
 	"errors"
 	"fmt"
 	"io"
+
+	"github.com/penstock-gpu/penstock/trace"
 )
 
 // Merge writes a trace of torch.profiler (Chrome JSON, gzip'd or not) with a
 // recording's events added, on one time axis. torch is read twice, from its start.
 func Merge(w io.Writer, in io.Reader, torch io.ReadSeeker) error {
+	r, err := trace.NewReader(in)
+	if err != nil {
+		return err
+	}
 	base, err := torchBase(torch)
 	if err != nil {
 		return err
@@ -55,7 +61,7 @@ func Merge(w io.Writer, in io.Reader, torch io.ReadSeeker) error {
 			return err
 		}
 		c := &chrome{out: out, base: base, started: true}
-		err = c.run(in, func() error { _, err := out.WriteString("\n]"); return err })
+		err = c.run(r, func() error { _, err := out.WriteString("\n]"); return err })
 		if errors.As(err, &damaged) {
 			return nil
 		}

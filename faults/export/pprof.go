@@ -9,6 +9,7 @@ import (
 	"github.com/google/pprof/profile"
 
 	"github.com/penstock-gpu/penstock/faults/analyse"
+	"github.com/penstock-gpu/penstock/faults/symbol"
 	"github.com/penstock-gpu/penstock/options"
 )
 
@@ -25,15 +26,19 @@ func Pprof(w io.Writer, r *analyse.Report) error {
 	}
 	functions := map[string]*profile.Function{}
 	locations := map[string]*profile.Location{}
-	location := func(frame string) *profile.Location {
+	location := func(frame string, kernel bool) *profile.Location {
 		if l := locations[frame]; l != nil {
 			return l
 		}
 		name, file, line := splitFrame(frame)
-		key := name + "\x00" + file
+		system := name
+		if kernel { // pprof itself would shorten template kernels until they are all the same
+			name = symbol.Readable(name)
+		}
+		key := system + "\x00" + file
 		f := functions[key]
 		if f == nil {
-			f = &profile.Function{ID: uint64(len(functions) + 1), Name: name, SystemName: name, Filename: file}
+			f = &profile.Function{ID: uint64(len(functions) + 1), Name: name, SystemName: system, Filename: file}
 			functions[key] = f
 			p.Function = append(p.Function, f)
 		}
@@ -46,14 +51,14 @@ func Pprof(w io.Writer, r *analyse.Report) error {
 		if x.Faults <= 0 && x.FaultedBytes <= 0 {
 			continue
 		}
-		stack := []*profile.Location{location(x.Kernel)}
+		stack := []*profile.Location{location(x.Kernel, true)}
 		for frame := range strings.SplitSeq(x.Allocation, " < ") {
 			if !strings.ContainsAny(frame, " (") { // an address: its size says more
 				frame += " (" + options.FormatBytes(x.AllocationBytes) + ")"
 			}
-			stack = append(stack, location(frame))
+			stack = append(stack, location(frame, false))
 		}
-		stack = append(stack, location("phase: "+x.Phase))
+		stack = append(stack, location("phase: "+x.Phase, false))
 		p.Sample = append(p.Sample, &profile.Sample{Location: stack,
 			Value: []int64{max(x.Faults, 0), x.FaultedBytes, int64(x.StallSeconds * float64(time.Second))},
 			Label: map[string][]string{"cause": {x.Cause}, "phase": {x.Phase}}})

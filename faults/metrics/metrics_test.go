@@ -3,12 +3,14 @@ package metrics
 import (
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
 	"github.com/prometheus/common/expfmt"
 
 	"github.com/penstock-gpu/penstock/faults/analyse"
@@ -33,6 +35,24 @@ func text(t *testing.T, r *analyse.Report) string {
 		t.Fatal(err)
 	}
 	return b.String()
+}
+
+// TestLint asks the linter that promtool has, and promtool itself where it is installed.
+func TestLint(t *testing.T) {
+	out := text(t, sample(60))
+	problems, err := promlint.New(strings.NewReader(out)).Lint()
+	if err != nil || len(problems) > 0 {
+		t.Errorf("%v %+v", err, problems)
+	}
+	tool, err := exec.LookPath("promtool")
+	if err != nil {
+		t.Skip("no promtool on PATH: only its linter was asked")
+	}
+	cmd := exec.Command(tool, "check", "metrics")
+	cmd.Stdin = strings.NewReader(out)
+	if answer, err := cmd.CombinedOutput(); err != nil {
+		t.Errorf("promtool: %v\n%s", err, answer)
+	}
 }
 
 // The text is what Prometheus' own parser takes, and labels are bounded.

@@ -12,6 +12,7 @@ import (
 	tea "github.com/charmbracelet/bubbletea"
 
 	"github.com/penstock-gpu/penstock/faults/analyse"
+	"github.com/penstock-gpu/penstock/faults/symbol"
 	"github.com/penstock-gpu/penstock/faults/view"
 	"github.com/penstock-gpu/penstock/options"
 )
@@ -276,7 +277,7 @@ func (m Model) rows() []tableRow {
 	switch m.table {
 	case 0:
 		for _, k := range r.Kernels {
-			name := view.KernelName(k.Kernel)
+			name := symbol.Readable(k.Kernel)
 			all = append(all, tableRow{name, [3]float64{float64(k.Faults), float64(k.FaultedBytes), k.StallSeconds},
 				[]string{countText(float64(k.Faults)), share(k.Faults), bytesText(float64(k.FaultedBytes)), fmt.Sprintf("%.2f s", k.StallSeconds), view.MainCause(k.Causes), name}})
 		}

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/penstock-gpu/penstock/faults/analyse"
+	"github.com/penstock-gpu/penstock/faults/symbol"
 )
 
 // Finding is one sentence about a run, with the numbers in it, and what to do.
@@ -136,7 +137,7 @@ func (e *explainer) places() {
 	var parts []string
 	if len(e.r.Kernels) > 0 && e.r.Kernels[0].Faults > 0 && e.r.Attribution.None < n {
 		k := e.r.Kernels[0]
-		parts = append(parts, fmt.Sprintf("the kernel %s had %s of the faults", Plain(KernelName(k.Kernel), 80), percent(k.Faults, n)))
+		parts = append(parts, fmt.Sprintf("the kernel %s had %s of the faults", Plain(symbol.Readable(k.Kernel), 80), percent(k.Faults, n)))
 	}
 	if len(e.r.Allocations) > 0 && e.r.Allocations[0].Faults > 0 {
 		a := e.r.Allocations[0]

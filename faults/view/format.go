@@ -11,6 +11,7 @@ import (
 	"unicode"
 	"unicode/utf8"
 
+	"github.com/penstock-gpu/penstock/faults/symbol"
 	"github.com/penstock-gpu/penstock/options"
 )
 
@@ -24,7 +25,7 @@ func Cell(v any, u Unit) string {
 		return "n/a"
 	case string:
 		if u == Kernel {
-			return KernelName(x)
+			return symbol.Readable(x)
 		}
 		return x
 	case int64:

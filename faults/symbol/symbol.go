@@ -1,4 +1,6 @@
-package view
+// Package symbol makes kernels' names readable. Recordings keep them mangled, and
+// programs are given them so; people are shown what Readable makes of them.
+package symbol
 
 import (
 	"regexp"
@@ -16,11 +18,11 @@ var (
 // mostMangled is the longest name that is demangled: real ones have at most a few thousand bytes.
 const mostMangled = 8 << 10
 
-// KernelName is a kernel's name as people read it: demangled, and without the
+// Readable is a kernel's name as people read it: demangled, and without the
 // parameters of functions, the lambdas that template kernels are made of and the
 // namespaces that all have. Different kernels may have the same; programs are
 // given the name as it was recorded.
-func KernelName(name string) string {
+func Readable(name string) string {
 	if !strings.HasPrefix(name, "_Z") && !strings.HasPrefix(name, "_R") || len(name) > mostMangled {
 		return name
 	}
