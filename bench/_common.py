@@ -215,8 +215,8 @@ def tail(text, lines=12, characters=2000):
     return "\n".join(text.strip().splitlines()[-lines:])[-characters:]
 
 
-def train(card, model, iters, timeout_s, penstock=False, budget=None, policy=None, deterministic=False, sample=False, trace=None, engine=None, host_budget=None, extra=None):
-    """One run of workloads.py. Returns the raw record, with "error" set when it is of no use.
+def train(card, model, iters, timeout_s, penstock=False, budget=None, policy=None, deterministic=False, sample=False, trace=None, engine=None, host_budget=None, extra=None, flags=()):
+    """One run of workloads.py, with its flags. Returns the raw record, with "error" set when it is of no use.
 
     A run that ran into its timeout keeps the iterations that it finished."""
     idle_used = card.require_free()
@@ -225,6 +225,7 @@ def train(card, model, iters, timeout_s, penstock=False, budget=None, policy=Non
         command = [sys.executable, WORKLOADS, model, str(iters), "--progress", progress]
         if deterministic:
             command.append("--deterministic")
+        command += flags
         argv = penstock_argv(command, budget, policy, report, host_budget, trace, engine) if penstock else command
         sampler = Sampler(card) if sample else None
         if sampler:

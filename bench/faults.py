@@ -1,20 +1,21 @@
-"""Fault analysis on a real GPU: recordings of GPT-2 medium at 3 GiB, their cost, and a plain CUDA program page by page.
+"""Fault analysis on a real GPU: recordings of GPT-2 medium at 3 GiB, and a plain CUDA program page by page.
 
-    python3 bench/faults.py [--deadline 340] [--only probe,gpt2m,overhead]
+    python3 bench/faults.py [--deadline 340] [--only probe,gpt2m]
 
 probe     bench/faults_probe.c (64 MiB, knows nothing of Penstock) recorded by `faults record -- cmd`
           and by `faults record --pid`: every page must have moved as the program made it move.
 gpt2m     recorded under naive paging and under penstock at --budget 3GiB: attribution, sums against
           the driver's own counters, lost events, `explain` and `diff`.
-overhead  the same runs without recording, in turns with recorded ones, and where everything fits.
 
-Managed memory stays at most 8 GiB and the budget is a software cap (see _common.py). Exit status 1 when
-a check fails, 2 when nothing could be run. Results: bench/results/faults.json, and the texts beside it.
+What recording costs is measured by faults_cost.py. Managed memory stays at most 8 GiB and the budget is a
+software cap (see _common.py). Exit status 1 when a check fails, 2 when nothing could be run. Results:
+bench/results/faults.json, and the texts beside it.
 """
 
 import argparse
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -182,11 +183,11 @@ def analysed(record, trace):
     n = s["faults"]
     at = r["attribution"]
     return {
-        "file_bytes": trace.stat().st_size, "events": r["events"], "report_seconds": round(r["report_seconds"], 2), "faults": n,
+        "file_bytes": trace.stat().st_size, "events": r["events"], "report_seconds": round(r["report_seconds"], 2), "faults": n, "serviced_faults": s["serviced_faults"],
         "attributed_share": (n - at["none"]) / n if n else None, "attribution": at, "lost": s["lost_events"],
         "lost_share": s["lost_events"] / max(r["events"], 1), "h2d_bytes": s["h2d_bytes"], "d2h_bytes": s["d2h_bytes"],
         "driver": d, "engine": {k: live.get(k) for k in ("h2d_bytes", "d2h_bytes", "faults", "dropped_events", "dropped_records")},
-        "equal_to_driver": bool(d) and (d["h2d_bytes"], d["d2h_bytes"]) == (s["h2d_bytes"], s["d2h_bytes"]),
+        "equal_to_driver": bool(d) and (d["h2d_bytes"], d["d2h_bytes"], d["gpu_faults"]) == (s["h2d_bytes"], s["d2h_bytes"], s["serviced_faults"]),
         "causes": {x["cause"]: x["faults"] for x in r["causes"] if x["faults"]}, "phases": {x["phase"]: x["faults"] for x in r["phases"]},
         "stall_seconds": s["stall_seconds"], "seconds": r["seconds"], "amplification": s["amplification"], "limits": r.get("limits"),
         "kernels": [[k["kernel"][:120], k["faults"]] for k in r["kernels"][:8]],
@@ -196,9 +197,10 @@ def analysed(record, trace):
 def parse():
     p = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     p.add_argument("--deadline", type=float, default=340, help="no run is started that could not end within so many seconds")
-    p.add_argument("--only", default="probe,gpt2m,overhead")
+    p.add_argument("--only", default="probe,gpt2m")
     p.add_argument("--iters", type=int, default=16)
     p.add_argument("--naive-iters", type=int, default=5)
+    p.add_argument("--keep", action="store_true", help="keep the recordings in $PENSTOCK_BENCH_OUT")
     p.add_argument("--name", default="faults", help="results go to bench/results/NAME.json")
     return p.parse_args()
 
@@ -210,7 +212,7 @@ def body():
     card.require_free()
     began = time.monotonic()
     only = a.only.split(",")
-    doc = {**c.header(card), "probe": [], "gpt2m": {}, "runs": [], "overhead": {}, "skipped": []}
+    doc = {**c.header(card), "probe": [], "gpt2m": {}, "runs": [], "skipped": []}
     failures = []
     with tempfile.TemporaryDirectory(prefix="penstock-faults-") as folder:
         doctor = penstock("doctor")
@@ -226,47 +228,33 @@ def body():
                 print(json.dumps({k: v for k, v in x.items() if k not in ("explain", "problems")}, indent=None)[:1500])
                 print(x.get("explain", ""), flush=True)
                 c.save(a.name, doc)
-        plan = []
-        if "gpt2m" in only or "overhead" in only:
-            plan = [("naive", "3GiB", True), ("penstock", "3GiB", True)]
-        if "overhead" in only:
-            plan += [("naive", "3GiB", False), ("penstock", "3GiB", False), ("fits", None, True), ("fits", None, False),
-                     ("penstock", "3GiB", True), ("penstock", "3GiB", False), ("fits", None, False), ("fits", None, True), ("naive", "3GiB", True), ("naive", "3GiB", False)]  # fmt: skip
+        plan = [("naive", a.naive_iters), ("penstock", a.iters)] if "gpt2m" in only else []
         traces = {}
-        for policy, budget, recorded in plan:
-            name = f"{policy} {'recorded' if recorded else 'plain'}"
+        for policy, iters in plan:
             left = a.deadline - (time.monotonic() - began)
             if left < 35:
-                doc["skipped"].append(name)
+                doc["skipped"].append(policy)
                 continue
-            trace = Path(folder) / f"{policy}.pstrace" if recorded else None
-            if trace and policy in traces:
-                trace = Path(folder) / "again.pstrace"
-                trace.unlink(missing_ok=True)
-            iters = a.naive_iters if policy == "naive" else a.iters
-            r = c.train(card, "gpt2m", iters, min(90, left), penstock=True, budget=budget, policy=None if policy == "fits" else policy, deterministic=True, trace=trace)
-            r["name"] = name
+            trace = Path(folder) / f"{policy}.pstrace"
+            r = c.train(card, "gpt2m", iters, min(90, left), penstock=True, budget="3GiB", policy=policy, deterministic=True, trace=trace)
             s = seconds_of(r)
-            doc["runs"].append({"name": name, "seconds_per_iteration": s, "error": r["error"], "wall_s": r["wall_s"], "iter_s": (r.get("result") or {}).get("iter_s")})
-            print(f"{name}: {c.fmt(s)} s/iteration{'; ' + r['error'] if r['error'] else ''} ({r['wall_s']} s in all)", flush=True)
+            doc["runs"].append({"name": policy, "seconds_per_iteration": s, "error": r["error"], "wall_s": r["wall_s"], "iter_s": (r.get("result") or {}).get("iter_s")})
+            print(f"{policy}: {c.fmt(s)} s/iteration{'; ' + r['error'] if r['error'] else ''} ({r['wall_s']} s in all)", flush=True)
             if r["error"]:
-                failures.append(f"{name}: {r['error'].splitlines()[0]}")
+                failures.append(f"{policy}: {r['error'].splitlines()[0]}")
                 print(c.tail(r["stderr_tail"]))
                 continue
-            doc["overhead"].setdefault(policy, {"recorded": [], "plain": []})["recorded" if recorded else "plain"].append(s)
-            if recorded and policy not in traces and trace.exists():
+            if trace.exists():
                 traces[policy] = trace
                 x = analysed(r, trace)
                 doc["gpt2m"][policy] = x
                 print(json.dumps(x, indent=None))
-                if policy != "fits":
-                    text = penstock("faults", "explain", trace).stdout
-                    x["explain"] = text
-                    print(text, flush=True)
+                x["explain"] = penstock("faults", "explain", trace).stdout
+                print(x["explain"], flush=True)
                 if policy == "naive" and (not x["faults"] or x["attributed_share"] != 1.0):
                     failures.append(f"naive: {x['attributed_share']} of {x['faults']} faults are attributed")
-                if policy != "fits" and not x["equal_to_driver"]:
-                    failures.append(f"{policy}: events {x['h2d_bytes']} / {x['d2h_bytes']}, driver {x['driver']}")
+                if not x["equal_to_driver"]:
+                    failures.append(f"{policy}: events {x['h2d_bytes']} / {x['d2h_bytes']}, {x['serviced_faults']} serviced, driver {x['driver']}")
                 if x["lost_share"] > 0.001:
                     failures.append(f"{policy}: {x['lost']} events lost of {x['events']}")
             c.save(a.name, doc)
@@ -276,19 +264,12 @@ def body():
             doc["report_naive"] = penstock("faults", "report", traces["naive"]).stdout
             print(doc["report_naive"])
             out = os.environ.get("PENSTOCK_BENCH_OUT")
+            if out and a.keep:
+                for policy, path in traces.items():
+                    shutil.copy(path, Path(out) / path.name)
             if out:
                 penstock("faults", "report", traces["naive"], "--format", "html", "--output", Path(out) / "faults-naive.html")
                 penstock("faults", "export", traces["penstock"], "--format", "chrome", "--output", Path(out) / "faults-penstock-chrome.json")
-    rows = []
-    for policy, x in doc["overhead"].items():
-        if not x["recorded"] or not x["plain"]:
-            continue
-        rec, plain = min(x["recorded"]), min(x["plain"])
-        x["overhead"] = rec / plain - 1
-        rows.append([policy, " ".join(f"{v:.4f}" for v in x["plain"]), " ".join(f"{v:.4f}" for v in x["recorded"]), f"{x['overhead']:+.2%}", "3 %" if policy == "naive" else "1 %"])
-    if rows:
-        print("\nSeconds an iteration, medians of the last half; overhead of the best recorded over the best plain run")
-        print(c.table(["run", "plain", "recorded", "overhead", "asked: under"], rows))
     doc["failures"] = failures
     c.save(a.name, doc)
     for f in failures:

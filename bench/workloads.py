@@ -136,6 +136,20 @@ def loaded_penstock():
     return sys.modules.get("penstock") if os.environ.get("PENSTOCK_BENCH_STATS") == "1" else None
 
 
+def recording_switch():
+    """Stops (0) or goes on with (1) the recording of this process."""
+    import ctypes
+
+    path = next(line.split()[-1] for line in open("/proc/self/maps") if line.rstrip().endswith("/libpenstock.so"))
+    switch = ctypes.CDLL(path).penstock_record
+
+    def record(on):
+        if switch(int(on)):
+            raise RuntimeError("this process is not recorded: give --trace to penstock run")
+
+    return record
+
+
 def requested_peak():
     """Most bytes that were asked for at a time; None where the allocator does not say."""
     import torch
@@ -177,6 +191,7 @@ def main():
     parser.add_argument("--on-device", action="store_true", help="build the model on the GPU")
     parser.add_argument("--lengths", type=int, metavar="SEED", help="draw the sequence length of each iteration")
     parser.add_argument("--warm-up", type=int, default=0, metavar="N", help="reset the peaks after N iterations")
+    parser.add_argument("--record-turns", type=int, metavar="N", help="after N iterations record by turns: one, not two, one, and again")
     parser.add_argument("--no-fill", action="store_true", help="do not fill uninitialised memory under --deterministic")
     parser.add_argument("--largest-batch", metavar="FIRST,STEP,BYTES,SECONDS", help="under a cap of BYTES of device memory")
     args = parser.parse_args()
@@ -210,8 +225,12 @@ def main():
     penstock = loaded_penstock()
     before = penstock.stats() if penstock else None
     seconds, losses, stats = [], [], []
-    reserved = []
+    reserved, recorded = [], []
+    switch = recording_switch() if args.record_turns else None
     for i in range(args.iters):
+        if switch and i >= args.record_turns:
+            recorded.append((i - args.record_turns) % 4 in (0, 3))
+            switch(recorded[-1])
         if args.warm_up and i == args.warm_up:
             torch.cuda.reset_peak_memory_stats()
         began = time.perf_counter()
@@ -233,7 +252,7 @@ def main():
         "model": args.model, "iter_s": seconds, "loss": losses,
         "peak_allocated_bytes": torch.cuda.max_memory_allocated(), "peak_reserved_bytes": torch.cuda.max_memory_reserved(),
         "peak_requested_bytes": requested_peak(), "reserved_bytes": reserved, "warm_up": args.warm_up,
-        "deterministic": args.deterministic, "build_s": build_s, "parameters": sum(p.numel() for p in model.parameters()),
+        "recorded": recorded, "deterministic": args.deterministic, "build_s": build_s, "parameters": sum(p.numel() for p in model.parameters()),
         "penstock_loaded": "penstock" in sys.modules, "torch": torch.__version__, "cuda": torch.version.cuda,
     }  # fmt: skip
     if args.deterministic:

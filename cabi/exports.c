@@ -13,6 +13,7 @@
 
 #include "../pool/front/front.h"
 #include "_cgo_export.h"
+#include "alloc_log.h"
 #include "exports.h"
 #include "python_site.h"
 
@@ -35,6 +36,18 @@ void exports_use_front(void *f) { __atomic_store_n(&front, (struct front *)f, __
 
 static struct front *the_front(void) { return __atomic_load_n(&front, __ATOMIC_ACQUIRE); }
 
+/* Allocations and frees are noted in it; NULL when nobody records them here. */
+static struct alloc_log *alloc_log;
+
+void exports_use_alloc_log(void *l) { __atomic_store_n(&alloc_log, (struct alloc_log *)l, __ATOMIC_RELEASE); }
+
+static void note_call(void *p, int64_t bytes, void *stream)
+{
+    struct alloc_log *l = __atomic_load_n(&alloc_log, __ATOMIC_ACQUIRE);
+    if (__builtin_expect(l != NULL, 0))
+        alloc_log_note(l, (uintptr_t)p, bytes, (uintptr_t)stream);
+}
+
 /* PENSTOCK_STACKS, read once: at the first allocation, as the engine does. */
 static int stacks_wanted(void)
 {
@@ -50,10 +63,8 @@ PUBLIC int penstock_abi_version(void) { return PENSTOCK_ABI_VERSION; }
 
 PUBLIC int penstock_init(int device) { return alive() ? engineInit(device) : -ECHILD; }
 
-PUBLIC void *penstock_malloc(ssize_t size, int device, void *stream)
+static void *allocate(ssize_t size, int device, void *stream)
 {
-    if (size <= 0 || !alive())
-        return NULL;
     struct front *f = the_front();
     uint32_t epoch = 0;
     uint64_t p = f ? front_take(f, size, device, (uintptr_t)stream, &epoch) : 0;
@@ -67,11 +78,22 @@ PUBLIC void *penstock_malloc(ssize_t size, int device, void *stream)
     return (void *)(uintptr_t)p;
 }
 
+PUBLIC void *penstock_malloc(ssize_t size, int device, void *stream)
+{
+    if (size <= 0 || !alive())
+        return NULL;
+    void *p = allocate(size, device, stream);
+    if (p)
+        note_call(p, size, stream);
+    return p;
+}
+
 PUBLIC void penstock_free(void *ptr, ssize_t size, int device, void *stream)
 {
     (void)size, (void)device, (void)stream;
     if (!ptr || !alive())
         return;
+    note_call(ptr, 0, NULL);
     struct front *f = the_front();
     switch (f ? front_hold(f, (uintptr_t)ptr) : FRONT_PASS) {
     case FRONT_PASS:
@@ -116,6 +138,8 @@ PUBLIC void penstock_reset_peak_stats(void)
     if (alive())
         engineResetPeaks();
 }
+
+PUBLIC int penstock_record(int on) { return alive() ? engineRecord(on) : -ECHILD; }
 
 PUBLIC long penstock_stats(char *json, size_t capacity)
 {

@@ -4,4 +4,7 @@
 /* The exported calls use a struct front (pool/front/front.h) from now on. */
 void exports_use_front(void *f);
 
+/* And note allocations and frees in a struct alloc_log (alloc_log.h), or with NULL no more. */
+void exports_use_alloc_log(void *l);
+
 #endif

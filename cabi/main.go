@@ -62,6 +62,7 @@ var state struct {
 	options options.Runtime
 	closed  bool
 	close   func()
+	record  func(on bool) // nil without a recording
 	errText atomic.Pointer[string]
 }
 
@@ -169,7 +170,8 @@ func start(device int) (*live.Live, error) {
 		if err != nil {
 			return nil, err
 		}
-		c.Sink, state.close = r, r.close
+		c.Sink, c.AllocsToldElsewhere = r, r.allocs != nil
+		state.close, state.record = r.close, r.pause
 	}
 	e, err := live.New(c, d, h, log)
 	if err != nil {
@@ -325,6 +327,18 @@ func engineStats(buf *C.char, capacity C.size_t) C.long {
 		return -C.long(syscall.EIO)
 	}
 	return put(buf, capacity, text)
+}
+
+//export engineRecord
+func engineRecord(on C.int) C.int {
+	defer guard("penstock_record")
+	e := state.engine.Load()
+	if e == nil || state.record == nil {
+		return -C.int(syscall.ENODEV)
+	}
+	e.Record(on != 0)
+	state.record(on != 0)
+	return 0
 }
 
 //export engineLastError

@@ -44,6 +44,13 @@ int penstock_set_memory_fraction(double fraction, int device);
 /* Resets peak statistics. */
 void penstock_reset_peak_stats(void);
 
+/* Stops (0) or goes on with (1) recording to PENSTOCK_TRACE, as for a part of a run
+ * that matters. Launches, faults and moves in between are not in the recording, nor are
+ * allocations while everything is in plain device memory; operations under way at
+ * the edges may be or not.
+ * Returns 0, or a negative errno value when nothing is recorded. */
+int penstock_record(int on);
+
 /* Writes statistics as a JSON object, NUL-terminated. Returns the length
  * needed without the NUL; when that is >= capacity nothing useful was written. Keys:
  * allocated_bytes, allocated_peak_bytes, reserved_bytes, reserved_peak_bytes,

@@ -18,7 +18,9 @@ import (
 	"github.com/penstock-gpu/penstock/um"
 )
 
-// recorder writes what happens to a trace. Alloc and Free are called from any
+// recorder writes what happens to a trace. While everything is in plain memory it
+// reads allocations from a log that the exported calls fill; else the engine tells
+// of them, in order with the operations that name them. Alloc and Free are called from any
 // thread, its other methods under the engine's lock, in order.
 type recorder struct {
 	log    *record.Log
@@ -27,21 +29,76 @@ type recorder struct {
 	driver bool // the driver's own events are recorded, and the engine's moves are among them
 	failed atomic.Bool
 
-	accesses []trace.Access    // of the record at hand
-	ids      map[uint64]uint64 // live allocations by address; the encoder's alone
+	allocs *allocLog // nil: the engine tells of allocations
+	stop   chan struct{}
+	done   chan struct{}
+
+	accesses []trace.Access // of the record at hand
+
+	// The encoder's alone.
+	ids  map[uint64]uint64 // live allocations by address
+	last uint64            // id given
 }
 
 // startRecording creates the trace.
 func startRecording(o options.Runtime, gpu string, log *zap.Logger) (*recorder, error) {
-	r := &recorder{zap: log, ids: map[uint64]uint64{}, stacks: o.Stacks}
+	r := &recorder{zap: log, ids: map[uint64]uint64{}, stacks: o.Stacks, stop: make(chan struct{}), done: make(chan struct{})}
 	var err error
+	if plain := o.Budget == 0 && (o.Engine == options.EngineManaged || o.Engine == options.EngineNone); plain && !o.Stacks {
+		if r.allocs, err = newAllocLog(); err != nil {
+			return nil, err
+		}
+	}
 	r.log, err = record.Create(o.TracePath, trace.Header{
 		Source: "penstock", Command: strings.Join(os.Args, " "), GPU: gpu, Policy: o.Policy, BudgetBytes: o.Budget, Process: os.Getpid(),
-	}, record.Options{Clock: hook.Clock, Translate: r.translate})
+	}, record.Options{Clock: hook.Clock, Translate: r.translate, Sort: r.allocs != nil})
 	if err != nil {
 		return nil, err
 	}
+	if r.allocs == nil {
+		close(r.done)
+	} else {
+		r.allocs.use(true)
+		go r.readLoop()
+	}
 	return r, nil
+}
+
+// readLoop reads the log of allocations before it is full.
+func (r *recorder) readLoop() {
+	defer close(r.done)
+	for {
+		pause := 20 * time.Millisecond
+		if r.readAllocs() > 0 {
+			pause = 2 * time.Millisecond
+		}
+		select {
+		case <-r.stop:
+			return
+		case <-time.After(pause):
+		}
+	}
+}
+
+func (r *recorder) readAllocs() int {
+	n, lost := r.allocs.read(func(c allocCall) {
+		e := trace.Event{Kind: trace.KindAlloc, Address: c.at, Bytes: c.bytes, Stream: c.stream}
+		if c.bytes == 0 {
+			e.Kind = trace.KindFree
+		}
+		r.log.AddAt(e, c.nanos)
+	})
+	if lost > 0 {
+		r.log.Add(trace.Event{Kind: trace.KindLost, Bytes: int64(lost), Name: "allocations and frees: their log was full"})
+	}
+	return n
+}
+
+// pause stops recording, or goes on.
+func (r *recorder) pause(on bool) {
+	if r.allocs != nil {
+		r.allocs.use(on)
+	}
 }
 
 // check tells of a write error, once.
@@ -52,12 +109,12 @@ func (r *recorder) check() {
 }
 
 // Alloc implements live.Sink.
-func (r *recorder) Alloc(id uint64, p cuda.Ptr, bytes int64, stream uint64) {
+func (r *recorder) Alloc(p cuda.Ptr, bytes int64, stream uint64) {
 	site := ""
 	if r.stacks {
 		site = pythonSite()
 	}
-	r.log.Add(trace.Event{Kind: trace.KindAlloc, Alloc: id, Bytes: bytes, Address: uint64(p), Stream: stream, Name: site})
+	r.log.Add(trace.Event{Kind: trace.KindAlloc, Bytes: bytes, Address: uint64(p), Stream: stream, Name: site})
 }
 
 // Free implements live.Sink.
@@ -67,6 +124,9 @@ func (r *recorder) Free(p cuda.Ptr) {
 
 // Record implements live.Sink.
 func (r *recorder) Record(rec *hook.Record, stream uint64, name func(function uint32) string, address func(slot uint32) (cuda.Ptr, bool)) {
+	if r.allocs != nil && len(rec.Slots) > 0 {
+		r.readAllocs() // what it names
+	}
 	e := operationOf(rec, stream)
 	e.Accesses = r.accesses[:0]
 	for _, s := range rec.Slots {
@@ -81,17 +141,24 @@ func (r *recorder) Record(rec *hook.Record, stream uint64, name func(function ui
 	}
 }
 
-// translate gives frees and accesses the number of the allocation in place of its
-// address. It is called by the encoder, so that nobody waits for it.
-func (r *recorder) translate(e *trace.Event) bool {
+// translate numbers allocations, and gives frees and accesses the number in place of
+// the address. It is called by the encoder, so that nobody waits for it.
+func (r *recorder) translate(e *trace.Event, write func(*trace.Event)) {
 	switch e.Kind {
 	case trace.KindAlloc:
+		if id, live := r.ids[e.Address]; live { // its free was not recorded
+			write(&trace.Event{Kind: trace.KindFree, Time: e.Time, Alloc: id})
+		}
+		r.last++
+		e.Alloc = r.last
 		r.ids[e.Address] = e.Alloc
 	case trace.KindFree:
 		id, ok := r.ids[e.Address]
 		delete(r.ids, e.Address)
+		if !ok {
+			return
+		}
 		e.Alloc, e.Address = id, 0
-		return ok
 	case trace.KindLaunch, trace.KindCopy:
 		known := e.Accesses[:0]
 		for _, x := range e.Accesses {
@@ -101,7 +168,7 @@ func (r *recorder) translate(e *trace.Event) bool {
 		}
 		e.Accesses = known
 	}
-	return true
+	write(e)
 }
 
 // operationOf is a hook's record in a trace's terms, without its accesses.
@@ -161,6 +228,12 @@ func (r *recorder) Move(ranges []cuda.Range, d um.Direction, began, ended time.D
 }
 
 func (r *recorder) close() {
+	if r.allocs != nil {
+		r.allocs.use(false)
+		close(r.stop)
+		<-r.done
+		r.readAllocs()
+	}
 	if err := r.log.Close(nil); err != nil && !r.failed.Load() {
 		r.zap.Error("closing the trace", zap.Error(err))
 	}

@@ -121,6 +121,38 @@ func TestLaunchesAreStampedBeforeTheLookup(t *testing.T) {
 	}
 }
 
+// In plain memory allocations are recorded although they do not enter the engine,
+// and penstock_record leaves out a part of the run.
+func TestAllocationsInPlainMemory(t *testing.T) {
+	t.Parallel()
+	need(t)
+	path := filepath.Join(t.TempDir(), "run.pstrace")
+	mustRun(t, append(slices.Clone(inMemory), "PENSTOCK_TRACE="+path), program(t, "small"), "recorded")
+	tr, err := trace.Load(path) // which looks that every free is of a live allocation
+	if err != nil {
+		t.Fatal(err)
+	}
+	allocs, frees := map[int64]int{}, 0
+	last := time.Duration(-1)
+	for _, e := range tr.Events {
+		switch e.Kind {
+		case trace.KindAlloc:
+			allocs[e.Bytes>>20]++
+		case trace.KindFree:
+			frees++
+		default:
+			continue
+		}
+		if e.Time < last {
+			t.Fatalf("event at %v after %v", e.Time, last)
+		}
+		last = e.Time
+	}
+	if allocs[1] != 2 || allocs[2] != 100 || allocs[3] != 0 || allocs[4] != 0 || frees != 102 {
+		t.Errorf("allocations by MiB %v, %d frees", allocs, frees)
+	}
+}
+
 // With PENSTOCK_STACKS an allocation is recorded with the Python frames that
 // asked for it, also from threads that come at the same time.
 func TestAllocationSites(t *testing.T) {

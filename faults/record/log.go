@@ -1,8 +1,10 @@
 package record
 
 import (
+	"cmp"
 	"fmt"
 	"os"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -62,10 +64,11 @@ const (
 type Options struct {
 	// Clock reads what faults.Clock does, in whatever way is the cheapest; nil is faults.Clock itself.
 	Clock func() int64
-	// Translate, if not nil, is called by the encoder with each event, in the order in which they were
-	// recorded, and may change it; false leaves it out. What can be looked up there need not be where
-	// others wait.
-	Translate func(*trace.Event) bool
+	// Sort puts events that wait for the encoder in order of time, for those that come by several ways.
+	Sort bool
+	// Translate, if not nil, is called by the encoder with each event, in order, and writes it, changed
+	// or with others, or not. What can be looked up there need not be where others wait.
+	Translate func(e *trace.Event, write func(*trace.Event))
 }
 
 // Create starts a recording. It fills in what the header says of clock and driver.
@@ -137,13 +140,20 @@ func (l *Log) encode() int {
 	b := l.pending
 	l.pending = l.spare
 	l.mu.Unlock()
+	if l.options.Sort {
+		slices.SortStableFunc(b.events, func(x, y trace.Event) int { return cmp.Compare(x.Time, y.Time) })
+	}
 	var failed error
-	for i := range b.events {
-		if t := l.options.Translate; t != nil && !t(&b.events[i]) {
-			continue
-		}
-		if err := l.writer.Append(&b.events[i]); err != nil && failed == nil {
+	write := func(e *trace.Event) {
+		if err := l.writer.Append(e); err != nil && failed == nil {
 			failed = err
+		}
+	}
+	for i := range b.events {
+		if t := l.options.Translate; t != nil {
+			t(&b.events[i], write)
+		} else {
+			write(&b.events[i])
 		}
 	}
 	if failed != nil {
@@ -172,6 +182,14 @@ func (l *Log) Add(e trace.Event) {
 	l.mu.Lock()
 	defer l.unlock()
 	e.Time = l.now()
+	l.put(&e)
+}
+
+// AddAt records an event of a time, which is a reading of faults.Clock.
+func (l *Log) AddAt(e trace.Event, at int64) {
+	l.mu.Lock()
+	defer l.unlock()
+	e.Time = max(0, time.Duration(at-l.origin))
 	l.put(&e)
 }
 

@@ -1,5 +1,12 @@
 // Package symbol makes kernels' names readable. Recordings keep them mangled, and
 // programs are given them so; people are shown what Readable makes of them.
+//
+// Invariant: whatever the name, the answer is not longer to make than a few
+// milliseconds and not empty unless the name is; what is no mangled name is
+// answered as it is.
+//
+// Caveat: two kernels that differ in the types of parameters, or in which of a
+// function's lambdas they run, may have the same readable name.
 package symbol
 
 import (

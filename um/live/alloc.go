@@ -23,12 +23,12 @@ func (l *Live) Malloc(bytes int64, stream uint64) (cuda.Ptr, error) {
 		l.counts.ooms.Add(1)
 		return 0, err
 	}
-	id := l.counts.allocs.Add(1)
+	l.counts.allocs.Add(1)
 	raise(&l.counts.livePeak, l.liveBytes())
 	raise(&l.counts.reservedPeak, l.reservedBytes())
-	if l.sink != nil {
+	if l.sink != nil && !l.config.AllocsToldElsewhere {
 		done := l.recording()
-		l.sink.Alloc(uint64(id), p, bytes, stream)
+		l.sink.Alloc(p, bytes, stream)
 		done()
 	}
 	return p, nil
@@ -215,7 +215,7 @@ func (l *Live) lock() {
 
 // Free takes an allocation back; queued work may still use it.
 func (l *Live) Free(p cuda.Ptr) error {
-	if l.sink != nil {
+	if l.sink != nil && !l.config.AllocsToldElsewhere {
 		done := l.recording()
 		l.sink.Free(p)
 		done()

@@ -45,6 +45,8 @@ type Config struct {
 	PlainOnly         bool        // no managed memory at all: nothing leaves the device
 	Pool              pool.Config // how plain memory is laid out
 	Sink              Sink        // receives what happens; may be nil
+	// AllocsToldElsewhere: the sink hears of allocations from whoever calls, not from here.
+	AllocsToldElsewhere bool
 	// MissedRoutes are ways to the driver whose launches the hook does not see, in words.
 	MissedRoutes []string
 }

@@ -449,7 +449,7 @@ func (e *swap) worker(d explicit.Direction) {
 				return
 			}
 			now := l.driver.Now()
-			if l.sink != nil {
+			if l.sink != nil && !l.paused {
 				l.sink.Move([]cuda.Range{m.Chunk}, um.Direction(d), began, now)
 			}
 			e.runtime.Done(m)

@@ -140,7 +140,7 @@ func (l *Live) feedFaults() {
 		return
 	}
 	f.events = f.source.Drain(f.events[:0])
-	if l.sink != nil {
+	if l.sink != nil && !l.paused {
 		l.recordFaults()
 	}
 	for i := range f.events {

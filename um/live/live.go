@@ -67,6 +67,7 @@ type Live struct {
 	hookStreams []hookStream   // by the hook's index
 	ownStreams  []int          // the runtime's number to the hook's index, -1 if unknown
 	sink        Sink
+	paused      bool // the sink is told of allocations only
 
 	gateWords, progressWords cuda.Ptr
 	failed                   error
@@ -95,7 +96,7 @@ type counts struct {
 // Sink receives what happens, for recording. It is called under the lock and in
 // order, but for allocations in plain memory, which come from any thread at any time.
 type Sink interface {
-	Alloc(id uint64, p cuda.Ptr, bytes int64, stream uint64)
+	Alloc(p cuda.Ptr, bytes int64, stream uint64)
 	Free(p cuda.Ptr)
 	// Record is an operation. What it needs of the record it copies.
 	Record(r *hook.Record, stream uint64, name func(function uint32) string, address func(slot uint32) (cuda.Ptr, bool))
@@ -259,6 +260,24 @@ func (l *Live) startHook() error {
 	l.hook.SetProgressEvery(progressEvery)
 	l.hook.SetMode(hook.Gated)
 	return nil
+}
+
+// Record stops telling the sink of operations, faults and moves, or goes on. The
+// hook is off meanwhile where it only serves the sink.
+func (l *Live) Record(on bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.sink == nil || l.closing {
+		return
+	}
+	if l.hook != nil {
+		l.hook.SetStamps(on)
+		if l.runtime == nil && l.swap == nil {
+			l.hook.SetMode(map[bool]hook.Mode{true: hook.Observe, false: hook.Off}[on])
+		}
+		l.drain() // what was until now
+	}
+	l.paused = !on
 }
 
 // process is what the runtime sees of this process.

@@ -404,7 +404,7 @@ type recording struct {
 	progress uint64
 }
 
-func (s *recording) Alloc(id uint64, p cuda.Ptr, bytes int64, stream uint64) {
+func (s *recording) Alloc(p cuda.Ptr, bytes int64, stream uint64) {
 	s.log = append(s.log, "alloc")
 }
 func (s *recording) Free(cuda.Ptr) { s.log = append(s.log, "free") }

@@ -28,9 +28,9 @@ type plainPool interface {
 }
 
 // serveFront lets the front of the pool serve the job where every allocation is the
-// pool's and nobody records them.
+// pool's and the sink, if there is one, need not be told here.
 func (l *Live) serveFront() {
-	l.plain.ServeFront(l.sink == nil && l.swap == nil && !l.managed.Load() && l.active.Load() == nil)
+	l.plain.ServeFront((l.sink == nil || l.config.AllocsToldElsewhere) && l.swap == nil && !l.managed.Load() && l.active.Load() == nil)
 }
 
 // openPlain makes the pool: planned and stitched where the driver can map memory, else a

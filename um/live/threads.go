@@ -20,7 +20,7 @@ func (l *Live) drain() (n int) {
 	}
 	name, address := l.hook.FunctionName, l.slotAddress
 	return l.hook.Drain(func(rec *hook.Record) {
-		if l.sink != nil {
+		if l.sink != nil && !l.paused {
 			l.sink.Record(rec, l.handle(rec.Stream), name, address)
 		}
 		if l.swap != nil {
@@ -104,7 +104,7 @@ func (l *Live) progress() {
 		if seq == 0 {
 			continue
 		}
-		if l.sink != nil && seq != x.reported {
+		if l.sink != nil && !l.paused && seq != x.reported {
 			l.hookStreams[i].reported = seq
 			l.sink.Progress(x.handle, seq)
 		}
@@ -259,7 +259,7 @@ func (l *Live) worker(d um.Direction) {
 		l.progress()
 		l.runtime.Done(m)
 		l.moveTime[d] += ended - began
-		if l.sink != nil && (m.Kind == um.MoveFetch || m.Kind == um.MoveEvict) {
+		if l.sink != nil && !l.paused && (m.Kind == um.MoveFetch || m.Kind == um.MoveEvict) {
 			l.sink.Move(m.Ranges, d, began, ended)
 		}
 		l.work[um.In+um.Out-d].Signal() // what came or went may be what the other side waits for

@@ -16,6 +16,7 @@ static struct {
     void (*reset)(void);
     int (*set_memory_fraction)(double, int);
     void (*reset_peak_stats)(void);
+    int (*record)(int);
     long (*stats)(char *, size_t);
     long (*last_error)(char *, size_t);
     int (*begin_pool)(int, unsigned long long, unsigned long long);
@@ -33,7 +34,7 @@ static void load(void) {
     }
 #define FIND(name) CHECK((P.name = (__typeof__(P.name))dlsym(lib, "penstock_" #name)))
     FIND(abi_version), FIND(init), FIND(malloc), FIND(free), FIND(record_stream), FIND(empty_cache), FIND(reset);
-    FIND(set_memory_fraction), FIND(reset_peak_stats), FIND(stats), FIND(last_error);
+    FIND(set_memory_fraction), FIND(reset_peak_stats), FIND(record), FIND(stats), FIND(last_error);
     FIND(begin_pool), FIND(end_pool), FIND(release_pool), FIND(self_test), FIND(close);
     CHECK_EQ(P.abi_version(), PENSTOCK_ABI_VERSION);
 }

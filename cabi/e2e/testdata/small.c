@@ -31,6 +31,28 @@ static int forkfirst(void) {
     return 0;
 }
 
+/* What is recorded of allocations: sizes say which. Between the calls of penstock_record nothing is. */
+static int recorded(void) {
+    void *early = P.malloc(1 * MiB, 0, NULL);
+    for (int i = 0; i < 100; i++) { /* the later ones are served without entering Go */
+        void *p = P.malloc(2 * MiB, 0, NULL);
+        CHECK(p);
+        P.free(p, 2 * MiB, 0, NULL);
+    }
+    CHECK_EQ(P.record(0), 0);
+    void *unseen = P.malloc(3 * MiB, 0, NULL), *kept = P.malloc(4 * MiB, 0, NULL);
+    CHECK(unseen && kept);
+    P.free(early, 1 * MiB, 0, NULL);
+    CHECK_EQ(P.record(1), 0);
+    P.free(unseen, 3 * MiB, 0, NULL); /* of what nobody knows */
+    void *again = P.malloc(1 * MiB, 0, NULL);
+    CHECK(again == early); /* whose free nobody saw */
+    P.free(again, 1 * MiB, 0, NULL);
+    P.free(kept, 4 * MiB, 0, NULL);
+    P.close();
+    return 0;
+}
+
 /* Works until it is killed. */
 static int endless(void) {
     tensor t[24];
@@ -104,6 +126,7 @@ int main(int argc, char **argv) {
     resolve();
     if (!strcmp(argv[1], "forkfirst")) return forkfirst();
     if (!strcmp(argv[1], "endless")) return endless();
+    if (!strcmp(argv[1], "recorded")) return recorded();
     if (!strcmp(argv[1], "pools")) return pools();
     if (!strcmp(argv[1], "selftest")) return selftest();
     fprintf(stderr, "unknown: %s\n", argv[1]);

@@ -1,0 +1,68 @@
+package main
+
+/*
+#include <stdlib.h>
+#include "alloc_log.h"
+#include "exports.h"
+*/
+import "C"
+
+import (
+	"errors"
+	"sync"
+	"sync/atomic"
+	"unsafe"
+)
+
+// allocLog is the Go side of alloc_log.h. The memory stays for the rest of the process.
+type allocLog struct {
+	c *C.struct_alloc_log
+
+	mu   sync.Mutex // one reader at a time; taken before the recording's locks
+	next uint64
+	lost uint64
+}
+
+// allocCall is an allocation, or with 0 bytes a free.
+type allocCall struct {
+	nanos  int64
+	at     uint64
+	bytes  int64
+	stream uint64
+}
+
+func newAllocLog() (*allocLog, error) {
+	c := (*C.struct_alloc_log)(C.calloc(1, C.sizeof_struct_alloc_log))
+	if c == nil {
+		return nil, errors.New("no host memory to record allocations in")
+	}
+	return &allocLog{c: c}, nil
+}
+
+// use says whether calls are noted from now on.
+func (l *allocLog) use(on bool) {
+	if on {
+		C.exports_use_alloc_log(unsafe.Pointer(l.c))
+	} else {
+		C.exports_use_alloc_log(nil)
+	}
+}
+
+// read visits the calls that were noted, in order, and says how many were not since the last time.
+func (l *allocLog) read(visit func(allocCall)) (n int, lost uint64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for {
+		c := &l.c.ring[l.next%C.ALLOC_LOG_ENTRIES]
+		if atomic.LoadUint64((*uint64)(unsafe.Pointer(&c.turn))) != l.next+1 {
+			break
+		}
+		visit(allocCall{nanos: int64(c.nanos), at: uint64(c.at), bytes: int64(c.bytes), stream: uint64(c.stream)})
+		l.next++
+		n++
+		atomic.StoreUint64((*uint64)(unsafe.Pointer(&l.c.tail)), l.next)
+	}
+	all := atomic.LoadUint64((*uint64)(unsafe.Pointer(&l.c.lost)))
+	lost, l.lost = all-l.lost, all
+	return n, lost
+}

@@ -1,0 +1,49 @@
+/*
+ * Allocations and frees on their way to a recording. While everything is in plain
+ * device memory most calls are served without entering Go (pool/front/front.h);
+ * for a recording they are noted here, with their time, and read by alloc_log.go.
+ * A call that finds the log full is counted and not noted.
+ */
+#ifndef PENSTOCK_ALLOC_LOG_H
+#define PENSTOCK_ALLOC_LOG_H
+
+#include <stdint.h>
+#include <time.h>
+
+#define ALLOC_LOG_ENTRIES (1u << 16) /* power of two */
+
+struct alloc_call {
+    uint64_t turn;  /* position + 1 when it can be read; stored last */
+    uint64_t nanos; /* CLOCK_MONOTONIC_RAW: of an allocation when it is made, of a free before it */
+    uint64_t at;
+    int64_t bytes;  /* 0: a free */
+    uint64_t stream;
+};
+
+struct alloc_log {
+    uint64_t head; /* next position to write */
+    uint64_t tail; /* everything before it has been read */
+    uint64_t lost;
+    struct alloc_call ring[ALLOC_LOG_ENTRIES];
+};
+
+static inline void alloc_log_note(struct alloc_log *l, uint64_t at, int64_t bytes, uint64_t stream)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC_RAW, &t);
+    uint64_t n = __atomic_load_n(&l->head, __ATOMIC_RELAXED);
+    do {
+        if (n - __atomic_load_n(&l->tail, __ATOMIC_ACQUIRE) >= ALLOC_LOG_ENTRIES) {
+            __atomic_fetch_add(&l->lost, 1, __ATOMIC_RELAXED);
+            return;
+        }
+    } while (!__atomic_compare_exchange_n(&l->head, &n, n + 1, 1, __ATOMIC_RELAXED, __ATOMIC_RELAXED));
+    struct alloc_call *c = &l->ring[n & (ALLOC_LOG_ENTRIES - 1)];
+    c->nanos = (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+    c->at = at;
+    c->bytes = bytes;
+    c->stream = stream;
+    __atomic_store_n(&c->turn, n + 1, __ATOMIC_RELEASE);
+}
+
+#endif
