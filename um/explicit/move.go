@@ -56,6 +56,7 @@ type Move struct {
 	tensor  *tensor
 	index   int
 	begun   bool
+	copied  int64     // bytes of an eviction that have been queued
 	graves  []*tensor // whose memory is unmapped
 	keep    []Mapping // of the unmapped ones, handles that become spare
 	limbo   int64     // bytes in limbo
