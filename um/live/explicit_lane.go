@@ -27,6 +27,8 @@ type lane struct {
 const (
 	// spinBefore is how long before a piece is expected to end its end is watched for.
 	spinBefore = 40 * time.Microsecond
+	// sleepLongest is the most that is slept before.
+	sleepLongest = time.Millisecond
 	// spinLongest is how long it is watched for without a pause.
 	spinLongest = time.Millisecond
 )
@@ -81,10 +83,11 @@ func (n *lane) copyPiece(m *explicit.Move) (last bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	expected := time.Duration(float64(p.Bytes) * n.nsPerByte)
+	expected := min(time.Duration(float64(p.Bytes)*n.nsPerByte), sleepLongest)
 	if expected > 2*spinBefore {
 		pause(expected - spinBefore)
 	}
+	overslept := n.word.Reached(p.Ticket)
 	for spins, checked := 0, began; !n.word.Reached(p.Ticket); spins++ {
 		if spins%64 > 0 {
 			continue
@@ -99,6 +102,11 @@ func (n *lane) copyPiece(m *explicit.Move) (last bool, err error) {
 			}
 		}
 	}
-	n.nsPerByte = float64(time.Since(began)) / float64(p.Bytes)
+	took := float64(time.Since(began)) / float64(p.Bytes)
+	if overslept {
+		n.nsPerByte /= 2 // it says nothing but that the sleep was too long
+	} else if n.nsPerByte = took; p.Bytes < explicit.PieceBytes/2 {
+		n.nsPerByte /= 2 // some of it is no matter of bytes
+	}
 	return p.Last, nil
 }
