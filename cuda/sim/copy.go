@@ -23,8 +23,8 @@ func (g *GPU) waitToMap(at time.Duration) time.Duration {
 	switch {
 	case e.queued == 0 || g.profile.MapTimeSlice == 0:
 		return 0
-	case e.queued == 1:
-		return min(max(0, e.ends-at), g.profile.MapTimeSlice)
+	case e.queued == 1 && e.ends > at:
+		return min(e.ends-at, g.profile.MapTimeSlice)
 	}
 	return min(perByte(e.queuedBytes, g.profile.CopyBytesPerSecond), g.profile.MapTimeSlice)
 }

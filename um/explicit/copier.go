@@ -41,7 +41,7 @@ func (c *Copier) Next(m *Move) (p Piece, err error) {
 	from := int64(0)
 	for _, h := range m.Host {
 		if at < from+h.Bytes {
-			p.Bytes = min(PieceBytes, from+h.Bytes-at, m.Chunk.Bytes-at)
+			p.Bytes = min(PieceBytes, from+h.Bytes-at, m.Bytes-at)
 			if err := c.driver.CopyAsync(h.Base+cuda.Ptr(at-from), m.Chunk.Base+cuda.Ptr(at), p.Bytes, c.stream); err != nil {
 				return p, fmt.Errorf("copying %d bytes out: %w", p.Bytes, err)
 			}
@@ -50,10 +50,10 @@ func (c *Copier) Next(m *Move) (p Piece, err error) {
 		from += h.Bytes
 	}
 	if p.Bytes == 0 {
-		return p, fmt.Errorf("host memory of %d bytes is too small for a chunk of %d", at, m.Chunk.Bytes)
+		return p, fmt.Errorf("host memory of %d bytes is too small for the %d of a chunk", at, m.Bytes)
 	}
 	m.copied += p.Bytes
-	p.Last = m.copied == m.Chunk.Bytes
+	p.Last = m.copied == m.Bytes
 	p.Ticket, err = c.marks.next(c.driver, c.stream)
 	return p, err
 }

@@ -54,7 +54,7 @@ func (v *Mover) sum(m *Move) error {
 	out := v.sums[len(v.sums)-1]
 	v.sums = v.sums[:len(v.sums)-1]
 	v.sumOf[m] = out
-	return v.kernels.Checksum(m.Chunk, out, v.stream)
+	return v.kernels.Checksum(cuda.Range{Base: m.Chunk.Base, Bytes: m.Bytes}, out, v.stream)
 }
 
 // verify compares what a finished move's checksum found.
@@ -65,7 +65,7 @@ func (v *Mover) verify(m *Move) error {
 	}
 	delete(v.sumOf, m)
 	v.sums = append(v.sums, out)
-	sum := v.kernels.Sum(m.Chunk.Bytes, out)
+	sum := v.kernels.Sum(m.Bytes, out)
 	if m.Kind == MoveEvict {
 		m.Sum, m.Summed = sum, true
 		return nil
@@ -159,9 +159,12 @@ func (v *Mover) Begin(m *Move) (ticket uint32, err error) {
 	if len(m.Host) == 0 {
 		return 0, nil
 	}
-	at := m.Chunk.Base
+	at, end := m.Chunk.Base, m.Chunk.Base+cuda.Ptr(m.Bytes)
 	for _, h := range m.Host {
-		n := min(h.Bytes, int64(m.Chunk.End()-at))
+		n := min(h.Bytes, int64(end-at))
+		if n == 0 {
+			break // the allocation does not use the rest
+		}
 		if err := d.CopyAsync(at, h.Base, n, v.stream); err != nil {
 			return 0, fmt.Errorf("copying %d bytes in: %w", n, err)
 		}

@@ -85,6 +85,30 @@ type porter struct {
 	flights   []flight      // in the order of their copies
 	since     time.Duration // when flights stopped being none
 	checked   time.Time     // when the first of them was last seen to fly, or asked for
+	spent     [porterParts]time.Duration
+}
+
+// What a porter's time goes to.
+const (
+	portLock   = iota // waiting for the engine's lock
+	portPlan          // finding out what to do
+	portBegin         // in the driver, to begin a move
+	portFinish        // in the driver, to end one
+	portRest          // nothing to begin, and moves are under way
+	portIdle          // nothing to do
+	porterParts
+)
+
+// timed runs what takes time without the lock.
+func (p *porter) timed(part int, f func()) {
+	l := p.e.l
+	began := l.driver.Now()
+	l.mu.Unlock()
+	f()
+	ended := l.driver.Now()
+	l.mu.Lock()
+	p.spent[part] += ended - began
+	p.spent[portLock] += l.driver.Now() - ended
 }
 
 // flight is a move whose copy is under way.
@@ -109,9 +133,13 @@ func (e *swap) worker(d explicit.Direction) {
 	if err != nil {
 		l.fail(err)
 	}
-	if p != nil && p.lane != nil {
+	if p == nil {
+		return
+	}
+	if p.lane != nil {
 		close(p.lane.moves)
 	}
+	l.log.Debug("a porter ends", zap.Int("direction", int(d)), zap.Durations("lock_plan_begin_finish_rest_idle", p.spent[:]))
 }
 
 func (e *swap) newPorter(d explicit.Direction) (*porter, error) {
@@ -145,9 +173,12 @@ func (p *porter) run() error {
 		if err := p.land(); err != nil {
 			return err
 		}
+		began := l.driver.Now()
 		l.drain() // what is already queued decides better than what was known before
 		l.progress()
 		m, ok := e.runtime.Next(p.direction)
+		asked := l.driver.Now()
+		p.spent[portPlan] += asked - began
 		var err error
 		switch {
 		case ok:
@@ -156,6 +187,7 @@ func (p *porter) run() error {
 			err = p.rest()
 		default:
 			e.wake[p.direction].Wait()
+			p.spent[portIdle] += l.driver.Now() - asked
 		}
 		if err != nil {
 			return err
@@ -179,9 +211,8 @@ func (p *porter) land() error {
 		f := p.flights[0]
 		p.flights = p.flights[1:]
 		p.checked = time.Now()
-		l.mu.Unlock()
-		err := p.mover.Finish(f.move)
-		l.mu.Lock()
+		var err error
+		p.timed(portFinish, func() { err = p.mover.Finish(f.move) })
 		if err != nil {
 			return err
 		}
@@ -200,29 +231,29 @@ func (p *porter) land() error {
 
 // rest waits a little for a flight.
 func (p *porter) rest() (err error) {
-	l := p.e.l
-	l.mu.Unlock()
-	defer l.mu.Lock()
-	pause(shortWait)
-	if p.lane != nil {
-		return p.lane.err()
-	}
-	if time.Since(p.checked) > checkPatience {
-		p.checked, err = time.Now(), p.mover.Check()
-	}
+	p.timed(portRest, func() {
+		pause(shortWait)
+		if p.lane != nil {
+			err = p.lane.err()
+		} else if time.Since(p.checked) > checkPatience {
+			p.checked, err = time.Now(), p.mover.Check()
+		}
+	})
 	return err
 }
 
 // begin starts a move.
 func (p *porter) begin(m *explicit.Move) error {
 	e, l := p.e, p.e.l
-	l.mu.Unlock()
 	began := l.driver.Now()
-	ticket, err := p.mover.Begin(m)
-	if err == nil && m.Kind == explicit.MoveEvict {
-		ticket = p.lane.start(m)
-	}
-	l.mu.Lock()
+	var ticket uint32
+	var err error
+	p.timed(portBegin, func() {
+		ticket, err = p.mover.Begin(m)
+		if err == nil && m.Kind == explicit.MoveEvict {
+			ticket = p.lane.start(m)
+		}
+	})
 	l.lastMove = time.Now()
 	if errors.Is(err, explicit.ErrNoMemory) {
 		failure := e.runtime.Failed(m)
