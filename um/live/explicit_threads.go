@@ -218,7 +218,7 @@ func (p *porter) land() error {
 		}
 		now := l.driver.Now()
 		if l.sink != nil && !l.paused {
-			l.sink.Move([]cuda.Range{f.move.Chunk}, um.Direction(p.direction), f.began, now)
+			l.sink.Move([]cuda.Range{{Base: f.move.Chunk.Base, Bytes: f.move.Bytes}}, um.Direction(p.direction), f.began, now)
 		}
 		e.runtime.Done(f.move)
 		e.wake[explicit.In+explicit.Out-p.direction].Signal()
