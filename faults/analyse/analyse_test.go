@@ -342,13 +342,11 @@ func TestHostileMemory(t *testing.T) {
 // synthetic generates events of a job that pages: launches, faults in batches,
 // migrations and evictions, with progress.
 type synthetic struct {
-	n, op    uint64
-	launches int
-	address  uint64
-	time     time.Duration
-	queued   []trace.Event
-	at       int
-	accesses []trace.Access
+	n, op   uint64
+	address uint64
+	time    time.Duration
+	queued  []trace.Event
+	at      int
 }
 
 const syntheticSpan = 16 << 30
