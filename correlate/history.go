@@ -2,6 +2,7 @@ package correlate
 
 import (
 	"math"
+	"slices"
 
 	"github.com/hashicorp/golang-lru/v2/simplelru"
 )
@@ -57,10 +58,16 @@ type instance struct {
 // step is what the log remembers of one operation.
 type step struct {
 	signature  uint64
-	freshBytes int64 // allocated between the previous operation and this one
-	freedBytes int64 // freed between the previous operation and this one
-	births     []InstanceID
-	birthGens  []uint32
+	freshBytes int64  // allocated between the previous operation and this one
+	freedBytes int64  // freed between the previous operation and this one
+	turns      []turn // between the previous operation and this one, in order
+}
+
+// turn is the beginning of an allocation's life, or its end.
+type turn struct {
+	id    InstanceID
+	gen   uint32
+	death bool
 }
 
 // HistoryStats counts what a History has seen.
@@ -94,9 +101,8 @@ type History struct {
 
 	// what was allocated and freed since the last operation
 	freshBytes, freedBytes int64
-	births                 []InstanceID
-	birthGens              []uint32
-	birthOrdinal           int // births matched so far since the last operation
+	turns                  []turn
+	turnOrdinal            int // turns matched so far since the last operation
 
 	stats HistoryStats
 }
@@ -141,7 +147,7 @@ func (h *History) Stats() HistoryStats {
 		s.Period = h.now - 1 - h.cursor
 	}
 	s.InstancesLive = int64(len(h.instances) - firstInstance - len(h.recycled))
-	s.Bytes = int64(cap(h.steps))*72 + int64(cap(h.instances))*80 + int64(h.index.Len())*64
+	s.Bytes = int64(cap(h.steps))*48 + int64(cap(h.instances))*80 + int64(h.index.Len())*64
 	for i := range h.instances {
 		s.Bytes += int64(cap(h.instances[i].uses)) * 8
 	}
@@ -161,8 +167,7 @@ func (h *History) Alloc(bytes int64) InstanceID {
 	in := &h.instances[id]
 	*in = instance{bytes: bytes, born: h.now, died: noPosition, uses: in.uses[:0], gen: in.gen, live: true, used: true}
 	h.matchBirth(id)
-	h.births = append(h.births, id)
-	h.birthGens = append(h.birthGens, in.gen)
+	h.turns = append(h.turns, turn{id: id, gen: in.gen})
 	h.freshBytes += bytes
 	return id
 }
@@ -178,14 +183,14 @@ func (h *History) matchBirth(id InstanceID) {
 		return
 	}
 	in := &h.instances[id]
-	for i := h.birthOrdinal; i < len(next.births); i++ {
-		past := next.births[i]
-		p := &h.instances[past]
-		if p.gen != next.birthGens[i] || p.bytes != in.bytes {
+	for i := h.turnOrdinal; i < len(next.turns); i++ {
+		past := next.turns[i]
+		p := &h.instances[past.id]
+		if past.death || p.gen != past.gen || p.bytes != in.bytes {
 			continue
 		}
-		in.past, in.pastGen = past, p.gen
-		h.birthOrdinal = i + 1
+		in.past, in.pastGen = past.id, p.gen
+		h.turnOrdinal = i + 1
 		return
 	}
 }
@@ -199,6 +204,7 @@ func (h *History) Free(id InstanceID) {
 	in.live = false
 	in.died = h.now
 	h.freedBytes += in.bytes
+	h.turns = append(h.turns, turn{id: id, gen: in.gen, death: true})
 	h.graveyard = append(h.graveyard, id)
 }
 
@@ -224,14 +230,11 @@ func (h *History) Observe(signature uint64, touched []InstanceID) {
 
 	h.steps = append(h.steps, step{
 		signature: signature, freshBytes: h.freshBytes, freedBytes: h.freedBytes,
-		births: h.births, birthGens: h.birthGens,
+		turns: h.turns,
 	})
-	h.freshBytes, h.freedBytes, h.births, h.birthGens, h.birthOrdinal = 0, 0, nil, nil, 0
+	h.freshBytes, h.freedBytes, h.turns, h.turnOrdinal = 0, 0, nil, 0
 	for _, id := range touched {
-		in := &h.instances[id]
-		if n := len(in.uses); n == 0 || in.uses[n-1] != h.now {
-			in.uses = append(in.uses, h.now)
-		}
+		h.Touch(id, h.now)
 	}
 	h.now++
 	copy(h.recent[:], h.recent[1:])
@@ -242,6 +245,19 @@ func (h *History) Observe(signature uint64, touched []InstanceID) {
 	}
 	if len(h.steps) > h.maxOps {
 		h.trim()
+	}
+}
+
+// Touch records that an operation, the newest or one shortly before it, touches an
+// allocation, too, which was found out after it had been observed.
+func (h *History) Touch(id InstanceID, position int64) {
+	in := &h.instances[id]
+	i := len(in.uses)
+	for i > 0 && in.uses[i-1] > position {
+		i--
+	}
+	if i == 0 || in.uses[i-1] != position {
+		in.uses = slices.Insert(in.uses, i, position)
 	}
 }
 
@@ -461,21 +477,20 @@ func (h *History) trim() {
 	}
 }
 
-// Births calls visit with the size of each allocation that is predicted before
-// the operation at a position, in order.
-func (h *History) Births(before int64, visit func(bytes int64)) {
+// Turns calls visit for each beginning and each end of a life that is predicted
+// before the operation at a position, in order, with the allocation's size.
+func (h *History) Turns(before int64, visit func(position, bytes int64, death bool)) {
 	if !h.Locked() {
 		return
 	}
 	for p := h.cursor + 1; p < h.now && h.now-1+(p-h.cursor) <= before; p++ {
-		s := &h.steps[p-h.base]
-		first := 0
+		turns := h.steps[p-h.base].turns
 		if p == h.cursor+1 {
-			first = h.birthOrdinal
+			turns = turns[h.turnOrdinal:] // the others have been
 		}
-		for i := first; i < len(s.births); i++ {
-			if in := &h.instances[s.births[i]]; in.gen == s.birthGens[i] {
-				visit(in.bytes)
+		for _, t := range turns {
+			if in := &h.instances[t.id]; in.gen == t.gen {
+				visit(h.now-1+(p-h.cursor), in.bytes, t.death)
 			}
 		}
 	}

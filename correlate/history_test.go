@@ -83,7 +83,11 @@ func TestPeriodicWorkIsPredicted(t *testing.T) {
 		t.Errorf("%d bytes to be allocated and %d freed in an iteration", fresh, freed)
 	}
 	var births int
-	p.h.Births(p.h.Now()+9, func(int64) { births++ })
+	p.h.Turns(p.h.Now()+9, func(_, _ int64, death bool) {
+		if !death {
+			births++
+		}
+	})
 	if births != 10 {
 		t.Errorf("%d allocations before the next 10 operations", births)
 	}
@@ -219,4 +223,24 @@ func FuzzHistory(f *testing.F) {
 			t.Fatalf("%+v", s)
 		}
 	})
+}
+
+func TestAUseFoundOutLaterIsPredicted(t *testing.T) {
+	h := NewHistory(HistoryConfig{})
+	named, found := h.Alloc(8), h.Alloc(8)
+	const ops = 20
+	for i := range 2 * ops {
+		h.Observe(uint64(i%ops), []InstanceID{named})
+		if i%ops == 7 {
+			h.Observe(100, nil) // reported, then another, then the first's memory is searched
+			h.Touch(found, h.Now()-2)
+			h.Touch(found, h.Now()-2)
+		}
+	}
+	if uses := h.instances[found].uses; len(uses) != 2 || uses[1]-uses[0] != ops+1 {
+		t.Fatalf("uses at %v", uses)
+	}
+	if next := h.NextUse(found); next != h.Now()+7 {
+		t.Fatalf("next use at %d, expected %d", next, h.Now()+7)
+	}
 }

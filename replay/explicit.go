@@ -36,7 +36,15 @@ type swapper struct {
 	held    func() // the launch that waits, or nil
 	heldSeq uint64
 	workers [2]*porter
+	lane    lane
 	slots   []uint32
+}
+
+// lane copies moves out, one after the other.
+type lane struct {
+	thread *sim.Thread
+	copier *explicit.Copier
+	moves  []*explicit.Move
 }
 
 // porter is one of the engine's threads, in virtual time.
@@ -117,6 +125,13 @@ func (x *swapper) open(t *trace.Trace, o Options, budget int64) error {
 		}
 		x.workers[d] = w
 	}
+	out := x.workers[explicit.Out]
+	x.lane.thread = x.gpu.Thread("copies out")
+	word, err := x.lane.thread.HostAlloc(4096)
+	if err != nil {
+		return err
+	}
+	x.lane.copier = explicit.NewCopier(x.lane.thread, out.mover.Stream(), word)
 	return nil
 }
 
@@ -275,13 +290,41 @@ func (x *swapper) work(w *porter) {
 	}
 	x.gpu.At(w.thread.Now(), func() {
 		w.busy = false
-		if ticket == 0 {
+		switch {
+		case m.Kind == explicit.MoveEvict:
+			x.runtime.Submitted(m, 0)
+			x.lane.moves = append(x.lane.moves, m)
+			if len(x.lane.moves) == 1 {
+				x.copyOut()
+			}
+		case ticket == 0:
 			x.runtime.Done(m)
-		} else {
+		default:
 			x.runtime.Submitted(m, ticket)
 			x.gpu.Callback(w.mover.Stream(), func(at time.Duration) { x.finish(w, m, ticket) })
 		}
 		x.kick()
+	})
+}
+
+// copyOut queues the next piece of the first move out.
+func (x *swapper) copyOut() {
+	l := &x.lane
+	m := l.moves[0]
+	piece, err := l.copier.Next(m)
+	if err != nil {
+		x.app.err = fmt.Errorf("replay: %w", err)
+		return
+	}
+	out := x.workers[explicit.Out]
+	x.gpu.Callback(out.mover.Stream(), func(time.Duration) {
+		if piece.Last {
+			l.moves = l.moves[1:]
+			x.finish(out, m, 0)
+		}
+		if len(l.moves) > 0 {
+			x.gpu.At(x.gpu.Now(), x.copyOut)
+		}
 	})
 }
 

@@ -373,7 +373,11 @@ func (r *Runtime) lookAtFuture(p *plan, o *outlook) {
 		}
 		return true
 	})
-	r.history.Births(o.now+r.birthOps(), func(bytes int64) { p.births = append(p.births, int32(bytes/BlockBytes)) })
+	r.history.Turns(o.now+r.birthOps(), func(_, bytes int64, death bool) {
+		if !death {
+			p.births = append(p.births, int32(bytes/BlockBytes))
+		}
+	})
 }
 
 // idleOnDevice counts the free blocks on the device that nothing can touch any more.

@@ -283,6 +283,8 @@ void psk_record_publish(const psk_op *op) {
         __atomic_store_n(&e->turn, at + k + 1, k ? __ATOMIC_RELEASE : __ATOMIC_SEQ_CST);
     }
     wake_reader();
+    /* The next entry was last touched by the reader, a turn of the ring ago: it would be waited for. */
+    __builtin_prefetch(&psk_S.ring[(at + entries) & (PSK_RING_ENTRIES - 1)], 1);
 }
 
 CUresult psk_op_issue(psk_op *op) {

@@ -1,11 +1,33 @@
 package sim
 
 import (
+	"time"
+
 	"github.com/penstock-gpu/penstock/cuda"
 )
 
 // copyEngine does one copy of its direction at a time.
-type copyEngine struct{ server }
+type copyEngine struct {
+	server
+	queued      int           // copies submitted and not done, in their streams or here
+	queuedBytes int64         // of these
+	ends        time.Duration // when the copy that runs is done, as it looked when it began
+}
+
+// waitToMap is how long setting access to mapped memory waits at a time: page
+// tables are written by the engine that copies to the host, which turns to them
+// between two copies when nothing else is queued yet, and after a time slice when
+// there always is.
+func (g *GPU) waitToMap(at time.Duration) time.Duration {
+	e := &g.engines[cuda.Host]
+	switch {
+	case e.queued == 0 || g.profile.MapTimeSlice == 0:
+		return 0
+	case e.queued == 1 && e.ends > at:
+		return min(e.ends-at, g.profile.MapTimeSlice)
+	}
+	return min(perByte(e.queuedBytes, g.profile.CopyBytesPerSecond), g.profile.MapTimeSlice)
+}
 
 // CopyAsync copies on a copy engine. Where a managed range is decides the
 // direction; it is not moved, and leaves without contents come to life on the host.
@@ -28,8 +50,29 @@ func (t *Thread) CopyAsync(dst, src cuda.Ptr, bytes int64, s cuda.Stream) error 
 		}
 	}
 	at := t.spend(g.profile.CopySubmit)
-	g.submit(st, at, func(done func()) { g.startCopy(to, from, done) })
+	done := g.enqueueCopy(to, from)
+	g.submit(st, at, func(next func()) {
+		g.startCopy(to, from, func() {
+			done()
+			next()
+		})
+	})
 	return nil
+}
+
+// enqueueCopy counts a copy on its engine until the returned function is called.
+func (g *GPU) enqueueCopy(to, from cuda.Range) (done func()) {
+	direction := cuda.Device
+	if g.onDevice(from) > g.onDevice(to) {
+		direction = cuda.Host
+	}
+	e := &g.engines[direction]
+	e.queued++
+	e.queuedBytes += to.Bytes
+	return func() {
+		e.queued--
+		e.queuedBytes -= to.Bytes
+	}
 }
 
 // accessible says whether the whole range is live memory of some kind.
@@ -80,6 +123,7 @@ func (g *GPU) startCopy(to, from cuda.Range, done func()) {
 	}
 	stay := perByte(to.Bytes-cross, p.DeviceCopyBytesPerSecond)
 	g.serve(&g.engines[direction].server, func(finish func()) {
+		g.engines[direction].ends = g.now + p.CopySetup + stay + perByte(cross, rate)
 		g.after(p.CopySetup+stay, func() {
 			g.send(direction, cross, rate, func() {
 				finish()

@@ -107,6 +107,9 @@ type Profile struct {
 	Device, HostNUMA VMM
 	// SetAccessManyExtra is added for each handle when one call sets access over several.
 	SetAccessManyExtra time.Duration
+	// MapTimeSlice is the longest that setting access waits for copies to the host,
+	// because another one is always queued; 0 = it does not wait for them.
+	MapTimeSlice time.Duration
 	// ReserveCall is cuMemAddressReserve and cuMemAddressFree.
 	ReserveCall time.Duration
 

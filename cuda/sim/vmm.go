@@ -221,7 +221,7 @@ func (t *Thread) Unmap(p cuda.Ptr, bytes int64) error {
 }
 
 // SetAccess makes whole mappings accessible to the device. Its cost follows the
-// number of handles.
+// number of handles, and it waits for copies to the host.
 func (t *Thread) SetAccess(p cuda.Ptr, bytes int64) error {
 	g := t.g
 	g.mu.Lock()
@@ -236,6 +236,7 @@ func (t *Thread) SetAccess(p cuda.Ptr, bytes int64) error {
 	}
 	for _, m := range maps {
 		m.accessible = true
+		t.spend(g.waitToMap(t.begin()))
 		t.spend(g.vmm(m.h.location).SetAccess.At(m.Bytes) + extra)
 	}
 	return nil

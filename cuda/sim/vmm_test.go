@@ -174,3 +174,40 @@ func TestConcurrentCallers(t *testing.T) {
 		t.Errorf("%d bytes resident, %d in use at the end", g.ResidentBytes(), g.UsedBytes())
 	}
 }
+
+// Access is set by the engine that copies to the host, between two copies that are
+// not queued behind each other, or after a time slice (bench/probe/vmm_threads.cu).
+func TestMappingWaitsForCopiesOut(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		copies int
+		out    bool
+		us     float64
+	}{
+		{"nothing is copied", 0, true, 26},
+		{"one copy out", 1, true, 26 + 152},
+		{"copies out behind one another", 8, true, 26 + 1020},
+		{"copies in", 8, false, 26},
+	} {
+		r := newRig(t, Options{})
+		device, err := r.th.MemAlloc(8 * mib)
+		r.must(err)
+		host, err := r.th.HostAlloc(8 * mib)
+		r.must(err)
+		p, err := r.th.AddressReserve(8*mib, 0, 0)
+		r.must(err)
+		h, err := r.th.MemCreate(8*mib, cuda.Device)
+		r.must(err)
+		r.must(r.th.Map(p, 8*mib, h))
+		for range c.copies {
+			dst, src := device, host
+			if c.out {
+				dst, src = src, dst
+			}
+			r.must(r.th.CopyAsync(dst, src, 8*mib, r.s))
+		}
+		from := r.th.Now()
+		r.must(r.th.SetAccess(p, 8*mib))
+		about(t, "set access, "+c.name+", us", float64(r.th.Now()-from)/1e3, c.us)
+	}
+}

@@ -36,7 +36,7 @@ func (r *Runtime) placeFor(x *op) *Move {
 			continue
 		}
 		m := &Move{
-			Kind: MovePlace, Chunk: cuda.Range{Base: t.base + cuda.Ptr(c.offset), Bytes: c.bytes}, Host: c.host,
+			Kind: MovePlace, Chunk: cuda.Range{Base: t.base + cuda.Ptr(c.offset), Bytes: c.bytes}, Host: c.host, Bytes: t.used(c),
 			Sum: c.sum, Summed: c.summed, tensor: t, index: i,
 		}
 		c.where, c.submitted = arriving, false

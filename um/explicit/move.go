@@ -45,6 +45,7 @@ type Move struct {
 	Chunk   cuda.Range
 	Handle  cuda.Handle
 	Host    []cuda.Range // where the contents come from or go to, in order
+	Bytes   int64        // of the contents: the chunk but for what the allocation does not use
 	Unmap   []Mapping
 	Release []cuda.Handle
 	Placed  bool // what leaves was in place: its host memory is released
@@ -56,6 +57,7 @@ type Move struct {
 	tensor  *tensor
 	index   int
 	begun   bool
+	copied  int64     // bytes of an eviction that have been queued
 	graves  []*tensor // whose memory is unmapped
 	keep    []Mapping // of the unmapped ones, handles that become spare
 	limbo   int64     // bytes in limbo
@@ -171,7 +173,7 @@ func (r *Runtime) bringWith(t *tensor, which reclaiming) *Move {
 			return nil
 		}
 		if c.where == onHost {
-			m.Kind, m.Host = MoveFetch, c.host
+			m.Kind, m.Host, m.Bytes = MoveFetch, c.host, t.used(c)
 			m.Sum, m.Summed = c.sum, c.summed
 			if len(r.pending) > 0 && r.pending[0] == r.stalled {
 				r.cause = ForFetch
@@ -435,7 +437,7 @@ func (r *Runtime) takeFrom(t *tensor, w where) (m *Move, again bool) {
 			r.outgoing += c.bytes
 		}
 		return &Move{
-			Kind: MoveEvict, Placed: w == inPlace, Chunk: cuda.Range{Base: t.base + cuda.Ptr(c.offset), Bytes: c.bytes}, Handle: c.handle, Host: c.host,
+			Kind: MoveEvict, Placed: w == inPlace, Chunk: cuda.Range{Base: t.base + cuda.Ptr(c.offset), Bytes: c.bytes}, Handle: c.handle, Host: c.host, Bytes: t.used(c),
 			tensor: t, index: i,
 		}, false
 	}
@@ -545,7 +547,7 @@ func (r *Runtime) Done(m *Move) {
 		t.arrived = r.moves
 		if m.Kind == MoveFetch {
 			r.stats.Fetches++
-			r.stats.FetchedBytes += c.bytes
+			r.stats.FetchedBytes += m.Bytes
 		} else {
 			r.stats.Maps++
 		}
@@ -561,7 +563,7 @@ func (r *Runtime) Done(m *Move) {
 		c.sum, c.summed = m.Sum, m.Summed
 		t.absent += c.bytes
 		r.stats.Evictions++
-		r.stats.EvictedBytes += c.bytes
+		r.stats.EvictedBytes += m.Bytes
 	}
 	switch {
 	case !t.freed:

@@ -8,13 +8,13 @@ import (
 	"github.com/penstock-gpu/penstock/cuda/kernels"
 )
 
-// Mover carries moves of one direction out: it maps, copies and unmaps. It needs
-// no lock of the Runtime, and waits for nothing but the driver's own lock.
+// Mover carries moves of one direction out: it maps, queues copies in, and unmaps;
+// copies out are a [Copier]'s. It needs no lock of the Runtime, and waits for
+// nothing but the driver's own lock.
 type Mover struct {
 	driver cuda.Driver
 	stream cuda.Stream
-	word   cuda.Ptr // in pinned memory: the ticket of the last copy that is done
-	ticket uint32
+	marks  marks
 
 	kernels *kernels.Kernels // nil: moves are not verified
 	sums    []cuda.Ptr       // pinned memory for checksums, one a move in flight
@@ -54,7 +54,7 @@ func (v *Mover) sum(m *Move) error {
 	out := v.sums[len(v.sums)-1]
 	v.sums = v.sums[:len(v.sums)-1]
 	v.sumOf[m] = out
-	return v.kernels.Checksum(m.Chunk, out, v.stream)
+	return v.kernels.Checksum(cuda.Range{Base: m.Chunk.Base, Bytes: m.Bytes}, out, v.stream)
 }
 
 // verify compares what a finished move's checksum found.
@@ -65,7 +65,7 @@ func (v *Mover) verify(m *Move) error {
 	}
 	delete(v.sumOf, m)
 	v.sums = append(v.sums, out)
-	sum := v.kernels.Sum(m.Chunk.Bytes, out)
+	sum := v.kernels.Sum(m.Bytes, out)
 	if m.Kind == MoveEvict {
 		m.Sum, m.Summed = sum, true
 		return nil
@@ -76,14 +76,32 @@ func (v *Mover) verify(m *Move) error {
 	return nil
 }
 
+// marks are the tickets that a stream writes to a word when it gets there.
+type marks struct {
+	word cuda.Ptr // in pinned memory: the last ticket that was reached
+	last uint32
+}
+
+// next queues the next ticket.
+func (k *marks) next(d cuda.Driver, s cuda.Stream) (uint32, error) {
+	k.last++
+	if k.last == 0 {
+		k.last = 1 // 0 means none
+	}
+	if err := d.StreamWriteValue32(s, k.word, k.last); err != nil {
+		return 0, fmt.Errorf("marking a copy: %w", err)
+	}
+	return k.last, nil
+}
+
 // NewMover makes a mover with a stream of its own. The word is 4 bytes of pinned
-// memory at zero.
+// memory at zero, for its copies in.
 func NewMover(d cuda.Driver, word cuda.Ptr) (*Mover, error) {
 	s, err := d.StreamCreate()
 	if err != nil {
 		return nil, err
 	}
-	return &Mover{driver: d, stream: s, word: word}, nil
+	return &Mover{driver: d, stream: s, marks: marks{word: word}}, nil
 }
 
 // Check is the error that has ended the stream, if one has.
@@ -100,8 +118,9 @@ func (v *Mover) Stream() cuda.Stream { return v.stream }
 // Close gives the stream back. Nothing may be in flight.
 func (v *Mover) Close() error { return v.driver.StreamDestroy(v.stream) }
 
-// Begin undoes what has to go, maps what comes, and queues the copy. The copy is
-// done when the word has reached the ticket; ticket 0 means that there is none.
+// Begin undoes what has to go, maps what comes, and queues the copy of what comes
+// in, which is done when the word has reached the ticket; ticket 0 means that there
+// is none.
 func (v *Mover) Begin(m *Move) (ticket uint32, err error) {
 	d := v.driver
 	for _, x := range m.Unmap {
@@ -134,39 +153,27 @@ func (v *Mover) Begin(m *Move) (ticket uint32, err error) {
 			return 0, fmt.Errorf("setting access to %d bytes at %#x: %w", m.Chunk.Bytes, uint64(m.Chunk.Base), err)
 		}
 	}
-	if m.Kind != MoveFetch && m.Kind != MoveEvict && len(m.Host) == 0 {
+	if m.Kind == MoveEvict {
+		return 0, v.sum(m)
+	}
+	if len(m.Host) == 0 {
 		return 0, nil
 	}
-	if m.Kind == MoveEvict {
-		if err := v.sum(m); err != nil {
-			return 0, err
-		}
-	}
-	at := m.Chunk.Base
+	at, end := m.Chunk.Base, m.Chunk.Base+cuda.Ptr(m.Bytes)
 	for _, h := range m.Host {
-		n := min(h.Bytes, int64(m.Chunk.End()-at))
-		dst, src := at, h.Base
-		if m.Kind == MoveEvict {
-			dst, src = src, dst
+		n := min(h.Bytes, int64(end-at))
+		if n == 0 {
+			break // the allocation does not use the rest
 		}
-		if err := d.CopyAsync(dst, src, n, v.stream); err != nil {
-			return 0, fmt.Errorf("copying %d bytes: %w", n, err)
+		if err := d.CopyAsync(at, h.Base, n, v.stream); err != nil {
+			return 0, fmt.Errorf("copying %d bytes in: %w", n, err)
 		}
 		at += cuda.Ptr(n)
 	}
-	if m.Kind != MoveEvict {
-		if err := v.sum(m); err != nil {
-			return 0, err
-		}
+	if err := v.sum(m); err != nil {
+		return 0, err
 	}
-	v.ticket++
-	if v.ticket == 0 {
-		v.ticket = 1 // 0 means none
-	}
-	if err := d.StreamWriteValue32(v.stream, v.word, v.ticket); err != nil {
-		return 0, fmt.Errorf("marking a copy: %w", err)
-	}
-	return v.ticket, nil
+	return v.marks.next(d, v.stream)
 }
 
 // Finish ends a move whose copy is done: what was copied out is unmapped.

@@ -29,7 +29,7 @@ type plan struct {
 	version uint64
 	fetch   []*tensor
 	evict   []*tensor     // each has serial == serial, and leaves
-	births  []int64       // sizes of the coming allocations, in order
+	births  []int64       // sizes of the coming allocations that find no dead range made by then, in order
 	soon    int           // how many of them come before most of what is fetched is needed
 	wanted  map[int64]int // how many of each size
 	// wantedSoon are those among the first soon.
@@ -162,13 +162,24 @@ func (r *Runtime) lookAtFuture(p *plan, o *outlook) {
 		}
 		return true
 	})
-	r.history.Births(o.now+soonOps, func(bytes int64) {
-		p.soon++
-		p.wantedSoon[bytes]++
-	})
-	r.history.Births(o.now+birthOps, func(bytes int64) {
-		p.births = append(p.births, bytes)
+	// What dies before the next is born serves it, in turn: memory is wanted for as
+	// many of a size as there are at a time.
+	clear(r.born)
+	r.history.Turns(o.now+birthOps, func(position, bytes int64, death bool) {
+		if death {
+			r.born[bytes]--
+			return
+		}
+		r.born[bytes]++
+		if r.born[bytes] <= p.wanted[bytes] {
+			return
+		}
 		p.wanted[bytes]++
+		p.births = append(p.births, bytes)
+		if position <= o.now+soonOps {
+			p.wantedSoon[bytes]++
+			p.soon++
+		}
 	})
 }
 

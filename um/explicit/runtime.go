@@ -68,6 +68,7 @@ type Runtime struct {
 	plan     plan
 	have     map[int64]int // scratch of reclaimable
 	covered  map[int64]int // scratch of makeReady
+	born     map[int64]int // scratch of lookAtFuture
 	placed   int64         // bytes in place
 	oversize *op           // the last operation for which something was placed
 	making   *tensor       // a range that is being mapped for a coming allocation
@@ -125,7 +126,7 @@ func New(c Config, p Process) *Runtime {
 		history:   correlate.NewHistory(correlate.HistoryConfig{}),
 		byPtr:     map[cuda.Ptr]*tensor{},
 		slots:     make([]*tensor, 1),
-		have:      map[int64]int{}, covered: map[int64]int{},
+		have:      map[int64]int{}, covered: map[int64]int{}, born: map[int64]int{},
 	}
 }
 
@@ -425,6 +426,7 @@ func (r *Runtime) join(x *op, t *tensor) {
 	t.named = true
 	t.queued = append(t.queued, x.position)
 	slices.Sort(t.queued)
+	r.history.Touch(t.instance, x.position) // so that it is there before it is asked for next time
 	x.waiting = x.waiting || t.state == Absent
 	r.plan.valid = false
 	r.epoch++
@@ -485,7 +487,7 @@ func (r *Runtime) Progress(stream int, seq uint64) {
 		}
 		x.done, finished = true, true
 		for _, t := range x.tensors {
-			t.used(x.position)
+			t.finished(x.position)
 		}
 	}
 	if !finished {

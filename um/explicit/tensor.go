@@ -58,6 +58,8 @@ type tensor struct {
 	freedAt []streamSeq // what must have passed before its memory is idle
 }
 
+const copyUnit = 512 // bytes
+
 // streamSeq is an operation on a stream.
 type streamSeq struct {
 	stream int
@@ -79,8 +81,14 @@ func (t *tensor) bytesIn(w where) (n int64) {
 // busy says whether unfinished operations use it.
 func (t *tensor) busy() bool { return len(t.queued) > 0 }
 
-// used removes a finished operation from the queue.
-func (t *tensor) used(position int64) {
+// used are the bytes of a chunk that the allocation was asked for, rounded up to
+// what copies and checksums take. Nothing else has contents.
+func (t *tensor) used(c *chunk) int64 {
+	return min(c.bytes, (t.bytes-c.offset+copyUnit-1)/copyUnit*copyUnit)
+}
+
+// finished removes a finished operation from the queue.
+func (t *tensor) finished(position int64) {
 	if i := slices.Index(t.queued, position); i >= 0 {
 		t.queued = slices.Delete(t.queued, i, i+1)
 	}

@@ -70,10 +70,15 @@ func (e *swap) acquirePlain(bytes int64) (cuda.Ptr, error) {
 
 // shrink lowers the budget to what is in use, as the driver has no more.
 func (e *swap) shrink(err error) {
-	l := e.l
-	l.mu.Lock()
-	defer l.mu.Unlock()
+	e.l.mu.Lock()
+	defer e.l.mu.Unlock()
 	e.runtime.Shrink()
+	e.lowered(err)
+}
+
+// lowered says that the budget has become what the card has. The caller holds the lock.
+func (e *swap) lowered(err error) {
+	l := e.l
 	l.budget = e.runtime.Budget()
 	l.log.Warn("the card has less memory than the budget: going on with what there is", zap.Int64("budget_bytes", l.budget), zap.Error(err))
 }

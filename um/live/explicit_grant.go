@@ -1,0 +1,127 @@
+package live
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/penstock-gpu/penstock/cuda"
+	"github.com/penstock-gpu/penstock/internal/hook"
+)
+
+// question is an operation that waits for a grant.
+type question struct {
+	seq      uint64
+	stream   int // the hook's index
+	function uint32
+	opaque   bool
+	searched bool          // what its parameters name has been searched for addresses
+	settled  bool          // what it is known to need is there
+	since    time.Duration // it is settled
+}
+
+// answer grants what the operation that asks may have. The caller holds the lock,
+// which is released while the device searches.
+func (e *swap) answer() {
+	q, l := e.asking, e.l
+	if q == nil || l.failed != nil || !e.runtime.Settled(q.seq) {
+		return
+	}
+	if !q.settled {
+		q.settled, q.since = true, l.driver.Now()
+	}
+	if !q.opaque && !q.searched {
+		found, err := e.search(q)
+		if err != nil {
+			l.fail(err)
+			return
+		}
+		q.searched = true
+		e.inspected++
+		found = slices.DeleteFunc(found, func(p cuda.Ptr) bool { _, ok := e.runtime.Range(p); return !ok }) // data that looks like an address
+		if len(found) == 0 {
+			e.hook.SetInspect(q.function, hook.InspectCleared)
+		} else {
+			e.hook.SetInspect(q.function, hook.InspectAlways)
+			e.chasers++
+			n := e.runtime.Extend(q.seq, found)
+			l.log.Debug("a launch reaches tensors through memory", zap.String("kernel", l.hook.FunctionName(q.function)),
+				zap.Int("addresses", len(found)), zap.Int("tensors", n), zap.Uint64("first", uint64(found[0])))
+			if n > 0 {
+				q.settled = false
+				e.grantTime += l.driver.Now() - q.since
+				return // when they have come
+			}
+		}
+	}
+	e.grantTime += l.driver.Now() - q.since
+	e.asking = nil
+	e.hook.Grant(q.seq)
+}
+
+// search looks in everything that an operation's parameters name for addresses of
+// tensors, after what was queued on its stream before. The caller holds the lock.
+func (e *swap) search(q *question) ([]cuda.Ptr, error) {
+	l := e.l
+	seq, addresses := e.hook.Inspection()
+	if seq != q.seq {
+		return nil, fmt.Errorf("operation %d asks for a grant while %d is inspected", q.seq, seq)
+	}
+	ranges := map[cuda.Range]bool{}
+	var plain []cuda.Ptr
+	for _, a := range addresses {
+		if r, ok := e.runtime.Range(cuda.Ptr(a)); ok {
+			ranges[r] = true
+		} else {
+			plain = append(plain, cuda.Ptr(a))
+		}
+	}
+	lo, hi := e.runtime.Span()
+	stream := cuda.Stream(l.handle(q.stream))
+	if stream <= defaultStreams {
+		stream = 0
+	}
+	l.mu.Unlock()
+	defer l.mu.Lock()
+	for _, p := range plain {
+		if r, ok := l.containing(p); ok {
+			ranges[r] = true
+		}
+	}
+	if err := e.finder.Begin(stream); err != nil {
+		return nil, err
+	}
+	for r := range ranges {
+		r.Base = (r.Base + 7) &^ 7
+		if err := e.finder.Scan(r, lo, hi, stream); err != nil {
+			return nil, err
+		}
+	}
+	if err := e.finder.End(stream); err != nil {
+		return nil, err
+	}
+	if err := l.driver.StreamSynchronize(stream); err != nil {
+		return nil, err
+	}
+	kept, total := e.finder.Found()
+	if total > int64(len(kept)) {
+		return nil, fmt.Errorf("%s may reach memory through %d addresses, more than the %d that can be followed: use --engine managed",
+			l.hook.FunctionName(q.function), total, len(kept))
+	}
+	return unique(kept), nil
+}
+
+// unique are the different words, in no order.
+func unique(words []uint64) []cuda.Ptr {
+	seen := make(map[uint64]bool, len(words))
+	out := make([]cuda.Ptr, 0, len(words))
+	for _, w := range words {
+		if !seen[w] {
+			seen[w] = true
+			out = append(out, cuda.Ptr(w))
+		}
+	}
+	return out
+}

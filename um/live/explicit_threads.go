@@ -1,0 +1,276 @@
+package live
+
+import (
+	"errors"
+	"fmt"
+	"runtime"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/penstock-gpu/penstock/cuda"
+	"github.com/penstock-gpu/penstock/internal/hook"
+	"github.com/penstock-gpu/penstock/um"
+	"github.com/penstock-gpu/penstock/um/explicit"
+)
+
+// loop feeds the runtime, answers what launches ask, and wakes the workers.
+func (e *swap) loop() {
+	l := e.l
+	defer l.threads.Done()
+	runtime.LockOSThread()
+	finePauses()
+	if err := l.driver.BindThread(); err != nil {
+		l.mu.Lock()
+		l.fail(err)
+		l.mu.Unlock()
+		return
+	}
+	var reported time.Time
+	for {
+		l.mu.Lock()
+		if l.closing {
+			l.mu.Unlock()
+			return
+		}
+		l.drain()
+		l.progress()
+		l.tensorReserved.Store(e.runtime.ReservedBytes())
+		held := e.runtime.Held() || e.asking != nil
+		if n := e.runtime.Epoch(); n != e.waked || held && !e.runtime.Moving() { // what was refused may be possible now, such as host memory
+			e.waked = n
+			e.wakeAll()
+		}
+		busy := e.runtime.Queued() > 0 || held
+		switch idle := time.Since(l.lastMove); {
+		case !held || e.runtime.Moving():
+			l.lastMove, e.warned = time.Now(), false
+		case idle > slowPatience && !e.warned:
+			e.warned = true
+			l.log.Warn("a launch has waited long without any move being possible", zap.String("state", e.runtime.Explain()), zap.Bool("asks", e.asking != nil), zap.Uint64("reported", e.runtime.Drained()), zap.Uint64("head", e.hook.Head()))
+		case idle > watchdogPatience:
+			l.fail(fmt.Errorf("a launch has waited for %s without any move being possible: %s", watchdogPatience, e.runtime.Explain()))
+		}
+		if held && !e.runtime.Moving() && l.failed == nil {
+			if e.hostErr != nil {
+				l.fail(e.hostErr)
+			} else if err := e.runtime.Hopeless(); err != nil {
+				l.fail(err)
+			}
+		}
+		e.answer()
+		// The last operations of streams that nobody is launching on have not been
+		// reported, and would keep what they name on the device for ever.
+		ask := held && !e.runtime.Moving() && time.Since(l.lastMove) > reportPatience && time.Since(reported) > reportPatience
+		l.mu.Unlock()
+		if ask {
+			e.hook.ReportAll()
+			reported = time.Now()
+		}
+		if busy {
+			pause(shortWait)
+		} else {
+			l.hook.Wait(idleWait)
+		}
+	}
+}
+
+// porter is the thread that carries out the moves of one direction.
+type porter struct {
+	e         *swap
+	direction explicit.Direction
+	mover     *explicit.Mover
+	arrived   hook.Word     // of moves in: the tickets of the copies that are done
+	lane      *lane         // of moves out: copies them
+	flights   []flight      // in the order of their copies
+	since     time.Duration // when flights stopped being none
+	checked   time.Time     // when the first of them was last seen to fly, or asked for
+	spent     [porterParts]time.Duration
+}
+
+// What a porter's time goes to.
+const (
+	portLock   = iota // waiting for the engine's lock
+	portPlan          // finding out what to do
+	portBegin         // in the driver, to begin a move
+	portFinish        // in the driver, to end one
+	portRest          // nothing to begin, and moves are under way
+	portIdle          // nothing to do
+	porterParts
+)
+
+// timed runs what takes time without the lock.
+func (p *porter) timed(part int, f func()) {
+	l := p.e.l
+	began := l.driver.Now()
+	l.mu.Unlock()
+	f()
+	ended := l.driver.Now()
+	l.mu.Lock()
+	p.spent[part] += ended - began
+	p.spent[portLock] += l.driver.Now() - ended
+}
+
+// flight is a move whose copy is under way.
+type flight struct {
+	move   *explicit.Move
+	ticket uint32
+	began  time.Duration
+}
+
+// worker is a porter's thread.
+func (e *swap) worker(d explicit.Direction) {
+	l := e.l
+	defer l.threads.Done()
+	runtime.LockOSThread()
+	finePauses()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	p, err := e.newPorter(d)
+	if err == nil {
+		err = p.run()
+	}
+	if err != nil {
+		l.fail(err)
+	}
+	if p == nil {
+		return
+	}
+	if p.lane != nil {
+		close(p.lane.moves)
+	}
+	l.log.Debug("a porter ends", zap.Int("direction", int(d)), zap.Durations("lock_plan_begin_finish_rest_idle", p.spent[:]))
+}
+
+func (e *swap) newPorter(d explicit.Direction) (*porter, error) {
+	l := e.l
+	if err := l.driver.BindThread(); err != nil {
+		return nil, err
+	}
+	mover, err := explicit.NewMover(l.driver, e.word(d))
+	if err != nil {
+		return nil, err
+	}
+	if l.config.Verify {
+		if err := mover.Verify(e.kernels, mostInFlight); err != nil {
+			return nil, err
+		}
+	}
+	p := &porter{e: e, direction: d, mover: mover, arrived: hook.NewWord(e.word(d))}
+	if d == explicit.Out {
+		p.lane = newLane(l, mover, e.word(d))
+		l.threads.Add(1)
+		go p.lane.run()
+	}
+	return p, nil
+}
+
+// run carries out moves until the engine ends. The caller holds the lock, which is
+// released for everything that takes time.
+func (p *porter) run() error {
+	e, l := p.e, p.e.l
+	for !l.closing && l.failed == nil {
+		if err := p.land(); err != nil {
+			return err
+		}
+		began := l.driver.Now()
+		l.drain() // what is already queued decides better than what was known before
+		l.progress()
+		m, ok := e.runtime.Next(p.direction)
+		asked := l.driver.Now()
+		p.spent[portPlan] += asked - began
+		var err error
+		switch {
+		case ok:
+			err = p.begin(m)
+		case len(p.flights) > 0:
+			err = p.rest()
+		default:
+			e.wake[p.direction].Wait()
+			p.spent[portIdle] += l.driver.Now() - asked
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// reached says whether a flight's copy is done.
+func (p *porter) reached(ticket uint32) bool {
+	if p.lane != nil {
+		return p.lane.reached(ticket)
+	}
+	return p.arrived.Reached(ticket)
+}
+
+// land ends the flights whose copies are done.
+func (p *porter) land() error {
+	e, l := p.e, p.e.l
+	for len(p.flights) > 0 && p.reached(p.flights[0].ticket) {
+		f := p.flights[0]
+		p.flights = p.flights[1:]
+		p.checked = time.Now()
+		var err error
+		p.timed(portFinish, func() { err = p.mover.Finish(f.move) })
+		if err != nil {
+			return err
+		}
+		now := l.driver.Now()
+		if l.sink != nil && !l.paused {
+			l.sink.Move([]cuda.Range{{Base: f.move.Chunk.Base, Bytes: f.move.Bytes}}, um.Direction(p.direction), f.began, now)
+		}
+		e.runtime.Done(f.move)
+		e.wake[explicit.In+explicit.Out-p.direction].Signal()
+		if len(p.flights) == 0 {
+			e.moveTime[p.direction] += now - p.since
+		}
+	}
+	return nil
+}
+
+// rest waits a little for a flight.
+func (p *porter) rest() (err error) {
+	p.timed(portRest, func() {
+		pause(shortWait)
+		if p.lane != nil {
+			err = p.lane.err()
+		} else if time.Since(p.checked) > checkPatience {
+			p.checked, err = time.Now(), p.mover.Check()
+		}
+	})
+	return err
+}
+
+// begin starts a move.
+func (p *porter) begin(m *explicit.Move) error {
+	e, l := p.e, p.e.l
+	began := l.driver.Now()
+	var ticket uint32
+	var err error
+	p.timed(portBegin, func() {
+		ticket, err = p.mover.Begin(m)
+		if err == nil && m.Kind == explicit.MoveEvict {
+			ticket = p.lane.start(m)
+		}
+	})
+	l.lastMove = time.Now()
+	if errors.Is(err, explicit.ErrNoMemory) {
+		failure := e.runtime.Failed(m)
+		e.lowered(err)
+		return failure
+	}
+	if err != nil {
+		return err
+	}
+	if ticket == 0 {
+		e.runtime.Done(m)
+		return nil
+	}
+	e.runtime.Submitted(m, ticket)
+	if len(p.flights) == 0 {
+		p.since, p.checked = l.driver.Now(), time.Now()
+	}
+	p.flights = append(p.flights, flight{m, ticket, began})
+	return nil
+}
