@@ -17,10 +17,10 @@ func (p *Pool) next() Extent {
 	return Extent{Base: p.memory.base() + cuda.Ptr(p.grown), Bytes: min(p.config.SegmentBytes, p.config.BudgetBytes-p.grown)}
 }
 
-// wants says whether the pool should grow. After a failure only somebody who
-// waits makes it try again. Under mu.
+// wants says whether the pool should grow. After a failure only somebody who has
+// begun to wait since makes it try again. Under mu.
 func (p *Pool) wants() bool {
-	if p.grown == p.config.BudgetBytes || p.failure != nil && p.waiting == 0 {
+	if p.grown == p.config.BudgetBytes || p.failure != nil && (p.waiting == 0 || p.asked != p.failures) {
 		return false
 	}
 	return p.grown < max(p.expected, min(p.inUse+p.promised+p.config.AheadBytes, p.config.BudgetBytes))

@@ -54,6 +54,7 @@ type Pool struct {
 	expected int64
 	waiting  int
 	failures int   // of growing
+	asked    int   // failures when somebody last began to wait
 	failure  error // the last one
 	closed   bool
 	waits    int64
@@ -219,6 +220,7 @@ func (p *Pool) await(need int64) error {
 	failures, began := p.failures, time.Now()
 	p.waits++
 	p.waiting++
+	p.asked = failures
 	p.changed.Broadcast()
 	for p.free.bytes < need && !p.closed && p.failures == failures {
 		if p.inline {
