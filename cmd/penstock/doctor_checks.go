@@ -12,6 +12,7 @@ import (
 	"github.com/penstock-gpu/penstock/faults"
 	"github.com/penstock-gpu/penstock/faults/bpf"
 	"github.com/penstock-gpu/penstock/internal/gpuinfo"
+	"github.com/penstock-gpu/penstock/internal/hostmem"
 )
 
 // doctorMachine is what the doctor asks; a seam for tests.
@@ -27,7 +28,7 @@ type doctorMachine interface {
 	environment() faults.Environment
 	wsl() bool
 	kernelRelease() string
-	hostMemory() (totalBytes, availableBytes int64, err error)
+	hostMemory() (hostmem.Memory, error)
 	executable() (string, error)
 	libraryFolder() string          // PENSTOCK_LIB
 	libraryError(path string) error // nil when it is there and a shared library
@@ -233,13 +234,13 @@ const lowHostBytes = 4 << 30
 
 func checkHostMemory(m doctorMachine) doctorCheck {
 	c := doctorCheck{Name: "host memory", Status: checkOK}
-	total, available, err := m.hostMemory()
+	memory, err := m.hostMemory()
 	if err != nil {
 		c.Status, c.Found = checkWarn, "not known ("+err.Error()+")"
 		return c
 	}
-	c.Found = fmt.Sprintf("%s available of %s", doctorGiB(available), doctorGiB(total))
-	if available < lowHostBytes {
+	c.Found = fmt.Sprintf("%s available of %s (%s)", doctorGiB(memory.AvailableBytes), doctorGiB(memory.TotalBytes), memory.LimitedBy)
+	if memory.AvailableBytes < lowHostBytes {
 		c.Status, c.Do = checkWarn, "what does not fit on the GPU goes here: free some, or set --host-budget"
 	}
 	return c

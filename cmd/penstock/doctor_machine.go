@@ -11,7 +11,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"time"
 
@@ -19,6 +18,7 @@ import (
 	"github.com/penstock-gpu/penstock/cuda/uvm"
 	"github.com/penstock-gpu/penstock/faults"
 	"github.com/penstock-gpu/penstock/internal/gpuinfo"
+	"github.com/penstock-gpu/penstock/internal/hostmem"
 )
 
 // realMachine is the machine this process runs on.
@@ -78,33 +78,7 @@ func (realMachine) kernelRelease() string {
 	return strings.TrimSpace(string(b))
 }
 
-func (realMachine) hostMemory() (totalBytes, availableBytes int64, err error) {
-	b, err := os.ReadFile("/proc/meminfo")
-	if err != nil {
-		return 0, 0, err
-	}
-	return parseMeminfo(string(b))
-}
-
-// parseMeminfo reads MemTotal and MemAvailable, which are in KiB whatever the unit says.
-func parseMeminfo(text string) (totalBytes, availableBytes int64, err error) {
-	found := map[string]int64{}
-	for line := range strings.Lines(text) {
-		f := strings.Fields(line)
-		if len(f) < 2 {
-			continue
-		}
-		if n, err := strconv.ParseInt(f[1], 10, 64); err == nil && n >= 0 && n < 1<<53 {
-			found[f[0]] = n << 10
-		}
-	}
-	total, ok1 := found["MemTotal:"]
-	available, ok2 := found["MemAvailable:"]
-	if !ok1 || !ok2 {
-		return 0, 0, errors.New("/proc/meminfo has no MemTotal and MemAvailable")
-	}
-	return total, available, nil
-}
+func (realMachine) hostMemory() (hostmem.Memory, error) { return hostmem.Available() }
 
 func (realMachine) executable() (string, error) {
 	exe, err := os.Executable()

@@ -18,6 +18,7 @@ import (
 	"github.com/penstock-gpu/penstock/faults"
 	"github.com/penstock-gpu/penstock/faults/bpf"
 	"github.com/penstock-gpu/penstock/internal/gpuinfo"
+	"github.com/penstock-gpu/penstock/internal/hostmem"
 )
 
 // fakeMachine is a healthy machine with one H200 until a test changes it.
@@ -83,8 +84,8 @@ func (m *fakeMachine) patched() (bool, error)          { return m.hasPatch, m.pa
 func (m *fakeMachine) environment() faults.Environment { return m.env }
 func (m *fakeMachine) wsl() bool                       { return m.isWSL }
 func (m *fakeMachine) kernelRelease() string           { return "6.8.0" }
-func (m *fakeMachine) hostMemory() (int64, int64, error) {
-	return 128 << 30, m.available, m.memoryErr
+func (m *fakeMachine) hostMemory() (hostmem.Memory, error) {
+	return hostmem.Memory{TotalBytes: 128 << 30, AvailableBytes: m.available, LimitedBy: "free memory"}, m.memoryErr
 }
 func (m *fakeMachine) executable() (string, error) { return "/opt/penstock/bin/penstock", m.exeErr }
 func (m *fakeMachine) libraryFolder() string       { return m.libFolder }
@@ -142,7 +143,7 @@ func TestDiagnoseHealthy(t *testing.T) {
 		"device 0":       "NVIDIA H200, 140.0 GiB (1.0 GiB in use), compute 9.0, PCIe 5 x16",
 		"pinned memory":  "100.0 GiB can be had (free memory); no limit on locked memory",
 		"huge pages":     "madvise (transparent)",
-		"host memory":    "100.0 GiB available of 128.0 GiB",
+		"host memory":    "100.0 GiB available of 128.0 GiB (free memory)",
 		"hook library":   "/opt/penstock/lib/libpenstock_hook.so",
 		"launch hook":    "saw all of 11 launches, by dlsym, cuGetProcAddress_v2",
 		"torch library":  "/opt/penstock/lib/libpenstock_torch.so",
@@ -345,38 +346,6 @@ func TestAskPython(t *testing.T) {
 	if _, err := askPython(context.Background(), script("exec sleep 60"), 50*time.Millisecond); err == nil || !strings.Contains(err.Error(), "within 50ms") {
 		t.Errorf("a python that hangs: %v", err)
 	}
-}
-
-func TestParseMeminfo(t *testing.T) {
-	tests := []struct {
-		text             string
-		total, available int64
-		ok               bool
-	}{
-		{"MemTotal:       1000 kB\nMemFree:         5 kB\nMemAvailable:    600 kB\n", 1000 << 10, 600 << 10, true},
-		{"MemTotal: 1000 kB\n", 0, 0, false},
-		{"MemTotal: x kB\nMemAvailable: 1 kB\n", 0, 0, false},
-		{"MemTotal: -5 kB\nMemAvailable: 1 kB\n", 0, 0, false},
-		{"MemTotal: 9223372036854775807 kB\nMemAvailable: 1 kB\n", 0, 0, false},
-		{"", 0, 0, false},
-	}
-	for _, tt := range tests {
-		total, available, err := parseMeminfo(tt.text)
-		if total != tt.total || available != tt.available || (err == nil) != tt.ok {
-			t.Errorf("%q: %d %d %v", tt.text, total, available, err)
-		}
-	}
-}
-
-func FuzzParseMeminfo(f *testing.F) {
-	f.Add("MemTotal:       1000 kB\nMemAvailable:    600 kB\n")
-	f.Add("MemTotal: 9007199254740991\nMemAvailable: 0")
-	f.Fuzz(func(t *testing.T, text string) {
-		total, available, err := parseMeminfo(text)
-		if total < 0 || available < 0 || err != nil && (total != 0 || available != 0) {
-			t.Errorf("%q: %d %d %v", text, total, available, err)
-		}
-	})
 }
 
 func TestMappedLibrary(t *testing.T) {

@@ -14,6 +14,7 @@ import (
 
 // Memory is what may still be taken.
 type Memory struct {
+	TotalBytes     int64 // of the machine
 	AvailableBytes int64
 	// LimitedBy says what sets it: "free memory", or the control group.
 	LimitedBy string
@@ -40,18 +41,19 @@ func read(root fs.FS) (Memory, error) {
 	if err != nil {
 		return Memory{}, fmt.Errorf("cannot tell how much memory is free: %w", err)
 	}
-	available, ok := value(text, "MemAvailable:")
-	if !ok || available > math.MaxInt64>>10 {
-		return Memory{}, errors.New("cannot tell how much memory is free: /proc/meminfo has no MemAvailable")
+	total, ok1 := value(text, "MemTotal:")
+	available, ok2 := value(text, "MemAvailable:")
+	if !ok1 || !ok2 || max(total, available) > math.MaxInt64>>10 {
+		return Memory{}, errors.New("cannot tell how much memory is free: /proc/meminfo has no MemTotal and MemAvailable")
 	}
-	m := Memory{available << 10, "free memory"}
+	m := Memory{total << 10, available << 10, "free memory"}
 	text, err = readFile(root, "proc/self/cgroup")
 	if err != nil {
 		return m, nil
 	}
 	for _, g := range groups(text) {
 		if left, ok := g.left(root); ok && left < m.AvailableBytes {
-			m = Memory{left, "the memory limit of control group " + g.path}
+			m.AvailableBytes, m.LimitedBy = left, "the memory limit of control group "+g.path
 		}
 	}
 	return m, nil

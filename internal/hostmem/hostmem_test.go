@@ -45,12 +45,14 @@ func TestRead(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			m, err := read(tt.files)
-			if err != nil || m.AvailableBytes != tt.want || m.LimitedBy != tt.by {
+			if err != nil || m.TotalBytes != 2000000<<10 || m.AvailableBytes != tt.want || m.LimitedBy != tt.by {
 				t.Errorf("%+v, %v; want %d by %s", m, err, tt.want, tt.by)
 			}
 		})
 	}
-	for _, bad := range []fstest.MapFS{files(), files("proc/meminfo", "MemAvailable: -1 kB"), files("proc/meminfo", "MemAvailable: 9223372036854775807 kB")} {
+	for _, bad := range []fstest.MapFS{files(), files("proc/meminfo", "MemTotal: 1 kB"), files("proc/meminfo", "MemAvailable: 1 kB"),
+		files("proc/meminfo", "MemTotal: 1 kB\nMemAvailable: -1 kB"), files("proc/meminfo", "MemTotal: x kB\nMemAvailable: 1 kB"),
+		files("proc/meminfo", "MemTotal: 1 kB\nMemAvailable: 9223372036854775807 kB"), files("proc/meminfo", "MemTotal: 9223372036854775807 kB\nMemAvailable: 1 kB")} {
 		if m, err := read(bad); err == nil {
 			t.Errorf("%v gives %+v", bad, m)
 		}
