@@ -95,7 +95,7 @@ func Look(start int64, freeBytes int64, needs []Need, steps []Step, limits Limit
 		if !evictFor(e.position) {
 			break
 		}
-		if e.missing > 0 {
+		if e.need {
 			if fetching && lowest >= e.missing && (limits.Bytes == 0 || ahead+e.missing <= limits.Bytes || plan.Fetch == 0) {
 				plan.Fetch++
 				ahead += e.missing
@@ -115,6 +115,7 @@ func Look(start int64, freeBytes int64, needs []Need, steps []Step, limits Limit
 // event is a need or a step.
 type event struct {
 	position              int64
+	need                  bool
 	missing, fresh, freed int64
 }
 
@@ -133,7 +134,7 @@ func (m *merged) next() (e event, ok bool) {
 	case len(m.needs) > 0:
 		n := m.needs[0]
 		m.needs = m.needs[1:]
-		return event{position: n.Position, missing: n.Bytes}, true
+		return event{position: n.Position, need: true, missing: n.Bytes}, true
 	}
 	return event{}, false
 }

@@ -89,6 +89,17 @@ func newApplication(t *trace.Trace, o Options, g *sim.GPU, m memory) *applicatio
 	return a
 }
 
+// replay plays the trace to its end and reports its last full iteration.
+func (a *application) replay(ctx context.Context) (Result, error) {
+	if a.err == nil {
+		a.err = a.run(ctx)
+	}
+	if a.err != nil {
+		return Result{}, a.err
+	}
+	return a.result(), nil
+}
+
 // run plays the trace to its end.
 func (a *application) run(ctx context.Context) error {
 	a.ctx = ctx

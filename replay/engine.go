@@ -1,13 +1,11 @@
 package replay
 
 import (
-	"context"
 	"fmt"
 	"time"
 
 	"github.com/penstock-gpu/penstock/cuda"
 	"github.com/penstock-gpu/penstock/cuda/sim"
-	"github.com/penstock-gpu/penstock/pool"
 	"github.com/penstock-gpu/penstock/trace"
 	"github.com/penstock-gpu/penstock/um"
 	"github.com/penstock-gpu/penstock/um/managed"
@@ -24,17 +22,12 @@ type engine struct {
 	gates   []*sim.Gate // by stream number
 	opened  []uint64    // by stream number: up to where its gate is open
 	held    []uint64    // by stream number: the last operation with a gate
-	small   *pool.Caching
 	plain   int64
 
-	tensors  map[uint64]cuda.Ptr // by the trace's allocation id
-	slotOf   map[cuda.Ptr]uint32
-	smalls   map[uint64]cuda.Ptr
-	ranges   map[uint64]cuda.Range
+	allocations
 	resident []bool // by slot, as the launch hook would see it
 	seq      uint64
 	workers  []*worker
-	slots    []uint32
 }
 
 // worker is one of the engine's threads, in virtual time.
@@ -58,10 +51,9 @@ func newEngine(t *trace.Trace, o Options, budget int64, p um.Policy) *engine {
 	g := sim.New(o.Profile, sim.Options{CapacityBytes: capacity, DirectMoves: o.SoftwareCap})
 	x := &engine{
 		gpu: g, driver: g.Thread("application"),
-		tensors: map[uint64]cuda.Ptr{}, slotOf: map[cuda.Ptr]uint32{}, smalls: map[uint64]cuda.Ptr{}, ranges: map[uint64]cuda.Range{},
 	}
 	x.streams = newStreamNumbers(x.driver)
-	x.small = pool.NewCaching(plainSource{x}, nil)
+	x.allocations = newAllocations(um.SmallBytes, plainSource{x}, x.wake)
 	x.app = newApplication(t, o, g, x)
 	arena := (t.PeakLiveBytes()*addressSpace/um.BlockBytes + 1) * um.BlockBytes
 	base, err := x.driver.MemAllocManaged(arena)
@@ -71,6 +63,7 @@ func newEngine(t *trace.Trace, o Options, budget int64, p um.Policy) *engine {
 	}
 	x.steered = !o.SoftwareCap
 	x.runtime = um.New(um.Config{Policy: p, BudgetBytes: budget, ArenaBytes: arena, DriverEvicts: !o.SoftwareCap, EvictionsSeen: !o.SoftwareCap, AllWorkSeen: true}, x, base)
+	x.tensors = x.runtime
 	g.Observe(x.observe)
 	// Several bring in, because the software part of a prefetch overlaps another's
 	// transfer; two take out, so that one maps pages while the other copies.
@@ -102,47 +95,6 @@ func (s plainSource) Release(p cuda.Ptr, bytes int64) error {
 	return s.x.driver.MemFree(p)
 }
 
-func (x *engine) run(ctx context.Context) (Result, error) {
-	if x.app.err != nil {
-		return Result{}, x.app.err
-	}
-	if err := x.app.run(ctx); err != nil {
-		return Result{}, err
-	}
-	return x.app.result(), nil
-}
-
-func (x *engine) alloc(e *trace.Event) error {
-	if e.Bytes < um.SmallBytes {
-		p, err := x.small.Malloc(max(1, e.Bytes), 0)
-		x.smalls[e.Alloc] = p
-		return err
-	}
-	p, err := x.runtime.Malloc(e.Bytes, 0)
-	if err != nil {
-		return err
-	}
-	x.tensors[e.Alloc] = p
-	x.ranges[e.Alloc] = cuda.Range{Base: p, Bytes: e.Bytes}
-	x.kick()
-	return nil
-}
-
-func (x *engine) free(e *trace.Event) error {
-	if p, ok := x.smalls[e.Alloc]; ok {
-		delete(x.smalls, e.Alloc)
-		return x.small.Free(p)
-	}
-	p, ok := x.tensors[e.Alloc]
-	if !ok {
-		return nil
-	}
-	delete(x.tensors, e.Alloc)
-	delete(x.ranges, e.Alloc)
-	x.kick()
-	return x.runtime.Free(p)
-}
-
 func (x *engine) launch(e *trace.Event, finished func(time.Duration)) {
 	s, number, err := x.streams.of(e.Stream)
 	if err != nil {
@@ -158,22 +110,12 @@ func (x *engine) launch(e *trace.Event, finished func(time.Duration)) {
 	k := sim.Kernel{Duration: duration(e), Done: func(at time.Duration) {
 		x.runtime.Progress(number, seq)
 		finished(at)
-		x.kick()
+		x.wake()
 	}}
-	x.slots = x.slots[:0]
+	k.Accesses = x.accesses(e)
 	gated := x.opened[number] < x.held[number] // behind one that is held back
-	for _, a := range e.Accesses {
-		r, ok := x.ranges[a.Alloc]
-		if !ok {
-			continue
-		}
-		slot := x.slotOf[r.Base]
-		if contains(x.slots, slot) {
-			continue
-		}
-		x.slots = append(x.slots, slot)
+	for _, slot := range x.slots {
 		gated = gated || !x.resident[slot]
-		k.Accesses = append(k.Accesses, sim.Access{Range: r, Read: a.Mode != trace.AccessWrite, Write: a.Mode != trace.AccessRead})
 	}
 	if gated {
 		x.held[number] = seq
@@ -181,16 +123,7 @@ func (x *engine) launch(e *trace.Event, finished func(time.Duration)) {
 	}
 	x.gpu.Launch(s, k)
 	x.runtime.Op(um.Op{Seq: seq, Stream: number, Signature: signature(e, len(x.slots)), Slots: x.slots, Gated: gated})
-	x.kick()
-}
-
-func contains(slots []uint32, s uint32) bool {
-	for _, x := range slots {
-		if x == s {
-			return true
-		}
-	}
-	return false
+	x.wake()
 }
 
 // signature identifies an operation without its addresses, as in a live process.
@@ -201,8 +134,8 @@ func signature(e *trace.Event, slots int) uint64 {
 	return x ^ x>>31
 }
 
-// kick wakes the workers that wait for something to do.
-func (x *engine) kick() {
+// wake wakes the workers that wait for something to do.
+func (x *engine) wake() {
 	for _, w := range x.workers {
 		if w.busy || w.asked {
 			continue
@@ -233,7 +166,7 @@ func (x *engine) work(w *worker) {
 		x.gpu.At(max(at, w.thread.Now()), func() {
 			w.busy = false
 			x.runtime.Done(m)
-			x.kick()
+			x.wake()
 		})
 	})
 }
@@ -276,8 +209,6 @@ func (x *engine) Publish(slot uint32, r cuda.Range, resident bool) {
 	x.resident[slot] = resident
 	x.slotOf[r.Base] = slot
 }
-
-func (x *engine) Withdraw(_ uint32, r cuda.Range) { delete(x.slotOf, r.Base) }
 
 func (x *engine) SetResident(slot uint32, resident bool) { x.resident[slot] = resident }
 

@@ -1,14 +1,12 @@
 package replay
 
 import (
-	"context"
 	"fmt"
 	"time"
 
 	"github.com/penstock-gpu/penstock/cuda"
 	"github.com/penstock-gpu/penstock/cuda/sim"
 	"github.com/penstock-gpu/penstock/evict"
-	"github.com/penstock-gpu/penstock/pool"
 	"github.com/penstock-gpu/penstock/trace"
 	"github.com/penstock-gpu/penstock/um/explicit"
 )
@@ -21,14 +19,10 @@ type swapper struct {
 	runtime *explicit.Runtime
 	streams *streamNumbers
 	arrived *sim.Gate
-	small   *pool.Caching
 	plain   int64
 	host    hostMemory
 
-	tensors map[uint64]cuda.Ptr // by the trace's allocation id
-	ranges  map[uint64]cuda.Range
-	smalls  map[uint64]cuda.Ptr
-	slotOf  map[cuda.Ptr]uint32
+	allocations
 	states  []explicit.State // by slot, as the launch hook would see it
 	tickets []uint32
 	lastSeq []uint64
@@ -37,7 +31,6 @@ type swapper struct {
 	heldSeq uint64
 	workers [2]*porter
 	lane    lane
-	slots   []uint32
 }
 
 // lane copies moves out, one after the other.
@@ -81,11 +74,10 @@ func newSwapper(t *trace.Trace, o Options, budget int64) *swapper {
 	g := sim.New(o.Profile, sim.Options{CapacityBytes: budget})
 	x := &swapper{
 		gpu: g, driver: g.Thread("application"), arrived: g.NewGate(),
-		tensors: map[uint64]cuda.Ptr{}, ranges: map[uint64]cuda.Range{}, smalls: map[uint64]cuda.Ptr{}, slotOf: map[cuda.Ptr]uint32{},
 		states: make([]explicit.State, 1), tickets: make([]uint32, 1), lastSeq: make([]uint64, 1),
 	}
 	x.streams = newStreamNumbers(x.driver)
-	x.small = pool.NewCaching(swapperSource{x}, nil)
+	x.allocations = newAllocations(explicit.SmallBytes, swapperSource{x}, x.wake)
 	x.app = newApplication(t, o, g, x)
 	x.app.queue = strictQueue
 	if x.app.err = x.open(t, o, budget); x.app.err != nil {
@@ -114,6 +106,7 @@ func (x *swapper) open(t *trace.Trace, o Options, budget int64) error {
 		c.Victims, c.Ahead = evict.LRU, false
 	}
 	x.runtime = explicit.New(c, x)
+	x.tensors = x.runtime
 	for _, d := range []explicit.Direction{explicit.In, explicit.Out} {
 		w := &porter{direction: d, thread: x.gpu.Thread([]string{"in", "out"}[d])}
 		word, err := w.thread.HostAlloc(4096)
@@ -140,7 +133,7 @@ type swapperSource struct{ x *swapper }
 
 func (s swapperSource) Acquire(bytes int64) (cuda.Ptr, error) {
 	x := s.x
-	x.kick()
+	x.wake()
 	for !x.runtime.ReservePlain(bytes) {
 		if !x.gpu.Step() {
 			return 0, fmt.Errorf("replay: no room can be made for %d bytes of plain memory", bytes)
@@ -159,47 +152,6 @@ func (s swapperSource) Release(p cuda.Ptr, bytes int64) error {
 	return s.x.driver.MemFree(p)
 }
 
-func (x *swapper) run(ctx context.Context) (Result, error) {
-	if x.app.err != nil {
-		return Result{}, x.app.err
-	}
-	if err := x.app.run(ctx); err != nil {
-		return Result{}, err
-	}
-	return x.app.result(), nil
-}
-
-func (x *swapper) alloc(e *trace.Event) error {
-	if e.Bytes < explicit.SmallBytes {
-		p, err := x.small.Malloc(max(1, e.Bytes), 0)
-		x.smalls[e.Alloc] = p
-		return err
-	}
-	p, err := x.runtime.Malloc(e.Bytes, 0)
-	if err != nil {
-		return err
-	}
-	x.tensors[e.Alloc] = p
-	x.ranges[e.Alloc] = cuda.Range{Base: p, Bytes: e.Bytes}
-	x.kick()
-	return nil
-}
-
-func (x *swapper) free(e *trace.Event) error {
-	if p, ok := x.smalls[e.Alloc]; ok {
-		delete(x.smalls, e.Alloc)
-		return x.small.Free(p)
-	}
-	p, ok := x.tensors[e.Alloc]
-	if !ok {
-		return nil
-	}
-	delete(x.tensors, e.Alloc)
-	delete(x.ranges, e.Alloc)
-	x.kick()
-	return x.runtime.Free(p)
-}
-
 // launch reports an operation and launches it, at once or when what it names can be used.
 func (x *swapper) launch(e *trace.Event, finished func(time.Duration)) {
 	s, number, err := x.streams.of(e.Stream)
@@ -212,18 +164,11 @@ func (x *swapper) launch(e *trace.Event, finished func(time.Duration)) {
 	k := sim.Kernel{Duration: duration(e), Done: func(at time.Duration) {
 		x.runtime.Progress(number, seq)
 		finished(at)
-		x.kick()
+		x.wake()
 	}}
-	x.slots = x.slots[:0]
-	for _, a := range e.Accesses {
-		r, ok := x.ranges[a.Alloc]
-		if !ok || contains(x.slots, x.slotOf[r.Base]) {
-			continue
-		}
-		slot := x.slotOf[r.Base]
-		x.slots = append(x.slots, slot)
+	k.Accesses = x.accesses(e)
+	for _, slot := range x.slots {
 		x.lastSeq[slot] = seq
-		k.Accesses = append(k.Accesses, sim.Access{Range: r, Read: a.Mode != trace.AccessWrite, Write: a.Mode != trace.AccessRead})
 	}
 	x.runtime.Op(explicit.Op{Seq: seq, Stream: number, Signature: signature(e, len(x.slots)), Slots: x.slots})
 	slots := append([]uint32(nil), x.slots...)
@@ -242,7 +187,7 @@ func (x *swapper) launch(e *trace.Event, finished func(time.Duration)) {
 	if !x.release() {
 		x.app.blocked = true
 	}
-	x.kick()
+	x.wake()
 }
 
 // release launches the operation that waits, if it may go.
@@ -256,8 +201,8 @@ func (x *swapper) release() bool {
 	return true
 }
 
-// kick wakes the workers that wait for something to do.
-func (x *swapper) kick() {
+// wake wakes the workers that wait for something to do.
+func (x *swapper) wake() {
 	if x.release() {
 		x.app.unblock()
 	}
@@ -303,7 +248,7 @@ func (x *swapper) work(w *porter) {
 			x.runtime.Submitted(m, ticket)
 			x.gpu.Callback(w.mover.Stream(), func(at time.Duration) { x.finish(w, m, ticket) })
 		}
-		x.kick()
+		x.wake()
 	})
 }
 
@@ -339,7 +284,7 @@ func (x *swapper) finish(w *porter, m *explicit.Move, ticket uint32) {
 	}
 	x.gpu.At(w.thread.Now(), func() {
 		x.runtime.Done(m)
-		x.kick()
+		x.wake()
 	})
 }
 
@@ -362,8 +307,6 @@ func (x *swapper) settle() error {
 // The engine's view of the process: the launch hook's part.
 
 func (x *swapper) Publish(slot uint32, r cuda.Range) { x.slotOf[r.Base] = slot }
-
-func (x *swapper) Withdraw(_ uint32, r cuda.Range) { delete(x.slotOf, r.Base) }
 
 func (x *swapper) SetState(slot uint32, s explicit.State, ticket uint32) {
 	for len(x.states) <= int(slot) {

@@ -1,7 +1,6 @@
 package replay
 
 import (
-	"context"
 	"time"
 
 	"github.com/penstock-gpu/penstock/cuda"
@@ -37,13 +36,6 @@ type managedSource struct{ driver cuda.Driver }
 
 func (s managedSource) Acquire(bytes int64) (cuda.Ptr, error) { return s.driver.MemAllocManaged(bytes) }
 func (s managedSource) Release(p cuda.Ptr, _ int64) error     { return s.driver.MemFree(p) }
-
-func (n *naive) run(ctx context.Context) (Result, error) {
-	if err := n.app.run(ctx); err != nil {
-		return Result{}, err
-	}
-	return n.app.result(), nil
-}
 
 func (n *naive) alloc(e *trace.Event) error {
 	p, err := n.pool.Malloc(max(1, e.Bytes), 0)

@@ -1,0 +1,84 @@
+package replay
+
+import (
+	"slices"
+
+	"github.com/penstock-gpu/penstock/cuda"
+	"github.com/penstock-gpu/penstock/cuda/sim"
+	"github.com/penstock-gpu/penstock/pool"
+	"github.com/penstock-gpu/penstock/trace"
+)
+
+// allocations are those of the trace in an engine's hands: tensors in its runtime,
+// smaller ones in a pool of plain memory.
+type allocations struct {
+	tensors interface {
+		Malloc(bytes int64, stream int) (cuda.Ptr, error)
+		Free(p cuda.Ptr) error
+	}
+	smallBytes int64 // smaller is not a tensor
+	small      *pool.Caching
+	kick       func() // the runtime may have something to do
+
+	smalls map[uint64]cuda.Ptr   // by the trace's allocation id
+	ranges map[uint64]cuda.Range // of the tensors
+	slotOf map[cuda.Ptr]uint32   // that the runtime published
+	slots  []uint32              // of the operation that is being launched
+}
+
+func newAllocations(smallBytes int64, plain pool.Source, kick func()) allocations {
+	return allocations{
+		smallBytes: smallBytes, small: pool.NewCaching(plain, nil), kick: kick,
+		smalls: map[uint64]cuda.Ptr{}, ranges: map[uint64]cuda.Range{}, slotOf: map[cuda.Ptr]uint32{},
+	}
+}
+
+func (a *allocations) alloc(e *trace.Event) error {
+	if e.Bytes < a.smallBytes {
+		p, err := a.small.Malloc(max(1, e.Bytes), 0)
+		a.smalls[e.Alloc] = p
+		return err
+	}
+	p, err := a.tensors.Malloc(e.Bytes, 0)
+	if err != nil {
+		return err
+	}
+	a.ranges[e.Alloc] = cuda.Range{Base: p, Bytes: e.Bytes}
+	a.kick()
+	return nil
+}
+
+func (a *allocations) free(e *trace.Event) error {
+	if p, ok := a.smalls[e.Alloc]; ok {
+		delete(a.smalls, e.Alloc)
+		return a.small.Free(p)
+	}
+	r, ok := a.ranges[e.Alloc]
+	if !ok {
+		return nil // it was allocated before the recording began
+	}
+	delete(a.ranges, e.Alloc)
+	a.kick()
+	return a.tensors.Free(r.Base)
+}
+
+// accesses are what an operation does to tensors, each once; slots are then theirs.
+func (a *allocations) accesses(e *trace.Event) (all []sim.Access) {
+	a.slots = a.slots[:0]
+	for _, x := range e.Accesses {
+		r, ok := a.ranges[x.Alloc]
+		if !ok {
+			continue
+		}
+		slot := a.slotOf[r.Base]
+		if slices.Contains(a.slots, slot) {
+			continue
+		}
+		a.slots = append(a.slots, slot)
+		all = append(all, sim.Access{Range: r, Read: x.Mode != trace.AccessWrite, Write: x.Mode != trace.AccessRead})
+	}
+	return all
+}
+
+// Withdraw is what the runtime says of a slot that is no tensor's any more.
+func (a *allocations) Withdraw(_ uint32, r cuda.Range) { delete(a.slotOf, r.Base) }
