@@ -106,8 +106,8 @@ func (p *Pool) Malloc(bytes int64, stream uint64) (cuda.Ptr, error) {
 			p.takeBack(plannedAbove, front.All)
 		}
 		if s.phase == active && followed && p.stitched.Stats().ReservedBytes+bytes > s.mostReserved {
-			s.strikes++
-			p.leave() // a plan must not cost memory: what is free in its addresses may serve this
+			// A plan must not cost memory: what is free in its addresses may serve this.
+			p.leave(fmt.Sprintf("%d bytes beside it would have taken more memory than without it", bytes))
 		}
 		if at, err = p.stitched.Malloc(bytes, stream); err != nil {
 			if at, err = p.underPressure(bytes, stream, err); err != nil {
@@ -133,7 +133,7 @@ func (p *Pool) underPressure(bytes int64, stream uint64, err error) (cuda.Ptr, e
 	held := p.config.Front != nil && p.config.Front.HeldCount() > 0
 	p.takeBack(0, front.All)
 	p.reclaim(true)
-	if !p.leave() && !held {
+	if !p.leave("memory was short") && !held {
 		return 0, err
 	}
 	p.shed(true)
@@ -249,7 +249,7 @@ func (p *Pool) EmptyCache() (released int64) {
 	p.catchUp()
 	p.takeBack(0, front.All)
 	p.reclaim(true)
-	p.leave()
+	p.leave("the caches were emptied")
 	p.shed(true)
 	released = p.stitched.EmptyCache()
 	p.reserved.Store(p.stitched.Stats().ReservedBytes)
@@ -280,11 +280,12 @@ type PoolStats struct {
 	Stitches, StitchedHandles int64 // ranges made of scattered memory, and handles in them
 	StitchReuses              int64 // allocations served by one made before
 	PlanState                 string
-	PlanBytes                 int64 // planned addresses
-	Planned, PlannedBytes     int64 // allocations served by the plan
-	Unplanned                 int64 // of those that could have been, those served otherwise while a plan was followed
-	FrontAllocs, FrontFrees   int64 // calls, of Allocs and Frees, that the front has served
-	FrontPeakBytes            int64 // most bytes live at one of them, with those of NoteBesides
+	PlanWhy                   string // it is not followed; "" while it is
+	PlanBytes                 int64  // planned addresses
+	Planned, PlannedBytes     int64  // allocations served by the plan
+	Unplanned                 int64  // of those that could have been, those served otherwise while a plan was followed
+	FrontAllocs, FrontFrees   int64  // calls, of Allocs and Frees, that the front has served
+	FrontPeakBytes            int64  // most bytes live at one of them, with those of NoteBesides
 }
 
 // Stats reports counters.
@@ -298,7 +299,7 @@ func (p *Pool) Stats() PoolStats {
 			Allocs: p.allocs, Frees: p.frees, Retries: p.retries + s.Retries,
 		},
 		Stitches: s.Stitches, StitchedHandles: s.StitchedHandles, StitchReuses: s.StitchReuses,
-		PlanState: p.service.phase.String(), Planned: p.planned, PlannedBytes: p.plannedBytes, Unplanned: p.other,
+		PlanState: p.service.phase.String(), PlanWhy: p.service.why, Planned: p.planned, PlannedBytes: p.plannedBytes, Unplanned: p.other,
 	}
 	if a := p.service.current; a != nil {
 		r.PlanBytes = a.ran.Bytes()
@@ -327,7 +328,7 @@ func (p *Pool) ResetPeaks() {
 func (p *Pool) Close() {
 	p.ServeFront(false)
 	p.lock()
-	p.leave()
+	p.leave("the pool is closed")
 	p.service.phase = off
 	p.unlock()
 	p.work.Wait()

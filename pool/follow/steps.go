@@ -70,6 +70,9 @@ func (s *Steps) Revise(f *Follower) bool {
 	return true
 }
 
+// nearBound is the part of the least bytes possible, one in so many, that a plan may need more.
+const nearBound = 256
+
 // tolerated is the part of the requested bytes, one in so many, that may be missed.
 const tolerated = 50
 
@@ -91,8 +94,12 @@ func (s *Steps) Plan(ctx context.Context, limit time.Duration) (share float64, e
 	if len(placed) == 0 {
 		return 0, nil
 	}
-	// One thread: the job's own calls into this library wait for the others.
-	p, err := plan.Place(ctx, requests, plan.Options{TimeLimit: limit, Workers: 1})
+	// One thread: the job's own calls into this library wait for the others. And no more of its
+	// time than it takes to be near the bound: the job goes on without the plan.
+	p, err := plan.Place(ctx, requests, plan.Options{TimeLimit: time.Nanosecond, Workers: 1})
+	if err == nil && p.Bytes > p.BoundBytes+p.BoundBytes/nearBound {
+		p, err = plan.Place(ctx, requests, plan.Options{TimeLimit: limit, Workers: 1, CapacityBytes: p.BoundBytes + p.BoundBytes/nearBound})
+	}
 	if err != nil {
 		return 0, err
 	}

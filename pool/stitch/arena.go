@@ -14,7 +14,6 @@ type chunk struct {
 	arena  *arena
 	at     int64 // offset in the arena
 	views  int   // stitched ranges and Ranges that map it
-	pinned int   // Ranges being prepared: it must not be released
 }
 
 // arena is address space that is filled with chunks, and cut into blocks.

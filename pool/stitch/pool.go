@@ -19,7 +19,6 @@ type Pool struct {
 	waiting      []*block // freed, but recorded streams have not passed their fences
 	streams      map[uint64]*streamState
 	stitches     stitches
-	ranges       map[*Range]bool
 	spare        *block // unused block structures, by next
 	stats        Stats
 }
@@ -44,7 +43,7 @@ func New(c Config, d Driver, b Budget, f Fences) (*Pool, error) {
 		return nil, fmt.Errorf("pool: the driver's granularity of %d bytes does not divide %d", g, int64(pageBytes))
 	}
 	p := &Pool{config: c.withDefaults(), driver: d, budget: b, fences: f,
-		live: map[cuda.Ptr]*block{}, streams: map[uint64]*streamState{}, ranges: map[*Range]bool{}}
+		live: map[cuda.Ptr]*block{}, streams: map[uint64]*streamState{}}
 	p.stitches.init(p)
 	return p, nil
 }
