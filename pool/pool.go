@@ -99,20 +99,8 @@ func (p *Pool) Malloc(bytes int64, stream uint64) (cuda.Ptr, error) {
 	}
 	if !ok {
 		var err error
-		// What may serve the request without more memory: small and large ones lie apart.
-		if bytes <= plannedAbove {
-			p.takeBack(0, plannedAbove)
-		} else {
-			p.takeBack(plannedAbove, front.All)
-		}
-		if s.phase == active && followed && p.stitched.Stats().ReservedBytes+bytes > s.mostReserved {
-			// A plan must not cost memory: what is free in its addresses may serve this.
-			p.leave(fmt.Sprintf("%d bytes beside it would have taken more memory than without it", bytes))
-		}
-		if at, err = p.stitched.Malloc(bytes, stream); err != nil {
-			if at, err = p.underPressure(bytes, stream, err); err != nil {
-				return 0, err
-			}
+		if at, err = p.mallocBeside(bytes, stream, followed && s.phase == active); err != nil {
+			return 0, err
 		}
 		p.reserved.Store(p.stitched.Stats().ReservedBytes)
 		p.reservedPeak = max(p.reservedPeak, p.reserved.Load())
@@ -123,6 +111,28 @@ func (p *Pool) Malloc(bytes int64, stream uint64) (cuda.Ptr, error) {
 	p.allocs++
 	p.live.Add(bytes)
 	p.livePeak = max(p.livePeak, p.LiveBytes())
+	return at, nil
+}
+
+// mallocBeside serves a request from stitching, when what is free at hand does not.
+func (p *Pool) mallocBeside(bytes int64, stream uint64, planned bool) (at cuda.Ptr, err error) {
+	// What may serve the request without more memory: small and large ones lie apart.
+	if bytes <= plannedAbove {
+		p.takeBack(0, plannedAbove)
+	} else {
+		p.takeBack(plannedAbove, front.All)
+	}
+	if planned {
+		at, err = p.stitched.MallocWithin(bytes, stream, max(0, p.service.mostReserved-p.stitched.Stats().ReservedBytes))
+		if err == nil {
+			return at, nil
+		}
+		// A plan must not cost memory: what is free in its addresses may serve this.
+		p.leave(fmt.Sprintf("%d bytes beside it would have taken more memory than without it", bytes))
+	}
+	if at, err = p.stitched.Malloc(bytes, stream); err != nil {
+		return p.underPressure(bytes, stream, err)
+	}
 	return at, nil
 }
 

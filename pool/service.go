@@ -63,10 +63,11 @@ type service struct {
 	areas        []*area // those in use, left ones too
 	attempts     int
 	plans        int
-	revisions    int // of the plan, for what varies
-	observed     int // turns, for a revision
-	inRow        int // unexpected requests
-	turns        int // of the follower, that were noticed
+	revisions    int  // of the plan, for what varies
+	observed     int  // turns, for a revision
+	inRow        int  // unexpected requests
+	outlives     bool // the request that is being served lives on in later iterations
+	turns        int  // of the follower, that were noticed
 	coming       []follow.Gap
 	mostReserved int64  // while the plan is followed
 	strikes      int    // how often it was given up early
@@ -157,6 +158,7 @@ func (p *Pool) plan() {
 // fromPlan serves a request from the plan, if it is in it and its place is free.
 func (p *Pool) fromPlan(bytes int64, stream uint64) (cuda.Ptr, bool) {
 	s := &p.service
+	s.outlives = false
 	i, ok := s.follower.Next(bytes, stream)
 	if !ok {
 		if s.misses += bytes; s.phase == active {
@@ -178,6 +180,7 @@ func (p *Pool) fromPlan(bytes int64, stream uint64) (cuda.Ptr, bool) {
 	if s.phase != active {
 		return 0, false
 	}
+	s.outlives = s.steps.List[i].Lasting
 	at, ok := s.place(i, bytes, stream)
 	if ok {
 		s.hits += bytes
@@ -185,7 +188,7 @@ func (p *Pool) fromPlan(bytes int64, stream uint64) (cuda.Ptr, bool) {
 		p.plannedBytes += bytes
 	} else {
 		p.other++
-		if x := &s.steps.List[i]; !x.Varies {
+		if x := &s.steps.List[i]; !x.Varies && !x.Lasting {
 			s.misses += bytes
 		}
 	}
@@ -216,6 +219,9 @@ func (p *Pool) besidePlan(bytes int64, stream uint64) (cuda.Ptr, bool) {
 	s := &p.service
 	if at, ok := p.stitched.MallocFree(bytes, stream); ok {
 		return at, true
+	}
+	if s.outlives { // it would be in the way of the next iteration
+		return 0, false
 	}
 	s.coming = s.follower.Coming(stepsAhead, s.coming)
 	a, size := s.current, roundUp(bytes, minBlockBytes)

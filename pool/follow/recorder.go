@@ -101,7 +101,10 @@ func (r *Recorder) Alloc(p cuda.Ptr, bytes int64, stream uint64) *Steps {
 	if r.until == 0 || i < r.until {
 		return nil
 	}
-	found := r.steps(r.from, r.until)
+	found, lasting := r.steps(r.from, r.until)
+	if lasting && i < r.until+(r.until-r.from)/2 {
+		return nil // it may be freed in the next iteration, and then has a place
+	}
 	r.until = 0
 	return found
 }
@@ -217,22 +220,25 @@ func (r *Recorder) period(i, n int32) (best int32, share float64) {
 	return best, share
 }
 
-// steps makes steps of the requests [from, until).
-func (r *Recorder) steps(from, until int32) *Steps {
+// steps makes steps of the requests [from, until). It says whether some of them have
+// not been freed yet.
+func (r *Recorder) steps(from, until int32) (s *Steps, lasting bool) {
 	begin, end := r.requests[from].made, r.requests[until].made
-	s := &Steps{Ticks: end - begin}
+	s = &Steps{Ticks: end - begin}
 	var signer plan.Signer
 	for k := max(0, from-plan.SignatureCalls); k < from; k++ {
 		signer.Call(r.requests[k].bytes)
 	}
 	for _, q := range r.requests[from:until] {
 		x := Step{Bytes: q.bytes, Stream: q.stream, Offset: unplaced, Lower: q.made - begin, Upper: q.freed - begin, signature: signer.Call(q.bytes)}
-		if q.freed == 0 || q.freed > end { // it outlives the iteration, and is no part of what repeats
-			x.Upper = s.Ticks
-			x.Lasting = true
+		if outlives := q.freed == 0 || q.freed > end; outlives {
+			x.Upper, x.Again = s.Ticks, q.freed-end
+			// Unless it ends in the next iteration before its like comes there, it is no part of what repeats.
+			x.Lasting = q.freed == 0 || x.Again > x.Lower
+			lasting = lasting || q.freed == 0
 		}
 		s.List = append(s.List, x)
 	}
 	s.index()
-	return s
+	return s, lasting
 }

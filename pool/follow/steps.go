@@ -19,7 +19,8 @@ type Step struct {
 	Stream       uint64
 	Offset       int64 // in the planned addresses; unplaced when it has none
 	Lower, Upper int64 // ticks from the iteration's begin
-	Lasting      bool  // it was not freed within the iteration
+	Again        int64 // ticks of the next iteration, in which it is alive until then; 0: none
+	Lasting      bool  // it lives on longer than that
 	Varies       bool  // another iteration asked for another size here, or not at all
 	Gaps         []Gap // of a step that varies: what is free of planned steps during its life
 
@@ -89,7 +90,7 @@ func (s *Steps) Plan(ctx context.Context, limit time.Duration) (share float64, e
 		}
 		static += x.Bytes
 		placed = append(placed, i)
-		requests = append(requests, plan.Request{Span: plan.Span{Lower: x.Lower, Upper: x.Upper}, Bytes: x.Bytes, AlignBytes: plan.AlignBytes})
+		requests = append(requests, plan.Request{Span: plan.Span{Lower: x.Lower, Upper: x.Upper}, Again: plan.Span{Upper: x.Again}, Bytes: x.Bytes, AlignBytes: plan.AlignBytes})
 	}
 	if len(placed) == 0 {
 		return 0, nil
@@ -120,7 +121,7 @@ func (s *Steps) gaps() {
 		}
 		var taken []Gap
 		for _, y := range s.List {
-			if y.Offset != unplaced && y.Lower < x.Upper && x.Lower < y.Upper {
+			if y.Offset != unplaced && (y.Lower < x.Upper && x.Lower < y.Upper || x.Lower < y.Again) {
 				taken = append(taken, Gap{y.Offset, y.Offset + y.Bytes})
 			}
 		}

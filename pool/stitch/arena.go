@@ -201,6 +201,9 @@ func (a *arena) roomForNew(bytes int64) *block { return a.holes.fit(roundUp(byte
 // fill creates physical memory in the first bytes of a hole, as free memory of a stream.
 func (a *arena) fill(h *block, bytes int64, stream uint64) (*block, error) {
 	p := a.pool
+	if bytes > p.mostCreated {
+		return nil, ErrTooMuchNew
+	}
 	if err := p.budget.Take(bytes); err != nil {
 		return nil, err
 	}
