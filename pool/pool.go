@@ -261,6 +261,9 @@ func (p *Pool) EmptyCache() (released int64) {
 	p.reclaim(true)
 	p.leave("the caches were emptied")
 	p.shed(true)
+	if s := &p.service; s.phase != off && !s.file && p.LiveBytes() < leftOver {
+		s.again("") // the next job may be another
+	}
 	released = p.stitched.EmptyCache()
 	p.reserved.Store(p.stitched.Stats().ReservedBytes)
 	return released

@@ -39,6 +39,8 @@ const (
 	provenTurns   = 8           // that were followed: not early any more
 	mostRevisions = 3           // of a plan
 	mostPlans     = 16          // made for one process
+	mostWaiting   = 4           // times the requests of an iteration, without one beginning: the job has none like it any more
+	leftOver      = 64 << 20    // bytes live, of workspaces, when a job is over and its process goes on
 	suspendAfter  = 64          // unexpected requests in a row: the job is doing something else
 	trimEachTime  = 256 << 20   // bytes given back at the begin of an iteration
 )
@@ -68,6 +70,7 @@ type service struct {
 	inRow        int  // unexpected requests
 	outlives     bool // the request that is being served lives on in later iterations
 	turns        int  // of the follower, that were noticed
+	waited       int  // requests since
 	coming       []follow.Gap
 	mostReserved int64  // while the plan is followed
 	strikes      int    // how often it was given up early
@@ -107,7 +110,7 @@ func (s *service) again(why string) {
 }
 
 func (s *service) follow() {
-	s.follower, s.inRow, s.turns, s.observed = follow.NewFollower(s.steps), 0, 0, 0
+	s.follower, s.inRow, s.turns, s.waited, s.observed = follow.NewFollower(s.steps), 0, 0, 0, 0
 }
 
 // areaOf finds the planned addresses that an address is in.
@@ -143,7 +146,7 @@ func (p *Pool) plan() {
 		p.lock()
 		defer p.unlock()
 		switch {
-		case s.phase != planning:
+		case s.phase != planning || s.steps != steps:
 		case err != nil:
 			s.again(err.Error())
 		case share < leastShare:
@@ -159,6 +162,10 @@ func (p *Pool) plan() {
 func (p *Pool) fromPlan(bytes int64, stream uint64) (cuda.Ptr, bool) {
 	s := &p.service
 	s.outlives = false
+	if s.waited++; s.phase == ready && !s.file && s.waited > mostWaiting*len(s.steps.List) {
+		s.again("its iteration did not come again")
+		return 0, false
+	}
 	i, ok := s.follower.Next(bytes, stream)
 	if !ok {
 		if s.misses += bytes; s.phase == active {
@@ -174,7 +181,7 @@ func (p *Pool) fromPlan(bytes int64, stream uint64) (cuda.Ptr, bool) {
 	case i == 0 && p.planned == 0 && s.file: // the job's first request
 		p.take(stream, s.steps.Bytes)
 	case s.follower.Turns() != s.turns && s.follower.AtBegin():
-		s.turns = s.follower.Turns()
+		s.turns, s.waited = s.follower.Turns(), 0
 		p.begin(stream)
 	}
 	if s.phase != active {
