@@ -1,7 +1,6 @@
 package pool
 
 import (
-	"context"
 	"fmt"
 	"time"
 
@@ -17,12 +16,14 @@ const (
 	off       phase = iota
 	recording       // an iteration is being looked for
 	planning        // its plan is being made
-	ready           // there is a plan; memory is taken for it when an iteration begins
-	active          // and the plan is followed
+	ready           // there is a plan; memory is chosen for it when an iteration begins
+	mapping         // which is being mapped
+	mapped          // and is taken when an iteration begins
+	active          // the plan is followed
 )
 
 func (p phase) String() string {
-	return [...]string{"off", "recording", "planning", "ready", "followed"}[p]
+	return [...]string{"off", "recording", "planning", "ready", "mapping", "mapped", "followed"}[p]
 }
 
 const (
@@ -61,7 +62,7 @@ type service struct {
 	recorder     *follow.Recorder
 	steps        *follow.Steps
 	follower     *follow.Follower
-	current      *area   // active
+	current      *area   // mapping, mapped or active
 	areas        []*area // those in use, left ones too
 	attempts     int
 	plans        int
@@ -123,41 +124,6 @@ func (s *service) areaOf(at cuda.Ptr) (*area, int64) {
 	return nil, 0
 }
 
-// record notes a request, and has a plan made when an iteration is complete.
-func (p *Pool) record(at cuda.Ptr, bytes int64, stream uint64) {
-	s := &p.service
-	steps := s.recorder.Alloc(at, bytes, stream)
-	if steps == nil {
-		return
-	}
-	s.recorder = nil
-	s.plans, s.revisions, s.attempts = s.plans+1, 0, 0
-	s.steps = steps
-	p.plan()
-}
-
-// plan has a plan made for the steps, in the background.
-func (p *Pool) plan() {
-	s := &p.service
-	steps := s.steps
-	s.phase, s.why = planning, "it is being made"
-	p.work.Go(func() {
-		share, err := steps.Plan(context.Background(), planningLimit)
-		p.lock()
-		defer p.unlock()
-		switch {
-		case s.phase != planning || s.steps != steps:
-		case err != nil:
-			s.again(err.Error())
-		case share < leastShare:
-			s.again(fmt.Sprintf("only %.0f %% of the bytes come again", 100*share))
-		default:
-			s.phase, s.why = ready, "no iteration has begun since it was made"
-			s.follow()
-		}
-	})
-}
-
 // fromPlan serves a request from the plan, if it is in it and its place is free.
 func (p *Pool) fromPlan(bytes int64, stream uint64) (cuda.Ptr, bool) {
 	s := &p.service
@@ -179,7 +145,7 @@ func (p *Pool) fromPlan(bytes int64, stream uint64) (cuda.Ptr, bool) {
 	s.inRow = 0
 	switch {
 	case i == 0 && p.planned == 0 && s.file: // the job's first request
-		p.take(stream, s.steps.Bytes)
+		p.beginAtOnce(stream)
 	case s.follower.Turns() != s.turns && s.follower.AtBegin():
 		s.turns, s.waited = s.follower.Turns(), 0
 		p.begin(stream)
@@ -252,11 +218,15 @@ func (p *Pool) begin(stream uint64) {
 			}
 			if s.revisions < mostRevisions && s.steps.Revise(s.follower) {
 				s.revisions++
-				p.plan()
+				p.plan(true, stream)
 				return
 			}
 		}
-		p.take(stream, max(s.steps.Bytes/mostCreated, alwaysCreated))
+		if a := p.prepare(s.steps.Bytes, stream, newBytes(s.steps.Bytes)); a != nil {
+			p.mapInBackground(a)
+		}
+	case mapped:
+		p.activate()
 	case active:
 		s.followed++
 		if s.badTurns++; s.hits >= enoughHits*s.misses {
@@ -273,38 +243,28 @@ func (p *Pool) begin(stream uint64) {
 	}
 }
 
-// take takes memory for the plan, of which so many bytes may be new.
-func (p *Pool) take(stream uint64, mostCreated int64) {
-	s := &p.service
-	r, err := p.stitched.Lend(s.steps.Bytes, stream, mostCreated)
-	if err != nil { // not now
-		s.why = err.Error()
-		if s.attempts++; s.attempts == mostAttempts || s.file { // what lives across iterations lies everywhere in between: stitching does better here
-			s.plans += mostPlans / 2
-			s.again(err.Error())
-		}
-		return
-	}
-	a := &area{ran: r, stream: stream, layout: follow.NewLayout(r.Bytes(), stream, p.stitched.Done)}
-	s.current, s.areas = a, append(s.areas, a)
-	reserved := p.stitched.Stats().ReservedBytes
-	s.mostReserved = reserved + max(reserved/mostGrowth, alwaysCreated)
-	s.phase, s.why, s.attempts = active, "", 0
-	s.hits, s.misses, s.badTurns, s.followed = 0, 0, 0, 0
-}
-
 // leave gives up the planned addresses: nothing new is placed there, what is free is
 // for others. The plan is taken up again when an iteration begins. It says whether
 // there was something to give up.
 func (p *Pool) leave(why string) bool {
 	s := &p.service
-	if s.phase != active {
+	switch s.phase {
+	case mapping:
+		s.current = nil // the one that maps closes it
+		s.phase, s.why = ready, why
+		return true
+	case mapped:
+		p.drop()
+		s.phase, s.why = ready, why
+		return true
+	case active:
+		s.current.left = true
+		s.current = nil
+		p.shed(false)
+		s.phase, s.why = ready, why
+	default:
 		return len(s.areas) > 0
 	}
-	s.current.left = true
-	s.current = nil
-	p.shed(false)
-	s.phase, s.why = ready, why
 	if s.strikes++; s.followed >= provenTurns {
 		s.strikes = 0
 	}

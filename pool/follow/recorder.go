@@ -105,6 +105,7 @@ func (r *Recorder) Alloc(p cuda.Ptr, bytes int64, stream uint64) *Steps {
 	if lasting && i < r.until+(r.until-r.from)/2 {
 		return nil // it may be freed in the next iteration, and then has a place
 	}
+	found.Begins = i-r.until <= (r.until-r.from)/beginPart
 	r.until = 0
 	return found
 }

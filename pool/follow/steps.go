@@ -36,6 +36,8 @@ type Steps struct {
 	Start int   // of the repeating part: the steps before come once
 	Ticks int64 // allocations and frees in the repeating part
 	Bytes int64 // planned addresses
+	// Begins says that the requests after these have only begun, when the steps were found.
+	Begins bool
 
 	bySignature map[plan.Signature][]int32
 }
@@ -73,6 +75,25 @@ func (s *Steps) Revise(f *Follower) bool {
 
 // nearBound is the part of the least bytes possible, one in so many, that a plan may need more.
 const nearBound = 256
+
+// LiveBytes are most of the bytes that a plan places and that are live at once: it cannot need less.
+func (s *Steps) LiveBytes() (most int64) {
+	changes := make([]int64, s.Ticks+1)
+	for _, x := range s.List {
+		if !x.Varies && !x.Lasting {
+			changes[x.Lower] += x.Bytes
+			changes[x.Upper] -= x.Bytes
+			changes[0] += min(x.Again, 1) * x.Bytes
+			changes[x.Again] -= min(x.Again, 1) * x.Bytes
+		}
+	}
+	live := int64(0)
+	for _, c := range changes {
+		live += c
+		most = max(most, live)
+	}
+	return most
+}
 
 // tolerated is the part of the requested bytes, one in so many, that may be missed.
 const tolerated = 50

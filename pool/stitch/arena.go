@@ -13,6 +13,7 @@ type chunk struct {
 	bytes  int64
 	arena  *arena
 	at     int64 // offset in the arena
+	pinned int   // Ranges being prepared: it must not be released
 	views  int   // stitched ranges and Ranges that map it
 }
 

@@ -182,10 +182,16 @@ func TestStitchFree(t *testing.T) {
 func TestRange(t *testing.T) {
 	f := newFixture(t, Config{}, 1<<30)
 	f.scattered(6, 16*mib)
-	busy := f.malloc(4*mib, 1)
-	r, err := f.p.Lend(60*mib, 1, 0)
+	r, err := f.p.Prepare(60*mib, 1, 0)
 	if err != nil {
 		t.Fatal(err)
+	}
+	busy := f.malloc(4*mib, 1) // in one of the chunks, perhaps
+	if err := r.Map(); err != nil {
+		t.Fatal(err)
+	}
+	if !f.p.Activate(r, 1) {
+		t.Fatal("the range was not taken, with free chunks to exchange")
 	}
 	if err := f.m.Claim(r.Base(), r.Bytes(), 1); err != nil {
 		t.Fatal(err)
@@ -198,7 +204,7 @@ func TestRange(t *testing.T) {
 	f.check()
 	f.p.Close(r, 1)
 	f.free(busy, 1)
-	if _, err := f.p.Lend(1<<30, 1, 0); err == nil {
+	if _, err := f.p.Prepare(1<<30, 1, 0); err == nil {
 		t.Error("a range of more than is free, with nothing to be created")
 	}
 	for q := range f.n {

@@ -3,34 +3,40 @@ package stitch
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 
 	"github.com/penstock-gpu/penstock/cuda"
 )
 
 // Range is one stretch of addresses over chunks of the pool, for a user that
-// decides itself what lies where in it: a plan. [Pool.Lend] makes one of free
-// memory, whose blocks are in use from then on. Live allocations never move.
+// decides itself what lies where in it: a plan. It is made in three steps, so that
+// its mappings cost no allocation any time: [Pool.Prepare] chooses chunks that are
+// free, [Range.Map] maps them, without the pool's lock and while allocations come
+// and go in them, and [Pool.Activate] takes them, at a moment when they are all
+// free again. Live allocations never move.
 type Range struct {
 	pool     *Pool
 	base     cuda.Ptr
 	bytes    int64
 	chunks   []*chunk
-	parts    []*block        // they hold the memory, by address
+	parts    []*block        // active: they hold the memory, by address
 	gone     map[*chunk]bool // no longer part of it
-	unmapped int64           // bytes that are gone from its addresses
+	mapped   bool
+	unmapped int64 // bytes that are gone from its addresses
+	broken   bool  // a chunk could not be mapped: it can only be closed
 }
 
-// Base is the first of the range's addresses.
+// Base and Bytes are the range's addresses; they are valid once it is mapped.
 func (r *Range) Base() cuda.Ptr { return r.base }
 
 // Bytes is the size of the range, in chunks.
 func (r *Range) Bytes() int64 { return r.bytes }
 
-// Lend makes a range of at least so many bytes for work on a stream, of free chunks, those of the
-// largest handles first, and creates what is missing if that is not too much. Its time
-// is that of mapping: some 25 us a handle.
-func (p *Pool) Lend(bytes int64, stream uint64, mostCreated int64) (*Range, error) {
+// Prepare chooses free chunks for a range, those of the largest handles first, and
+// creates what is missing if that is not too much. Until the range is closed they
+// are not given back.
+func (p *Pool) Prepare(bytes int64, stream uint64, mostCreated int64) (*Range, error) {
 	a, err := p.arenaFor(smallBytes + 1)
 	if err != nil {
 		return nil, err
@@ -54,13 +60,9 @@ func (p *Pool) Lend(bytes int64, stream uint64, mostCreated int64) (*Range, erro
 	}
 	r := &Range{pool: p, gone: map[*chunk]bool{}}
 	r.choose(chunks, bytes)
-	if r.base, err = mapAll(p.driver, r.chunks, r.bytes); err != nil {
-		return nil, fmt.Errorf("the driver does not map a range of %d bytes: %w", r.bytes, err)
-	}
 	for _, c := range r.chunks {
-		c.views++
+		c.pinned++
 	}
-	r.parts = holdAll(a.piecesOf(r.chunks, stream))
 	return r, nil
 }
 
@@ -97,26 +99,118 @@ func (r *Range) choose(chunks []*chunk, bytes int64) {
 	}
 }
 
-// piecesOf are the parts of free blocks that chunks occupy.
-func (a *arena) piecesOf(chunks []*chunk, stream uint64) (pieces []piece) {
-	chunks, usable := slices.Clone(chunks), a.usable(stream)
-	slices.SortFunc(usable, func(a, b *block) int { return cmp.Compare(a.base, b.base) })
-	slices.SortFunc(chunks, func(a, b *chunk) int { return cmp.Compare(a.at, b.at) })
-	for i, k := 0, 0; i < len(chunks); {
-		base := a.base + cuda.Ptr(chunks[i].at)
-		for usable[k].end() <= base { // each lies in one
-			k++
-		}
-		end := base
-		for ; i < len(chunks) && a.base+cuda.Ptr(chunks[i].at) == end && end < usable[k].end(); i++ {
-			end += cuda.Ptr(chunks[i].bytes)
-		}
-		pieces = append(pieces, piece{usable[k], base, end})
+// Map maps the range. It needs no lock, and no other call for the range may run meanwhile.
+func (r *Range) Map() error {
+	d := r.pool.driver
+	if err := d.BindThread(); err != nil {
+		return err
 	}
-	return pieces
+	base, err := mapAll(d, r.chunks, r.bytes)
+	if err != nil {
+		return fmt.Errorf("the driver does not map a range of %d bytes: %w", r.bytes, err)
+	}
+	r.base, r.mapped = base, true
+	return nil
 }
 
-// Shed frees the chunks of a range for which keep says no, in a stream's
+// mostReplaced is how many chunks of a range may be exchanged when it is taken; at
+// some 50 us each.
+const mostReplaced = 64
+
+// Activate takes the range's memory for work on a stream. Chunks that are in use,
+// or in another stream's order, are exchanged for others that are free; when there
+// are too many of them it says no and takes nothing.
+func (p *Pool) Activate(r *Range, stream uint64) bool {
+	if !r.mapped || r.broken || r.parts != nil || !p.replaceBusy(r, stream) {
+		return false
+	}
+	usable := p.large.usable(stream)
+	slices.SortFunc(usable, func(a, b *block) int { return cmp.Compare(a.base, b.base) })
+	chunks := slices.Clone(r.chunks)
+	slices.SortFunc(chunks, func(a, b *chunk) int { return cmp.Compare(a.at, b.at) })
+	var takes []piece
+	for i, k := 0, 0; i < len(chunks); {
+		base := p.large.base + cuda.Ptr(chunks[i].at)
+		end := base
+		for ; i < len(chunks) && p.large.base+cuda.Ptr(chunks[i].at) == end; i++ {
+			end += cuda.Ptr(chunks[i].bytes)
+		}
+		for k < len(usable) && usable[k].end() <= base {
+			k++
+		}
+		if k == len(usable) || usable[k].base > base || usable[k].end() < end {
+			return false
+		}
+		takes = append(takes, piece{usable[k], base, end})
+	}
+	r.parts = holdAll(takes)
+	return true
+}
+
+// replaceBusy exchanges the chunks of a range that cannot be taken now.
+func (p *Pool) replaceBusy(r *Range, stream uint64) bool {
+	a := p.large
+	spare := map[*chunk]bool{}
+	free, _ := a.freeChunks(stream)
+	for _, c := range free {
+		spare[c] = true
+	}
+	var busy []int
+	at := make([]cuda.Ptr, len(r.chunks))
+	next := r.base
+	for i, c := range r.chunks {
+		if at[i] = next; !spare[c] {
+			busy = append(busy, i)
+		}
+		next += cuda.Ptr(c.bytes)
+		delete(spare, c)
+	}
+	if len(busy) > mostReplaced {
+		return false
+	}
+	others := slices.SortedFunc(maps.Keys(spare), func(a, b *chunk) int { return cmp.Compare(a.at, b.at) })
+	var with []*chunk
+	for _, i := range busy {
+		k := slices.IndexFunc(others, func(c *chunk) bool { return c.bytes == r.chunks[i].bytes })
+		if k < 0 {
+			return false
+		}
+		with = append(with, others[k])
+		others = slices.Delete(others, k, k+1)
+	}
+	for k, i := range busy {
+		if !p.exchange(r, i, at[i], with[k]) {
+			return false
+		}
+	}
+	return true
+}
+
+// exchange maps another chunk in the place of one. Nothing has used the addresses yet.
+func (p *Pool) exchange(r *Range, i int, at cuda.Ptr, with *chunk) bool {
+	old, d := r.chunks[i], p.driver
+	if d.BindThread() != nil || d.Unmap(at, old.bytes) != nil {
+		return false
+	}
+	for _, c := range []*chunk{with, old} { // the old one again when the driver refuses
+		if d.Map(at, c.bytes, c.handle) != nil {
+			continue
+		}
+		if d.SetAccess(at, c.bytes) == nil {
+			old.pinned--
+			c.pinned++
+			r.chunks[i] = c
+			return c == with
+		}
+		_ = d.Unmap(at, c.bytes) // it was mapped a moment ago
+	}
+	r.broken, r.gone[old] = true, true
+	old.pinned--
+	r.unmapped += old.bytes
+	return false
+}
+
+// Shed frees the chunks of an active range for which keep says no, in a stream's
 // order; their addresses must not be used again. It is how a range that is given up
 // returns most of its memory while something in it is still live.
 func (p *Pool) Shed(r *Range, stream uint64, keep func(offset, bytes int64) bool) {
@@ -161,6 +255,8 @@ func (p *Pool) Shed(r *Range, stream uint64, keep func(offset, bytes int64) bool
 // leave takes a chunk out of a range's addresses, once what is queued on the stream is done.
 func (r *Range) leave(c *chunk, at int64, stream uint64) {
 	r.gone[c] = true
+	c.pinned--
+	c.views++
 	r.pool.stitches.retired = append(r.pool.stitches.retired,
 		retired{base: r.base + cuda.Ptr(at), chunks: []*chunk{c}, stream: stream, freed: r.pool.stream(stream).frees, owner: r})
 }
@@ -168,5 +264,11 @@ func (r *Range) leave(c *chunk, at int64, stream uint64) {
 // Close gives the range up. Nothing may be live in it any more, and what was freed
 // in it was freed in the order of the given stream.
 func (p *Pool) Close(r *Range, stream uint64) {
-	p.Shed(r, stream, func(int64, int64) bool { return false })
+	if r.mapped {
+		p.Shed(r, stream, func(int64, int64) bool { return false })
+	} else {
+		for _, c := range r.chunks {
+			c.pinned--
+		}
+	}
 }

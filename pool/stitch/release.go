@@ -98,7 +98,7 @@ func (a *arena) unite(wait bool) {
 func (a *arena) releaseBlock(b *block, bytes int64) (released int64) {
 	var chunks []*chunk
 	a.whole(b, func(c *chunk) bool {
-		if c.views == 0 {
+		if c.views == 0 && c.pinned == 0 {
 			chunks = append(chunks, c)
 		}
 		return true
