@@ -159,4 +159,3 @@ func (p *Pool) drop() {
 	p.service.current = nil
 	p.stitched.Close(a.ran, a.stream)
 }
-
