@@ -40,7 +40,7 @@ STATIC_PERCENT, SLOWER_PERCENT = 1.0, 1.0
 ALLOWED_PERCENT = {"moe": 3.0, "llama1b-lengths": None}  # else STATIC_PERCENT; None: compared with expandable segments
 SOON = 6  # iteration in which a plan is followed at the latest
 GMLAKE_US = 80.0  # a stitched chunk of 2 MiB, as its users report
-BATCH_MODEL, BATCH, BATCH_ITERS, BATCH_RATIOS = "llama1b-lr", 8, 4, (1.005, 1.01, 1.02, 1.04, 1.08, 1.16, 1.32)
+BATCH_MODEL, BATCH, BATCH_ITERS, BATCH_RATIOS = "llama1b", 4, 4, (1.0035, 1.01, 1.015, 1.02, 1.04, 1.08, 1.16)
 
 
 def parse():

@@ -31,7 +31,7 @@ const (
 	planningLimit = time.Second // of one thread's time, in the background
 	leastShare    = 0.5         // of the requested bytes that must repeat for a plan to be worth its addresses
 	mostAttempts  = 4           // to take memory for a plan
-	mostCreated   = 128         // one part in so many of the planned bytes may be new memory
+	mostCreated   = 256         // one part in so many of the planned bytes may be new memory
 	alwaysCreated = 32 << 20    // bytes that may be in any case
 	enoughHits    = 4           // bytes that come as planned for each that does not
 	stepsAhead    = 256         // that are looked at for a place between them
