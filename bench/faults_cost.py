@@ -67,11 +67,12 @@ def body():
             trace = Path(folder) / "run.pstrace"
             trace.unlink(missing_ok=True)
             r = c.train(card, model, warm + turns, min(a.timeout, left), penstock=True, budget=budget or None, policy="penstock" if budget else None,
-                        trace=trace, flags=["--record-turns", str(warm)])  # fmt: skip
+                        deterministic=bool(budget), trace=trace, flags=["--record-turns", str(warm)])  # fmt: skip
             run = {"job": job, "command": r["command"], "error": r["error"], "wall_s": r["wall_s"]}
             doc["runs"].append(run)
             if r["error"] or r["timed_out"] or not r["result"].get("recorded"):
                 run["error"] = r["error"] or "it did not end in time"
+                run["iter_s"] = (r.get("result") or {}).get("iter_s")
                 bad.append(f"{job}: {run['error']}")
                 print(f"{job}: {run['error']}\n{c.tail(r['stderr_tail'])}", flush=True)
                 continue

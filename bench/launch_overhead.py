@@ -1,14 +1,18 @@
-"""What the launch hook costs: CPU time of launching an empty kernel, median and p99, over stock.
+"""What the launch hook costs: CPU time of launching an empty kernel, median and p99, over the driver's own function.
 
-    python3 bench/launch_overhead.py [--launches 200000] [--rounds 3] [--cudart static,shared] [--only recorded]
+    python3 bench/launch_overhead.py [--rounds 1000] [--processes 3] [--only recorded]
 
-Compiles launch_overhead.cu with nvcc, once with the static and once with the
-shared CUDA runtime, and runs each variant in interleaved rounds. Exit status 1
-when a run failed or a median or p99 is more than 0.5 us over stock.
+Compiles launch_overhead.cu with nvcc. Within a process one thread, on one core,
+launches through the driver's function and through the hook's wrapper in its
+modes, in turns of 200 launches; a figure is the median over the rounds of the
+difference of a round's two medians, with the 95 % confidence range of that median,
+and its range over several processes. Exit status 1 when a run failed or a median is
+more than 0.5 us over the driver's function.
 """
 
 import argparse
 import glob
+import math
 import os
 import shutil
 import subprocess
@@ -19,38 +23,26 @@ import _common as c
 
 ALLOWED_NS = 500
 BUDGET = "4GiB"
-MODES = {"OFF": 0, "OBSERVE": 1, "GATED": 2}
 
-# name, program mode, preload the hook, budget, mode the hook must be in (None: no engine), recorded to a trace
-VARIANTS = (
-    ("stock", "stock", False, None, None, False),
-    ("hook preloaded, no engine", "stock", True, None, None, False),
-    ("engine, no budget", "engine", True, None, MODES["OFF"], False),
-    ("engine, no budget, recorded", "engine", True, None, MODES["OBSERVE"], True),
-    ("engine, OBSERVE", "observe", True, BUDGET, MODES["OBSERVE"], False),
-    ("engine, GATED", "gated", True, BUDGET, MODES["GATED"], False),
-    ("engine, GATED, recorded", "gated", True, BUDGET, MODES["GATED"], True),
+# process, preload the hook, engine, budget, modes of the hook, recorded to a trace
+PROCESSES = (
+    ("without Penstock", False, False, None, "", False),
+    ("hook alone", True, False, None, "off", False),
+    ("engine, no budget", True, True, None, "off", False),
+    ("engine, no budget, recorded", True, True, None, "observe", True),
+    ("engine, budget", True, True, BUDGET, "off,observe,gated", False),
+    ("engine, budget, recorded", True, True, BUDGET, "observe,gated", True),
 )
 
 
 def parse():
     p = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    p.add_argument("--launches", type=int, default=200_000)
-    p.add_argument("--rounds", type=int, default=3)
-    p.add_argument("--cudart", default="static,shared")
-    p.add_argument("--only", default="", help="variants whose name has this, beside stock, and what they are compared with")
+    p.add_argument("--rounds", type=int, default=1000)
+    p.add_argument("--processes", type=int, default=3, help="of each kind, one after another in turn")
+    p.add_argument("--only", default="", help="kinds of process whose name has this")
     p.add_argument("--timeout", type=float, default=60)
     p.add_argument("--name", default="launch-overhead", help="results go to bench/results/NAME.json")
     return p.parse_args()
-
-
-def variants(only):
-    """Those asked for; with a recorded one also the same without recording."""
-    if not only:
-        return VARIANTS
-    wanted = {v[0] for v in VARIANTS if only in v[0]}
-    wanted |= {v.removesuffix(", recorded") for v in wanted}
-    return [v for v in VARIANTS if v[0] == "stock" or v[0] in wanted]
 
 
 def find_nvcc():
@@ -60,51 +52,36 @@ def find_nvcc():
     raise c.Refused("nvcc was not found on PATH, in CUDA_HOME or in /usr/local/cuda")
 
 
-def shared_runtime(nvcc, build):
-    """A folder with libcudart.so and one to load it from; a link is made where only libcudart.so.N exists."""
-    toolkit = Path(os.path.realpath(nvcc)).parent.parent
-    named = Path(nvcc).parent.parent
-    folders = [t / d for t in (named, toolkit) for d in ("lib64", "targets/x86_64-linux/lib", "lib")]
-    for folder in folders:
-        if (folder / "libcudart.so").exists():
-            return folder
-    for folder in folders:
-        for versioned in sorted(folder.glob("libcudart.so.*")):
-            (build / "libcudart.so").symlink_to(versioned)
-            (build / versioned.name).symlink_to(versioned)
-            return build
-    return None
-
-
-def compile_program(nvcc, build, kind):
-    """The program, or an error text."""
-    program = build / f"launch_overhead_{kind}"
-    cmd = [nvcc, "-O2", "-std=c++17", "-gencode=arch=compute_75,code=compute_75", "-gencode=arch=compute_90,code=sm_90", "-o", program, c.BENCH / "launch_overhead.cu", "-cudart", kind, "-ldl"]
-    if kind == "shared":
-        folder = shared_runtime(nvcc, build)
-        if folder is None:
-            return None, "no libcudart.so beside nvcc"
-        cmd += ["-L", folder, "-Xlinker", f"-rpath={folder}"]
+def compile_program(nvcc, build):
+    program = build / "launch_overhead"
+    cmd = [nvcc, "-O2", "-std=c++17", "-gencode=arch=compute_75,code=compute_75", "-gencode=arch=compute_90,code=sm_90", "-o", program, c.BENCH / "launch_overhead.cu", "-ldl"]
     r = subprocess.run([str(x) for x in cmd], capture_output=True, text=True, timeout=180)
     if r.returncode:
-        return None, c.tail(r.stdout + r.stderr)
-    return program, None
+        raise c.Refused(f"launch_overhead.cu was not compiled: {c.tail(r.stdout + r.stderr)}")
+    return program
 
 
-def check(result, variant, launches):
+def check(result, modes):
     """What makes a figure worthless, or None."""
-    _, _, preload, _, expected, _ = variant
-    if result["hook_present"] != preload:
-        return f"hook present: {result['hook_present']}, expected {preload}"
-    if expected is None:
-        return None
-    if result["hook_mode"] != expected:
-        return f"hook mode {result['hook_mode']}, expected {expected}"
-    if expected != MODES["OFF"] and result["hook_launches"] < launches:
-        return f"the hook saw {result['hook_launches']} of {launches} launches"
-    if result["hook_gated"] > launches // 100:
-        return f"{result['hook_gated']} launches were gated although everything is resident"
+    launches = result["rounds"] * result["batch"]
+    for v in result["variants"]:
+        wanted = launches if v["name"] in ("observe", "gated") else 0
+        if v["seen"] != wanted:
+            return f"{v['name']}: the hook saw {v['seen']} launches, not {wanted}"
+    if [v["name"] for v in result["variants"]] != (["real", *modes.split(",")] if modes else ["stock"]):
+        return f"variants {[v['name'] for v in result['variants']]}"
+    if result["gated"] > launches // 100:
+        return f"{result['gated']} launches were gated although everything is resident"
+    if result["dropped"]:
+        return f"{result['dropped']} records were lost"
     return None
+
+
+def confidence(values):
+    """The 95 % range of the median, by order statistics."""
+    ordered, n = sorted(values), len(values)
+    reach = 0.98 * math.sqrt(n)
+    return ordered[max(0, math.floor(n / 2 - reach))], ordered[min(n - 1, math.ceil(n / 2 + reach))]
 
 
 def body():
@@ -113,63 +90,57 @@ def body():
     card = c.Card()
     card.require_free()
     nvcc = find_nvcc()
-    document = {**c.header(card), "nvcc": nvcc, "launches": a.launches, "runs": [], "summaries": [], "errors": []}
+    document = {**c.header(card), "nvcc": nvcc, "rounds": a.rounds, "runs": [], "summaries": [], "errors": []}
+    kinds = [k for k in PROCESSES if a.only in k[0]]
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as d:
-        for kind in a.cudart.split(","):
-            program, error = compile_program(nvcc, Path(d), kind)
-            if error:
-                document["errors"].append(f"{kind}: not built: {error}")
-                continue
-            for round_ in range(a.rounds):
-                for variant in variants(a.only):
-                    name, mode, preload, budget, _, recorded = variant
-                    card.require_free()
-                    extra = {"PENSTOCK_POLICY": "penstock"} if mode != "stock" else {}
-                    if preload:
-                        extra["LD_PRELOAD"] = str(c.HOOK)
-                    if recorded:
-                        extra["PENSTOCK_TRACE"] = str(Path(d) / "recorded.pstrace")
-                    if budget:
-                        extra["PENSTOCK_BUDGET"] = str(4 * c.GIB)
-                    argv = [program, mode, "--launches", a.launches, "--engine", c.ENGINE]
-                    r = c.run(argv, c.environment(extra), a.timeout)
-                    results = c.json_lines(r["stdout"])
-                    error = None if results else f"rc {r['rc']}, timed out: {r['timed_out']}: {c.tail(r['stderr'], 4)}"
-                    error = error or check(results[-1], variant, a.launches)
-                    if error:
-                        document["errors"].append(f"{kind}, {name}, round {round_ + 1}: {error}")
-                    document["runs"].append(
-                        {"cudart": kind, "variant": name, "round": round_, "error": error, "stderr_tail": c.tail(r["stderr"]), **(results[-1] if results else {})}
-                    )
+        program = compile_program(nvcc, Path(d))
+        for turn in range(a.processes):
+            for name, preload, engine, budget, modes, recorded in kinds:
+                card.require_free()
+                extra = {"PENSTOCK_POLICY": "penstock"} if engine else {}
+                if preload:
+                    extra["LD_PRELOAD"] = str(c.HOOK)
+                if recorded:
+                    extra["PENSTOCK_TRACE"] = str(Path(d) / "recorded.pstrace")
+                if budget:
+                    extra["PENSTOCK_BUDGET"] = str(4 * c.GIB)
+                argv = [program, "--rounds", a.rounds, *(["--engine", c.ENGINE] if engine else []), *(["--modes", modes] if modes else [])]
+                r = c.run(argv, c.environment(extra), a.timeout)
+                results = c.json_lines(r["stdout"])
+                error = check(results[-1], modes) if results else f"rc {r['rc']}, timed out: {r['timed_out']}: {c.tail(r['stderr'], 4)}"
+                if error:
+                    document["errors"].append(f"{name}, process {turn + 1}: {error}")
+                document["runs"].append({"process": name, "turn": turn, "error": error, "stderr_tail": c.tail(r["stderr"]), **(results[-1] if results else {})})
     rows = []
-    for kind in a.cudart.split(","):
-        stock = None
-        for name, *_ in VARIANTS:
-            good = [r for r in document["runs"] if r["cudart"] == kind and r["variant"] == name and not r["error"]]
-            if not good:
-                continue
-            s = {"cudart": kind, "variant": name, "rounds": len(good), **{k: c.median([r[k] for r in good]) for k in ("median_ns", "p99_ns", "p999_ns", "mean_ns", "timer_ns")}}
-            s["gated"] = sum(r["hook_gated"] for r in good)
-            stock = s if name == "stock" else stock
-            if stock:
-                s["over_stock_ns"] = {k: s[k] - stock[k] for k in ("median_ns", "p99_ns")}
+    for name, *_ in kinds:
+        good = [r for r in document["runs"] if r["process"] == name and not r["error"]]
+        for i in range(len(good[0]["variants"]) if good else 0):
+            each = [r["variants"][i] for r in good]
+            s = {"process": name, "variant": each[0]["name"], "processes": len(good), **{k: c.median([v[k] for v in each]) for k in ("median_ns", "p99_ns", "p999_ns")}}
+            if i:
+                base = [r["variants"][0] for r in good]
+                over = [[x - y for x, y in zip(v["round_median_ns"], b["round_median_ns"])] for v, b in zip(each, base)]
+                pooled = [x for o in over for x in o]
+                s["over_real_ns"] = {
+                    "median": c.median(pooled), "confidence_95": confidence(pooled), "by_process": [c.median(o) for o in over],
+                    "p99": c.median([v["p99_ns"] - b["p99_ns"] for v, b in zip(each, base)]),
+                }
             document["summaries"].append(s)
-            over = s.get("over_stock_ns")
-            us = [f"{s[k] / 1e3:.3f}" for k in ("median_ns", "p99_ns", "p999_ns", "mean_ns")]
-            rows.append([kind, name, *us, *([f"{over[k] / 1e3:+.3f}" for k in ("median_ns", "p99_ns")] if over else ["n/a"] * 2), s["gated"], len(good)])
+            over = s.get("over_real_ns")
+            us = [f"{s[k] / 1e3:.3f}" for k in ("median_ns", "p99_ns", "p999_ns")]
+            more = [f"{over['median'] / 1e3:+.3f}", " to ".join(f"{x / 1e3:+.3f}" for x in over["confidence_95"]), " ".join(f"{x / 1e3:+.3f}" for x in over["by_process"]), f"{over['p99'] / 1e3:+.3f}"] if over else [""] * 4
+            rows.append([name, s["variant"], *us, *more])
+    for run in document["runs"]:
+        for v in run.get("variants", []):
+            del v["round_median_ns"]  # thousands of numbers, and summed up above
     c.save(a.name, document)
-    print(f"Empty kernel, 4 pointers, {a.launches} launches a run, median of {a.rounds} rounds, us of CPU per launch, timer included; {c.CAP_NOTE}; {document['gpu']}")
-    print(c.table(["cudart", "variant", "median", "p99", "p99.9", "mean", "median over stock", "p99 over stock", "gated", "rounds"], rows))
+    print(f"Empty kernel, 4 pointers, {a.processes} processes of {a.rounds} rounds, us of CPU per launch, timer included; {c.CAP_NOTE}; {document['gpu']}")
+    print(c.table(["process", "variant", "median", "p99", "p99.9", "median over real", "95 %", "by process", "p99 over real"], rows))
     for e in document["errors"]:
         print("FAIL: " + e)
-    over = [
-        f"{s['cudart']}, {s['variant']}: {k.removesuffix('_ns')} {v / 1e3:+.3f} us"
-        for s in document["summaries"]
-        for k, v in s.get("over_stock_ns", {}).items()
-        if v > ALLOWED_NS
-    ]
-    for o in over:
-        print(f"NOT in order: {o} over stock (allowed: {ALLOWED_NS / 1e3} us)")
+    over = [s for s in document["summaries"] if s.get("over_real_ns", {}).get("median", 0) > ALLOWED_NS]
+    for s in over:
+        print(f"NOT in order: {s['process']}, {s['variant']}: {s['over_real_ns']['median'] / 1e3:+.3f} us over the driver's function (allowed: {ALLOWED_NS / 1e3} us)")
     return 1 if document["errors"] or over or not rows else 0
 
 

@@ -2,6 +2,7 @@ package main
 
 /*
 #include <stdlib.h>
+#include <string.h>
 #include "alloc_log.h"
 #include "exports.h"
 */
@@ -32,10 +33,11 @@ type allocCall struct {
 }
 
 func newAllocLog() (*allocLog, error) {
-	c := (*C.struct_alloc_log)(C.calloc(1, C.sizeof_struct_alloc_log))
+	c := (*C.struct_alloc_log)(C.aligned_alloc(64, C.sizeof_struct_alloc_log))
 	if c == nil {
 		return nil, errors.New("no host memory to record allocations in")
 	}
+	C.memset(unsafe.Pointer(c), 0, C.sizeof_struct_alloc_log)
 	return &allocLog{c: c}, nil
 }
 
@@ -60,8 +62,8 @@ func (l *allocLog) read(visit func(allocCall)) (n int, lost uint64) {
 		visit(allocCall{nanos: int64(c.nanos), at: uint64(c.at), bytes: int64(c.bytes), stream: uint64(c.stream)})
 		l.next++
 		n++
-		atomic.StoreUint64((*uint64)(unsafe.Pointer(&l.c.tail)), l.next)
 	}
+	atomic.StoreUint64((*uint64)(unsafe.Pointer(&l.c.tail)), l.next)
 	all := atomic.LoadUint64((*uint64)(unsafe.Pointer(&l.c.lost)))
 	lost, l.lost = all-l.lost, all
 	return n, lost

@@ -18,12 +18,13 @@ struct alloc_call {
     uint64_t at;
     int64_t bytes;  /* 0: a free */
     uint64_t stream;
+    uint64_t unused[3]; /* a line of the cache each */
 };
 
 struct alloc_log {
     uint64_t head; /* next position to write */
-    uint64_t tail; /* everything before it has been read */
     uint64_t lost;
+    uint64_t tail __attribute__((aligned(64))); /* everything before it has been read; the reader writes it */
     struct alloc_call ring[ALLOC_LOG_ENTRIES];
 };
 
@@ -44,6 +45,7 @@ static inline void alloc_log_note(struct alloc_log *l, uint64_t at, int64_t byte
     c->bytes = bytes;
     c->stream = stream;
     __atomic_store_n(&c->turn, n + 1, __ATOMIC_RELEASE);
+    __builtin_prefetch(&l->ring[(n + 1) & (ALLOC_LOG_ENTRIES - 1)], 1); /* the reader had it last */
 }
 
 #endif

@@ -312,15 +312,8 @@ func (o *observer) close() {
 	o.mu.Unlock()
 	var sums *analyse.Counters
 	if len(o.counters) > 0 {
-		sums = new(analyse.Counters)
-		for _, c := range o.counters {
-			s := c.Read()
-			sums.H2DBytes += s.H2DBytes
-			sums.D2HBytes += s.D2HBytes
-			sums.CPUFaults += s.CPUFaults
-			sums.GPUFaults += s.GPUFaults
-			_ = c.Close()
-		}
+		s := analyse.Counters(faults.Finish(o.counters))
+		sums = &s
 	}
 	lost := uint64(0)
 	if o.group != nil {

@@ -80,6 +80,19 @@ func (c *Counters) Read() Sums {
 	return s
 }
 
+// Finish sums what several address spaces have counted, and stops counting.
+func Finish(all []*Counters) (s Sums) {
+	for _, c := range all {
+		one := c.Read()
+		s.H2DBytes += one.H2DBytes
+		s.D2HBytes += one.D2HBytes
+		s.CPUFaults += one.CPUFaults
+		s.GPUFaults += one.GPUFaults
+		_ = c.Close()
+	}
+	return s
+}
+
 // Close stops counting.
 func (c *Counters) Close() (first error) {
 	if c.toolsFD >= 0 {

@@ -32,9 +32,15 @@ func (r *Runtime) nextIn() *Move {
 	if x := r.head(); x != nil {
 		m, blocked := r.fetchFor(x)
 		if m == nil && blocked && r.flying == 0 {
+			known := len(r.plan.evict)
 			r.plan.valid = false // made before it was known to be stuck
-			if m, blocked = r.fetchFor(x); m == nil && blocked && r.stuck(x) {
-				r.letLate(x)
+			if m, blocked = r.fetchFor(x); m == nil && blocked {
+				switch {
+				case r.stuck(x):
+					r.letLate(x)
+				case known == 0 && len(r.planned().evict) > 0:
+					r.epoch++ // the workers that take out have looked before there was anything for them
+				}
 			}
 		}
 		if m != nil || blocked {

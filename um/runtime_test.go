@@ -378,3 +378,31 @@ func randomWork(t *testing.T, c Config, seed int64) {
 	}
 	m.settle()
 }
+
+// TestWakesWhoTakesOut: workers that take out looked before there was anything for them;
+// a worker that brings in makes the plan that has something, and that is an event.
+func TestWakesWhoTakesOut(t *testing.T) {
+	m := newMachine(t, Config{Policy: Penstock, BudgetBytes: 8 * BlockBytes})
+	a, b := m.malloc(8, 0), m.malloc(4, 0)
+	m.launch(0, a)
+	for m.take(In) {
+		m.finish()
+	}
+	for m.gpu() {
+	}
+	m.launch(0, b)
+	m.r.plan = plan{valid: true, serial: m.r.plan.serial + 1, epoch: m.r.epoch, version: m.r.history.Version()} // as made before that launch
+	if m.take(Out) {
+		t.Fatal("the plan has something to take out")
+	}
+	before := m.r.Epoch()
+	if m.take(In) {
+		t.Fatal("there is room")
+	}
+	if m.r.Epoch() == before {
+		t.Error("nobody is told to look again")
+	}
+	if !m.take(Out) {
+		t.Error("there is nothing to take out")
+	}
+}

@@ -153,6 +153,32 @@ func TestAllocationsInPlainMemory(t *testing.T) {
 	}
 }
 
+// Recording by turns while memory comes and goes: half of the launches are in the
+// recording, every allocation is, and the values are right.
+func TestRecordByTurns(t *testing.T) {
+	t.Parallel()
+	need(t)
+	path := filepath.Join(t.TempDir(), "run.pstrace")
+	mustRun(t, append(slices.Clone(budgets), "PENSTOCK_TRACE="+path), program(t, "small"), "turns")
+	tr, err := trace.Load(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	launches, allocs, named := 0, 0, 0
+	for _, e := range tr.Events {
+		switch e.Kind {
+		case trace.KindLaunch:
+			launches++
+			named += len(e.Accesses)
+		case trace.KindAlloc:
+			allocs++
+		}
+	}
+	if launches != 30*24 || named != launches || allocs != 24 {
+		t.Errorf("%d launches that name %d, %d allocations, want %d, as many, 24", launches, named, allocs, 30*24)
+	}
+}
+
 // With PENSTOCK_STACKS an allocation is recorded with the Python frames that
 // asked for it, also from threads that come at the same time.
 func TestAllocationSites(t *testing.T) {

@@ -201,6 +201,7 @@ void psk_op_done(psk_op *op);      /* writes progress; always called */
 bool psk_record_reserve(psk_op *op);
 void psk_record_publish(const psk_op *op);
 void psk_record_dropped(void);
+uint64_t psk_now_ns(void); /* CLOCK_MONOTONIC */
 
 /* ---- gate.c ---- */
 bool psk_have_memops(void);

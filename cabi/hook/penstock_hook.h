@@ -7,10 +7,11 @@
  * attached, pushes a record to a ring that the engine drains.
  *
  * PSK_MODE_GATED (the managed engine; memory that is absent is faulted in, so
- * gating is a matter of speed): nothing here blocks the launching thread. A
- * launch that names an allocation which is not resident is preceded on its
+ * gating is a matter of speed): the launching thread waits only when far too much
+ * is queued behind a gate or in the ring. A launch that names an allocation which is not resident is preceded on its
  * stream by a wait on that stream's gate word; the engine writes the word when
- * the launch may run. A record that finds the ring full is dropped.
+ * the launch may run. A record that finds the ring full waits for room, in
+ * PSK_MODE_OBSERVE too; it is dropped when nothing is read for 100 ms.
  *
  * PSK_MODE_STRICT (the explicit engine; an access to absent memory is fatal):
  * the launching thread waits, before it enters the driver, until the engine has
@@ -163,7 +164,7 @@ typedef struct psk_shared {
     psk_entry *ring;      /* [PSK_RING_ENTRIES] */
     uint64_t head;        /* atomic; next position to reserve. The seq of a record is its position + 1, so never 0 */
     uint64_t tail;        /* atomic; written by the engine: everything before it has been read */
-    uint64_t dropped;     /* atomic; records lost because the ring was full (such launches are never gated); in strict mode only after the engine left it or set refuse */
+    uint64_t dropped;     /* atomic; records lost because the ring was full and nobody read it (such launches are never gated); in strict mode only after the engine left it or set refuse */
     uint32_t reader_sleeping; /* atomic; the engine sets it before a futex wait on doorbell */
     uint32_t doorbell;    /* atomic; futex word, bumped by the hook when reader_sleeping */
 

@@ -169,6 +169,12 @@ void psk_op_params(psk_op *op, const psk_layout *l, void **params, void **extra)
 
 /* ---- the three steps ---- */
 
+uint64_t psk_now_ns(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
 static uint64_t now_raw(void) {
     struct timespec t;
     return clock_gettime(CLOCK_MONOTONIC_RAW, &t) ? 0 : (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
@@ -226,6 +232,30 @@ bool psk_record_reserve(psk_op *op) {
     return true;
 }
 
+/* How long the reader of a full ring may do nothing before it is given up. */
+#define READER_PATIENCE_NS 100000000
+
+/* Waits for room in a full ring as long as somebody reads it: a launch that the
+ * engine does not hear of is neither gated nor learned from. Once the reader has
+ * been given up nobody waits again until it reads. */
+static bool wait_for_room(psk_op *op) {
+    static uint64_t given_up; /* atomic; the tail at which the reader was, + 1 */
+    uint64_t tail = __atomic_load_n(&psk_S.tail, __ATOMIC_ACQUIRE), since = psk_now_ns();
+    while (PSK_LOAD(psk_S.mode) == op->mode && __atomic_load_n(&given_up, __ATOMIC_RELAXED) != tail + 1) {
+        struct timespec pause = {.tv_nsec = 20000};
+        nanosleep(&pause, NULL);
+        if (psk_record_reserve(op)) return true;
+        uint64_t at = __atomic_load_n(&psk_S.tail, __ATOMIC_ACQUIRE), now = psk_now_ns();
+        if (at != tail) {
+            tail = at;
+            since = now;
+        } else if (now - since > READER_PATIENCE_NS) {
+            __atomic_store_n(&given_up, tail + 1, __ATOMIC_RELAXED);
+        }
+    }
+    return false;
+}
+
 void psk_record_dropped(void) { __atomic_fetch_add(&psk_S.dropped, 1, __ATOMIC_SEQ_CST); }
 
 static void fill_entry(psk_entry *e, const psk_op *op, uint32_t kind, uint32_t from, uint32_t count, uint32_t more) {
@@ -253,6 +283,8 @@ void psk_record_publish(const psk_op *op) {
         __atomic_store_n(&e->turn, at + k + 1, k ? __ATOMIC_RELEASE : __ATOMIC_SEQ_CST);
     }
     wake_reader();
+    /* The next entry was last touched by the reader, a turn of the ring ago: it would be waited for. */
+    __builtin_prefetch(&psk_S.ring[(at + entries) & (PSK_RING_ENTRIES - 1)], 1);
 }
 
 CUresult psk_op_issue(psk_op *op) {
@@ -260,7 +292,7 @@ CUresult psk_op_issue(psk_op *op) {
     if (op->mode == PSK_MODE_STRICT) return psk_strict_issue(op);
     bool gates = op->mode == PSK_MODE_GATED && !(op->flags & PSK_FLAG_CAPTURED) && op->stream_index != PSK_STREAM_SHARED && psk_S.gate && psk_S.progress && psk_have_memops();
     if (gates) psk_gate_lock(op);
-    if (!psk_record_reserve(op)) {
+    if (PSK_UNLIKELY(!psk_record_reserve(op)) && !wait_for_room(op)) {
         psk_record_dropped();
         return CUDA_SUCCESS; /* seq 0: no gate, no progress */
     }

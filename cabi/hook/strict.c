@@ -33,12 +33,6 @@
 
 static pthread_mutex_t grant_mu = PTHREAD_MUTEX_INITIALIZER;
 
-static uint64_t now_ns(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
-
 static void nap(void) {
     struct timespec t = {.tv_nsec = NAP_NS};
     nanosleep(&t, NULL);
@@ -182,13 +176,13 @@ static CUresult refusal(void) {
 static CUresult wait_on_cpu(psk_op *op) {
     report(op, (uint32_t)op->seq - 1);
     PSK_COUNT(psk_S.cpu_waits);
-    uint64_t from = now_ns(), now = from;
+    uint64_t from = psk_now_ns(), now = from;
     CUresult r = CUDA_SUCCESS;
-    for (;; pause_for((now = now_ns()) - from)) {
+    for (;; pause_for((now = psk_now_ns()) - from)) {
         if ((!op->asks || PSK_LOAD(psk_S.granted) == op->seq) && settle(op)) break;
         if (left() || (r = refusal())) break;
     }
-    __atomic_fetch_add(&psk_S.cpu_wait_ns, now_ns() - from, __ATOMIC_RELAXED);
+    __atomic_fetch_add(&psk_S.cpu_wait_ns, psk_now_ns() - from, __ATOMIC_RELAXED);
     return r;
 }
 
@@ -198,11 +192,11 @@ static CUresult wait_for_ticket(psk_op *op) {
         op->locked->queued++;
         return CUDA_SUCCESS;
     }
-    uint64_t from = now_ns();
+    uint64_t from = psk_now_ns();
     while (psk_S.arrived && !reached(PSK_LOAD(*psk_S.arrived), op->ticket) && !left()) {
         CUresult r = refusal();
         if (r) return r;
-        pause_for(now_ns() - from);
+        pause_for(psk_now_ns() - from);
     }
     return CUDA_SUCCESS;
 }
@@ -222,7 +216,7 @@ static bool reserve(psk_op *op) {
     uint64_t from = 0;
     while (PSK_UNLIKELY(!psk_record_reserve(op))) {
         if (left() || PSK_LOAD(psk_S.refuse)) return false;
-        uint64_t now = now_ns();
+        uint64_t now = psk_now_ns();
         if (!from) from = now;
         pause_for(now - from);
     }

@@ -342,13 +342,11 @@ func TestHostileMemory(t *testing.T) {
 // synthetic generates events of a job that pages: launches, faults in batches,
 // migrations and evictions, with progress.
 type synthetic struct {
-	n, op    uint64
-	launches int
-	address  uint64
-	time     time.Duration
-	queued   []trace.Event
-	at       int
-	accesses []trace.Access
+	n, op   uint64
+	address uint64
+	time    time.Duration
+	queued  []trace.Event
+	at      int
 }
 
 const syntheticSpan = 16 << 30
@@ -515,7 +513,8 @@ func BenchmarkReport(b *testing.B) {
 	b.ReportMetric(float64(file.Len())/events, "B/event")
 }
 
-// PENSTOCK_TEST_WRITE=FILE writes the synthetic recording, to try commands on.
+// PENSTOCK_TEST_WRITE=FILE writes the synthetic recording, of PENSTOCK_TEST_EVENTS
+// events, to try commands on.
 func TestWriteSynthetic(t *testing.T) {
 	path := os.Getenv("PENSTOCK_TEST_WRITE")
 	if path == "" {
@@ -525,7 +524,11 @@ func TestWriteSynthetic(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	generate(t, f, 300_000)
+	events := 300_000
+	if n, err := strconv.Atoi(os.Getenv("PENSTOCK_TEST_EVENTS")); err == nil {
+		events = n
+	}
+	generate(t, f, events)
 	if err := f.Close(); err != nil {
 		t.Fatal(err)
 	}

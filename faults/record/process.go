@@ -69,16 +69,8 @@ func listen(ctx context.Context, group *faults.Group, visit func([]faults.Event,
 	if counters == nil {
 		return nil
 	}
-	sums := new(analyse.Counters)
-	for _, c := range counters {
-		s := c.Read()
-		sums.H2DBytes += s.H2DBytes
-		sums.D2HBytes += s.D2HBytes
-		sums.CPUFaults += s.CPUFaults
-		sums.GPUFaults += s.GPUFaults
-		_ = c.Close()
-	}
-	return sums
+	sums := analyse.Counters(faults.Finish(counters))
+	return &sums
 }
 
 // drain reads a source until ctx ends or it is not alive any more.

@@ -66,7 +66,11 @@ func (e *explainer) advice(c analyse.Cause) (why, do string) {
 	policy := e.r.Header.Policy
 	switch c {
 	case analyse.FirstTouch:
-		return "the pages had not been on the GPU since their allocation was made", "fetch the data once before its first kernel (cudaMemPrefetchAsync), or create it on the GPU"
+		why = "the pages had not been on the GPU since their allocation was made"
+		if policy != "" && policy != "penstock" {
+			return why, "have them made before the kernel: " + e.ahead()
+		}
+		return why, "fetch the data once before its first kernel (cudaMemPrefetchAsync), or create it on the GPU"
 	case analyse.EvictedEarly:
 		why = fmt.Sprintf("the pages had been sent away although others would be needed later; they were back after %.0f launches on average", e.r.Summary.RefetchLaunches)
 		if policy == "penstock" {

@@ -128,6 +128,13 @@ func (d *fakeDriver) set(ranges []cuda.Range, on bool) {
 	d.most = max(d.most, len(d.onDevice))
 }
 
+// peak is the most blocks that were on the device at any time.
+func (d *fakeDriver) peak() int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.most
+}
+
 // holds says whether a range is wholly on the device.
 func (d *fakeDriver) holds(r cuda.Range) bool {
 	d.mu.Lock()

@@ -74,6 +74,8 @@ type Live struct {
 	closing                  bool
 	threads                  sync.WaitGroup
 	lastMove                 time.Time
+	askedAt                  uint64           // the runtime's epoch when nothing had moved for long; 0: not so
+	lookedAt                 [2]uint64        // by direction: its epoch when a worker last found nothing to do
 	moveTime                 [2]time.Duration // by direction
 	preparedBytes            int64            // of host pages made ahead
 	broadcastAt              uint64           // the runtime's epoch when the workers were last woken

@@ -157,12 +157,11 @@ func (l *Live) loop() {
 		busy := l.runtime.Queued() > 0
 		switch idle := time.Since(l.lastMove); {
 		case !held:
-			l.lastMove = time.Now()
+			l.moved()
 		case idle > watchdogPatience:
 			l.fail(fmt.Errorf("a launch has been held back for %s without any move being made", watchdogPatience))
 		case idle > headPatience && !l.runtime.Moving():
-			l.runtime.LetHeadGo()
-			l.lastMove = time.Now()
+			l.letHeadGo()
 		}
 		l.mu.Unlock()
 		if busy {
@@ -171,6 +170,29 @@ func (l *Live) loop() {
 			l.hook.Wait(idleWait)
 		}
 	}
+}
+
+// letHeadGo ends the wait of the launch that has been held back longest, once the
+// workers of both directions have been asked again and know nothing to do for it: on a
+// busy machine they may not have had their turn in all that time. The caller holds the lock.
+func (l *Live) letHeadGo() {
+	if l.askedAt == 0 {
+		l.askedAt = l.runtime.Epoch()
+	}
+	for d := range l.work {
+		if l.lookedAt[d] < l.askedAt {
+			l.work[d].Signal()
+			return
+		}
+	}
+	l.runtime.LetHeadGo()
+	l.moved()
+}
+
+// moved notes that something went on. The caller holds the lock.
+func (l *Live) moved() {
+	l.lastMove = time.Now()
+	l.askedAt, l.lookedAt = 0, [2]uint64{}
 }
 
 // wakeDue says whether the workers are to look again: after some events, after any
@@ -242,6 +264,7 @@ func (l *Live) worker(d um.Direction) {
 		l.drain() // what is already queued decides better than what was known before
 		m, ok := l.runtime.Next(d)
 		if !ok {
+			l.lookedAt[d] = l.runtime.Epoch()
 			l.work[d].Wait()
 			continue
 		}
@@ -251,7 +274,7 @@ func (l *Live) worker(d um.Direction) {
 		err := mover.Do(m)
 		ended := l.driver.Now()
 		l.mu.Lock()
-		l.lastMove = time.Now()
+		l.moved()
 		if err != nil {
 			l.fail(err)
 			return

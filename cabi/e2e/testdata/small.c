@@ -53,6 +53,20 @@ static int recorded(void) {
     return 0;
 }
 
+/* Works in less memory than it needs, recorded by turns. */
+static int turns(void) {
+    tensor t[24];
+    for (int i = 0; i < 24; i++) CHECK(make(&t[i], 8 * MiB, NULL, 0));
+    for (int it = 0; it < 60; it++) {
+        CHECK_EQ(P.record(it % 4 == 0 || it % 4 == 3), 0);
+        for (int i = 0; i < 24; i++) add(i, NULL, &t[i], 1);
+        SYNC(NULL);
+    }
+    for (int i = 0; i < 24; i++) check_value(&t[i]);
+    P.close();
+    return 0;
+}
+
 /* Works until it is killed. */
 static int endless(void) {
     tensor t[24];
@@ -127,6 +141,7 @@ int main(int argc, char **argv) {
     if (!strcmp(argv[1], "forkfirst")) return forkfirst();
     if (!strcmp(argv[1], "endless")) return endless();
     if (!strcmp(argv[1], "recorded")) return recorded();
+    if (!strcmp(argv[1], "turns")) return turns();
     if (!strcmp(argv[1], "pools")) return pools();
     if (!strcmp(argv[1], "selftest")) return selftest();
     fprintf(stderr, "unknown: %s\n", argv[1]);

@@ -37,7 +37,44 @@ static void wrap(void) {
     SYNC(NULL);
 }
 
-/* Full: launches go through, the losses are counted, and what is in the ring stays whole. */
+static double seconds(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+static double launched_in(uint32_t n) {
+    double from = seconds();
+    for (uint32_t i = 0; i < n; i++) launch_empty(NULL);
+    return seconds() - from;
+}
+
+/* A full ring is waited for while somebody reads it, however slowly. */
+static void *slow_reader(void *arg) {
+    uint64_t *seq = arg;
+    for (uint32_t i = 0; i < PSK_RING_ENTRIES + 40; i++) {
+        static record buffer;
+        record *r = &buffer;
+        if (i < 40) usleep(10000);
+        while (!take(r)) sched_yield();
+        CHECK_EQ(r->seq, ++*seq);
+    }
+    return NULL;
+}
+
+static void back_pressure(int mode) {
+    set_mode(mode);
+    uint64_t seq = S->tail;
+    for (uint32_t i = 0; i < PSK_RING_ENTRIES; i++) launch_empty(NULL);
+    pthread_t t;
+    CHECK(!pthread_create(&t, NULL, slow_reader, &seq));
+    CHECK(launched_in(40) > 0.2); /* one for each that is read, every 10 ms */
+    CHECK_EQ(S->dropped, 0);
+    pthread_join(t, NULL);
+    none_left();
+    set_mode(PSK_MODE_OBSERVE);
+}
+
+/* Full, and nobody reads: launches go through, the losses are counted, and what is in the ring stays whole. */
 static void overflow(void) {
     uint64_t from = S->tail;
     for (uint32_t i = 0; i < PSK_RING_ENTRIES - 1; i++) launch_empty(NULL);
@@ -46,17 +83,21 @@ static void overflow(void) {
     multi m = {.count = 0};
     for (int i = 0; i < TWO; i++) m.p[i] = at(1 + i);
     void *params[] = {&m};
+    double began = seconds();
     OK(launch(multi_fn, 1, 1, 1, 1, 1, 1, 0, NULL, params, NULL));
+    CHECK(seconds() - began > 0.09); /* it waits until the reader is given up */
     CHECK_EQ(S->dropped, 1);
     launch_empty(NULL);
     CHECK_EQ(S->dropped, 1);
+    CHECK(launched_in(21) < 21 * 0.09); /* after it nobody does */
+    CHECK_EQ(S->dropped, 22);
     /* An absent slot of a dropped record cannot be waited for: it is not gated. */
     set_mode(PSK_MODE_GATED);
     set_state(1, PSK_SLOT_ABSENT);
     OK(touch_add(NULL, at(1), 1, 1));
     SYNC(NULL);
     CHECK_EQ(word_at(at(1)), 1);
-    CHECK_EQ(S->dropped, 2);
+    CHECK_EQ(S->dropped, 23);
     CHECK_EQ(S->gated, 0);
     set_state(1, PSK_SLOT_RESIDENT);
     set_mode(PSK_MODE_OBSERVE);
@@ -108,7 +149,7 @@ static void writers(void) {
     for (int i = 0; i < WRITERS; i++) pthread_join(t[i], NULL);
     CHECK(!take(r));
     free(r);
-    CHECK_EQ(S->dropped, 2);
+    CHECK_EQ(S->dropped, 23);
 }
 
 static void *same_slot(void *arg) {
@@ -172,6 +213,8 @@ int main(void) {
     empty_fn = function("empty");
     multi_fn = function("multi_add");
     wrap();
+    back_pressure(PSK_MODE_OBSERVE);
+    back_pressure(PSK_MODE_GATED);
     overflow();
     writers();
     last_seq();
