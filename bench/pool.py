@@ -1,18 +1,19 @@
 """Device memory when everything fits: PyTorch's allocators beside Penstock's pool alone (`penstock run --engine none`).
 
-    python3 bench/pool.py [--parts stitch,latency,memory,lengths,batch] [--models ...] [--iters 8] [--name pool]
+    python3 bench/pool.py [--parts stitch,latency,memory,batch] [--models ...] [--iters N] [--name pool]
 
-The parts, about eight minutes together; --parts and --name split them over several calls:
+The parts, about six minutes together; --parts and --name split them over several calls:
 
   stitch   what mapping memory a second time costs on this card, by size of the handles
   latency  allocation and free from C++ threads, 1 and 8, median and p99 (needs g++ and CUDA's headers)
-  memory   peak reserved over peak requested after the second iteration, seconds per iteration, losses
-  lengths  the same with sequence lengths drawn anew for each iteration
-  batch    the largest batch that trains under a cap of device memory
+  memory   peak reserved over peak requested after the second iteration, seconds per iteration, losses;
+           llama1b-lengths draws the sequence lengths anew for each iteration. One process trains all
+           the models with an allocator, one after the other, and empties its caches in between
+  batch    how little device memory is enough for a batch, and which batch trains where the pool trains that one
 
 Four allocators: PyTorch's default, expandable_segments, cudaMallocAsync, and the pool.
 All runs use deterministic algorithms, so that losses can be compared bit for bit.
-Exit status 1 when a run failed or a figure is not as promised.
+Exit status 1 when a run failed, a figure is not as promised, or one is missing.
 """
 
 import argparse
@@ -29,15 +30,17 @@ from pathlib import Path
 
 import _common as c
 
-MODELS = ("gpt2l", "llama1b", "llama1b-lr", "llama1b-r", "moe", "resnet152")
-PARTS = ("stitch", "latency", "memory", "lengths", "batch")
+ITERATIONS = {"gpt2l": 9, "llama1b": 24, "llama1b-lr": 14, "llama1b-r": 12, "moe": 30, "resnet152": 24, "llama1b-lengths": 16}
+MODELS = tuple(ITERATIONS)
+PARTS = ("stitch", "latency", "memory", "batch")
 STOCK = {"default": "", "expandable": "expandable_segments:True", "async": "backend:cudaMallocAsync"}
 ALLOCATORS = (*STOCK, "pool")
 WARM_UP = 2
-STATIC_PERCENT, MOE_PERCENT, SLOWER_PERCENT = 1.0, 3.0, 1.0
+STATIC_PERCENT, SLOWER_PERCENT = 1.0, 1.0
+ALLOWED_PERCENT = {"moe": 3.0, "llama1b-lengths": None}  # else STATIC_PERCENT; None: compared with expandable segments
+SOON = 6  # iteration in which a plan is followed at the latest
 GMLAKE_US = 80.0  # a stitched chunk of 2 MiB, as its users report
-LENGTHS_MODEL, LENGTHS_ITERS = "llama1b", 14
-BATCH_MODEL, BATCH_CAP_BYTES, BATCH_FIRST, BATCH_STEP, BATCH_SECONDS = "llama1b-lr-short", 24 * c.GIB, 72, 4, 25
+BATCH_MODEL, BATCH, BATCH_ITERS, BATCH_RATIOS = "llama1b", 4, 4, (1.0035, 1.01, 1.015, 1.02, 1.04, 1.08, 1.16)
 
 
 def parse():
@@ -45,8 +48,8 @@ def parse():
     p.add_argument("--parts", default=",".join(PARTS))
     p.add_argument("--models", default=",".join(MODELS))
     p.add_argument("--allocators", default=",".join(ALLOCATORS))
-    p.add_argument("--iters", type=int, default=8)
-    p.add_argument("--timeout", type=float, default=90, help="seconds a run may take")
+    p.add_argument("--iters", type=int, help=f"of each model; default: {', '.join(f'{m} {n}' for m, n in ITERATIONS.items())}")
+    p.add_argument("--timeout", type=float, default=200, help="seconds a run may take")
     p.add_argument("--deadline", type=float, default=540, help="no run is started that could not end within so many seconds of the start")
     p.add_argument("--name", default="pool", help="results go to bench/results/NAME.json")
     p.add_argument("--latency-child", metavar="LIBRARY", help=argparse.SUPPRESS)
@@ -57,7 +60,7 @@ def parse():
         if unknown:
             p.error(f"--{field}: {unknown[0]!r} is unknown: choose from {', '.join(known)}")
         setattr(a, field, values)
-    if a.iters <= WARM_UP + 1:
+    if a.iters is not None and a.iters <= WARM_UP + 1:
         p.error(f"more than {WARM_UP + 1} iterations: the first {WARM_UP} are not counted")
     return a
 
@@ -68,7 +71,7 @@ class Session:
     def __init__(self, card, options):
         self.card, self.options, self.began = card, options, time.monotonic()
         self.document = {**c.header(card), "warm_up": WARM_UP, "runs": [], "skipped": []}
-        self.wrong = []
+        self.wrong, self.undecided = [], []  # what is not as promised, and what could not be compared
 
     def left(self):
         return self.options.deadline - (time.monotonic() - self.began)
@@ -91,7 +94,7 @@ class Session:
             lines = c.json_lines(r["stdout"])
             loaded = c._load(report) if allocator == "pool" else None
         record = {"what": what, "allocator": allocator, "rc": r["rc"], "wall_s": r["wall_s"], "timed_out": r["timed_out"],
-                  "result": lines[-1] if lines else None, "report": loaded, "stderr_tail": c.tail(r["stderr"], 20, 3000)}  # fmt: skip
+                  "results": lines, "report": loaded, "stderr_tail": c.tail(r["stderr"], 20, 3000)}  # fmt: skip
         error = None
         if r["timed_out"]:
             error = f"timed out after {r['wall_s']} s"
@@ -106,7 +109,7 @@ class Session:
         if error:
             self.wrong.append(f"{what} {allocator} failed")
             print(record["stderr_tail"], flush=True)
-            return None
+            return record if lines else None
         if "torch" not in self.document and lines[-1].get("torch"):
             self.document["torch"] = lines[-1]["torch"]
         return record
@@ -215,8 +218,10 @@ def latency(s):
         for allocator in [a for a in ("default", "pool") if a in s.options.allocators]:
             r = s.run("latency", [Path(__file__).resolve(), "--latency-child", library], allocator)
             if r:
-                got[allocator] = r["result"]
+                got[allocator] = r["results"][-1]
     s.document["latency"] = got
+    if set(got) != {"default", "pool"}:
+        s.undecided.append("latency: not both ran")
     rows = []
     for name in SIZES:
         for threads in ROUNDS:
@@ -233,27 +238,38 @@ def latency(s):
 # ---- memory ----
 
 
-def train(s, what, model, allocator, iters, *more):
-    command = [c.WORKLOADS, model, iters, "--deterministic", "--no-fill", "--on-device", "--warm-up", WARM_UP, *more]
-    return s.run(what, [str(x) for x in command], allocator)
-
-
-def figures(records):
+def figures(results):
     """By allocator: peak reserved over requested, seconds, losses. Requests are the job's: the same for all, so one allocator's count serves those that keep none."""
-    requested = next((r["result"]["peak_requested_bytes"] for a in ("default", "expandable", "pool") if (r := records.get(a)) and r["result"].get("peak_requested_bytes")), None)
+    requested = next((r["peak_requested_bytes"] for a in ("default", "expandable", "pool") if (r := results.get(a)) and r.get("peak_requested_bytes")), None)
     out = {}
-    for a, r in records.items():
-        x = r["result"]
+    for a, x in results.items():
         asked = x.get("peak_requested_bytes") or (x["peak_allocated_bytes"] if a == "pool" else requested)
         out[a] = {
             "reserved_bytes": x["peak_reserved_bytes"], "requested_bytes": asked, "over_percent": 100 * (x["peak_reserved_bytes"] / asked - 1) if asked else None,
             "seconds": c.median(x["iter_s"][WARM_UP + 1 :]), "first_s": x["iter_s"][0], "losses": [repr(v) for v in x["loss"]],
-            "plan": {k: (r["report"] or {}).get(k) for k in ("plan_state", "plan_bytes", "planned_allocations", "unplanned_allocations", "stitches", "stitched_handles", "stitch_reuses", "retries")},
         }  # fmt: skip
+        if a == "pool" and x.get("stats"):
+            out[a]["plan"] = plan_of(x["stats_before"] or {}, x["stats"])
     return out
 
 
-def compare(s, what, got, allowed):
+def plan_of(before, stats):
+    """What the pool's own counters say of one model: differences, for the process trains several."""
+    followed = [i + 1 for i, x in enumerate(stats) if x["plan_state"] == "followed"]
+    counts = {k: stats[-1].get(k, 0) - before.get(k, 0) for k in ("planned_allocations", "unplanned_allocations", "stitches", "stitched_handles", "retries")}
+    return {"followed_from": followed[0] if followed else None, "followed_at_end": stats[-1]["plan_state"] == "followed", "why_not": stats[-1].get("plan_why"), **counts}
+
+
+def plan_text(p):
+    if not p:
+        return "n/a"
+    use = f"from iteration {p['followed_from']}" if p["followed_from"] else f"none: {p['why_not']}"
+    if p["followed_from"] and not p["followed_at_end"]:
+        use += f", given up: {p['why_not']}"
+    return f"{use}; {p['planned_allocations']} planned, {p['unplanned_allocations']} beside, {p['stitches']} stitches"
+
+
+def compare(s, model, got):
     """One row of the table, and what is not as promised."""
     stock = {a: f for a, f in got.items() if a != "pool"}
     equal = "n/a"
@@ -261,60 +277,69 @@ def compare(s, what, got, allowed):
         different = [a for a, f in got.items() if f["losses"] != got["default"]["losses"]]
         equal = "NO: " + ", ".join(different) if different else "yes"
         if "pool" in different:
-            s.wrong.append(f"{what}: the pool's losses are not stock's")
-    cells = [f"{c.fmt(f['over_percent'], '+.2f', ' %')}  {f['reserved_bytes'] / c.GIB:.2f} GiB  {f['seconds']:.4f} s" for f in got.values()]
-    slower = None
-    if "pool" in got and stock:
-        best = min(f["seconds"] for f in stock.values())
-        slower = 100 * (got["pool"]["seconds"] / best - 1)
+            s.wrong.append(f"{model}: the pool's losses are not stock's")
+    else:
+        s.undecided.append(f"{model}: losses")
+    cells = ["not run" if a not in got else f"{c.fmt(got[a]['over_percent'], '+.2f', ' %')}  {got[a]['reserved_bytes'] / c.GIB:.2f} GiB  {got[a]['seconds']:.4f} s" for a in s.options.allocators]
+    slower, pool, allowed = None, got.get("pool"), ALLOWED_PERCENT.get(model, STATIC_PERCENT)
+    if not pool or not stock:
+        s.undecided.append(f"{model}: the pool beside stock")
+        return [model, *cells, c.fmt(slower, "+.2f", " %"), equal, plan_text(pool and pool.get("plan"))]
+    slower = 100 * (pool["seconds"] / min(f["seconds"] for f in stock.values()) - 1)
+    if allowed is not None:
         if slower > SLOWER_PERCENT:
-            s.wrong.append(f"{what}: {slower:.2f} % slower than the best of stock")
-        if allowed is not None and not (got["pool"]["over_percent"] or 0) <= allowed:
-            s.wrong.append(f"{what}: {got['pool']['over_percent']:.2f} % reserved over what was asked for, {allowed} % allowed")
-    plan = got["pool"]["plan"] if "pool" in got else {}
-    return [what, *cells, c.fmt(slower, "+.2f", " %"), equal, f"{plan.get('plan_state')}, {plan.get('planned_allocations')} planned, {plan.get('unplanned_allocations')} not, {plan.get('stitches')} stitches"]
+            s.wrong.append(f"{model}: {slower:.2f} % slower than the best of stock")
+        if not (pool["over_percent"] or 0) <= allowed:
+            s.wrong.append(f"{model}: {pool['over_percent']:.2f} % reserved over what was asked for, {allowed} % allowed")
+        if not (pool.get("plan") or {}).get("followed_at_end") or pool["plan"]["followed_from"] > SOON:
+            s.wrong.append(f"{model}: no plan in use by iteration {SOON} and to the end")
+    elif "expandable" not in got:
+        s.undecided.append(f"{model}: beside expandable segments")
+    elif pool["reserved_bytes"] > got["expandable"]["reserved_bytes"]:
+        s.wrong.append(f"{model}: the pool reserves {pool['reserved_bytes']} bytes, expandable_segments {got['expandable']['reserved_bytes']}")
+    return [model, *cells, c.fmt(slower, "+.2f", " %"), equal, plan_text(pool.get("plan"))]
 
 
 def memory(s):
-    rows, s.document["memory"] = [], {}
-    for model in s.options.models:
-        records = {a: r for a in s.options.allocators if (r := train(s, model, model, a, s.options.iters))}
-        if records:
-            got = s.document["memory"][model] = figures(records)
-            rows.append(compare(s, model, got, MOE_PERCENT if model == "moe" else STATIC_PERCENT))
+    models = s.options.models
+    iters = [s.options.iters or ITERATIONS[m] for m in models]
+    command = [c.WORKLOADS, ",".join(models), ",".join(map(str, iters)), "--deterministic", "--no-fill", "--on-device", "--warm-up", WARM_UP]
+    by_model = {m: {} for m in models}
+    for a in s.options.allocators:
+        record = s.run("training", [str(x) for x in command], a, 20 + 10 * len(models))
+        for x in record["results"] if record else []:
+            by_model[x["model"]][a] = x
+    s.document["memory"] = {m: figures(results) for m, results in by_model.items()}
+    rows = [compare(s, m, got) for m, got in s.document["memory"].items()]
     head = ["model", *s.options.allocators, "pool over the best s", "losses equal", "the pool's plan"]
-    if all(len(r) == len(head) for r in rows):
-        s.table(f"Peak reserved over peak requested after {WARM_UP} iterations, peak reserved, seconds per iteration", head, rows)
-    else:
-        print("\n".join(str(r) for r in rows))
+    s.table(f"Peak reserved over peak requested after {WARM_UP} iterations, peak reserved, median seconds per iteration", head, rows)
 
 
-def lengths(s):
-    records = {}
-    for a in [a for a in ("default", "expandable", "pool") if a in s.options.allocators]:
-        if r := train(s, f"{LENGTHS_MODEL}, lengths drawn", LENGTHS_MODEL, a, LENGTHS_ITERS, "--lengths", 1):
-            records[a] = r
-    if not records:
-        return
-    got = s.document["lengths"] = figures(records)
-    row = compare(s, f"{LENGTHS_MODEL}, lengths drawn", got, None)
-    if "pool" in got and "expandable" in got and got["pool"]["reserved_bytes"] > got["expandable"]["reserved_bytes"]:
-        s.wrong.append(f"lengths: the pool reserves {got['pool']['reserved_bytes']} bytes, expandable_segments {got['expandable']['reserved_bytes']}")
-    s.table(f"Sequence lengths drawn anew for each of {LENGTHS_ITERS} iterations", ["model", *got, "pool over the best s", "losses equal", "the pool's plan"], [row])
+# ---- batch ----
 
 
 def batch(s):
     got = {}
-    spec = f"{BATCH_FIRST},{BATCH_STEP},{BATCH_CAP_BYTES},{BATCH_SECONDS}"
+    caps = ",".join(map(str, (BATCH, *BATCH_RATIOS)))
     for a in [a for a in ("default", "expandable", "pool") if a in s.options.allocators]:
-        r = s.run("largest batch", [str(c.WORKLOADS), BATCH_MODEL, "2", "--on-device", "--largest-batch", spec], a, BATCH_SECONDS + 20)
+        r = s.run("caps", [str(c.WORKLOADS), BATCH_MODEL, str(BATCH_ITERS), "--on-device", "--caps", caps], a, 60)
         if r:
-            got[a] = r["result"]
+            got[a] = r["results"][-1]
     s.document["batch"] = got
-    rows = [[a, x["largest_batch"], x["failed_batch"] or "none in time", (x["message"] or "")[:90], f"{c.median(x['iter_s']) or 0:.3f}"] for a, x in got.items()]
-    s.table(f"Largest batch of {BATCH_MODEL} (512 tokens) under {BATCH_CAP_BYTES / c.GIB:.0f} GiB", ["allocator", "trains", "fails", "message", "s/iteration"], rows)
-    if "pool" in got and any((x["largest_batch"] or 0) >= (got["pool"]["largest_batch"] or 0) for a, x in got.items() if a != "pool"):
-        s.wrong.append("a stock allocator trains as large a batch as the pool")
+    rows = []
+    for a, x in got.items():
+        enough = next((t["ratio"] for t in x["caps"] if t["message"] is None), None)
+        rows.append([a, f"{x['requested_bytes'] / c.GIB:.3f} GiB", enough or f"more than {BATCH_RATIOS[-1]}", f"{x['cap_bytes'] / c.GIB:.3f} GiB", x["largest_batch"], (x["message"] or "")[:110]])
+    s.table(
+        f"Device memory for {BATCH_MODEL} with a batch of {BATCH}, and the largest batch up to that under {BATCH_RATIOS[1]} times what is asked for",
+        ["allocator", "asked for", "least cap that is enough, times that", "cap", "largest batch under it", "what the allocator says of the next"], rows,
+    )  # fmt: skip
+    if set(got) != {"default", "expandable", "pool"}:
+        s.undecided.append("a batch that only the pool trains: not all ran")
+    elif got["pool"]["largest_batch"] < BATCH:
+        s.wrong.append(f"the pool does not train a batch of {BATCH} in {BATCH_RATIOS[1]} times what it asks for")
+    else:
+        s.wrong += [f"{a} trains as large a batch as the pool" for a in ("default", "expandable") if got[a]["largest_batch"] >= BATCH]
 
 
 def body():
@@ -325,14 +350,15 @@ def body():
     card = c.Card()
     card.require_free()
     s = Session(card, a)
-    for name, part in (("stitch", stitch), ("latency", latency), ("memory", memory), ("lengths", lengths), ("batch", batch)):
+    for name, part in (("stitch", stitch), ("latency", latency), ("memory", memory), ("batch", batch)):
         if name in a.parts:
             part(s)
-    s.document["wrong"] = s.wrong
+    s.document.update(wrong=s.wrong, undecided=s.undecided)
     s.save()
     print(f"\n{s.document['gpu']}, driver {s.document['driver']}, {time.monotonic() - s.began:.0f} s")
-    if s.wrong or s.document["skipped"]:
-        print("NOT in order: " + "; ".join([*s.wrong, *(f"{x} skipped" for x in s.document["skipped"])]))
+    skipped = [f"{x} skipped" for x in s.document["skipped"]]
+    if s.wrong or s.undecided or skipped:
+        print("NOT in order: " + "; ".join([*s.wrong, *(f"undecided: {x}" for x in s.undecided), *skipped]))
         return 1
     print("All as promised.")
     return 0

@@ -1,22 +1,23 @@
 """Training workloads: an ordinary user's script. It knows nothing of memory tricks.
 
-    python3 workloads.py MODEL ITERS [--deterministic] [--progress FILE]
+    python3 workloads.py MODEL[,MODEL...] ITERS[,ITERS...] [--deterministic] [--progress FILE]
 
-Prints one JSON line at the end. Seconds of an iteration include a
-synchronisation at its end. --progress appends a JSON line to a file after each
+Prints one JSON line for each model, and gives memory back between them. Seconds of an
+iteration include a synchronisation at its end. --progress appends a JSON line to a file after each
 iteration, for whoever has to end this program early.
 
 --on-device builds the model where it is trained, in its own type, which is much
 faster than on the host and trains the same. --lengths SEED draws the length of the
 sequences anew for each iteration. --warm-up N resets the peaks after N iterations.
---no-fill leaves uninitialised memory alone under --deterministic. --largest-batch
-trains ever larger batches, for ITERS iterations each, until the allocator gives up.
+--no-fill leaves uninitialised memory alone under --deterministic. --caps finds out how
+little device memory is enough: for ITERS iterations under each cap, lowest first.
 
 PENSTOCK_BENCH_STATS=1 adds penstock.stats() after each iteration, outside the
 timed part, when something else has already loaded the module penstock.
 """
 
 import argparse
+import gc
 import json
 import os
 import random
@@ -112,10 +113,12 @@ MODELS = {
     "llama1b": lambda: language_model(LLAMA_LM, 4, 2048, **LLAMA),
     "llama1b-lr": lambda: language_model(LLAMA_LM, 8, 2048, checkpointing=True, lora=True, **LLAMA),
     "llama1b-r": lambda: language_model(LLAMA_LM, 8, 2048, checkpointing=True, **LLAMA),
-    "llama1b-lr-short": lambda: language_model(LLAMA_LM, 64, 512, checkpointing=True, lora=True, **LLAMA),
+    "llama1b-lengths": lambda: language_model(LLAMA_LM, 4, 2048, **LLAMA),
     "moe": lambda: language_model(MIXTRAL_LM, 4, 1024, **MIXTRAL),
     "resnet152": lambda: vision_model("resnet152", 128),
 }
+
+DRAWN = ("llama1b-lengths",)  # as with --lengths 1
 
 
 def checksums(model):
@@ -158,34 +161,60 @@ def requested_peak():
     return stats.get("requested_bytes.all.peak") or None
 
 
-def largest_batch(step, iters, first, by, cap_bytes, limit_s):
-    """Raises the batch size until memory is out. Returns what happened."""
+def release(model):
+    """Gives back what an iteration, perhaps one that failed, has left."""
     import torch
 
-    total = torch.cuda.get_device_properties(0).total_memory
-    torch.cuda.set_per_process_memory_fraction(cap_bytes / total)
-    fitted, message, seconds, losses, began = None, None, [], [], time.perf_counter()
-    batch = first
-    while time.perf_counter() - began < limit_s:
-        Settings.batch = batch
-        try:
-            for _ in range(iters):
-                start = time.perf_counter()
-                losses.append(float(step().detach()))
-                seconds.append(time.perf_counter() - start)
-        except torch.OutOfMemoryError as e:
-            message = str(e).splitlines()[0][:300]
+    for p in model.parameters():
+        p.grad = None
+    gc.collect()
+    torch.cuda.empty_cache()
+
+
+def trains(model, step, iters, cap_bytes):
+    """Trains under a cap of device memory. What the allocator says when it gives up, else None."""
+    import torch
+
+    torch.cuda.set_per_process_memory_fraction(min(1.0, cap_bytes / torch.cuda.get_device_properties(0).total_memory))
+    message = None
+    try:
+        for _ in range(iters):
+            float(step().detach())
+    except torch.OutOfMemoryError as e:
+        message = str(e).splitlines()[0][:300]
+    torch.cuda.set_per_process_memory_fraction(1.0)
+    release(model)
+    return message
+
+
+def least_cap(name, model, step, iters, ratios, usual_batch):
+    """The least cap, of some ratios of what is asked for, that a job trains under; and the largest batch that does under the second."""
+    import torch
+
+    Settings.batch = usual_batch
+    for _ in range(3):
+        float(step().detach())
+    requested = requested_peak() or torch.cuda.max_memory_allocated()
+    release(model)
+    tried = []
+    for ratio in ratios:
+        tried.append({"ratio": ratio, "message": trains(model, step, iters, ratio * requested)})
+        if tried[-1]["message"] is None:
             break
-        fitted = batch
-        batch += by
-    return {"largest_batch": fitted, "failed_batch": batch if message else None, "message": message, "cap_bytes": cap_bytes,
-            "iter_s": seconds[-iters:], "loss": losses[-iters:], "seconds": time.perf_counter() - began}  # fmt: skip
+    batch, cap, message = usual_batch, ratios[1] * requested, None
+    if all(t["message"] for t in tried if t["ratio"] <= ratios[1]):
+        message = next(t["message"] for t in reversed(tried) if t["ratio"] <= ratios[1])
+        while (batch := batch - 1) > 0:
+            Settings.batch = batch
+            if trains(model, step, iters, cap) is None:
+                break
+    return {"model": name, "requested_bytes": requested, "caps": tried, "cap_bytes": cap, "usual_batch": usual_batch, "largest_batch": batch, "message": message}
 
 
 def main():
     parser = argparse.ArgumentParser(description="Train a model for some iterations on random data.")
-    parser.add_argument("model", choices=sorted(MODELS))
-    parser.add_argument("iters", type=int)
+    parser.add_argument("models", metavar="MODEL", help="of " + ", ".join(sorted(MODELS)))
+    parser.add_argument("iters", metavar="ITERS", help="one number for all, or one for each")
     parser.add_argument("--deterministic", action="store_true", help="deterministic algorithms; parameter checksums at the end")
     parser.add_argument("--progress", metavar="FILE", help="append a JSON line for each iteration")
     parser.add_argument("--on-device", action="store_true", help="build the model on the GPU")
@@ -193,13 +222,17 @@ def main():
     parser.add_argument("--warm-up", type=int, default=0, metavar="N", help="reset the peaks after N iterations")
     parser.add_argument("--record-turns", type=int, metavar="N", help="after N iterations record by turns: one, not two, one, and again")
     parser.add_argument("--no-fill", action="store_true", help="do not fill uninitialised memory under --deterministic")
-    parser.add_argument("--largest-batch", metavar="FIRST,STEP,BYTES,SECONDS", help="under a cap of BYTES of device memory")
+    parser.add_argument("--caps", metavar="BATCH,RATIO,RATIO[,...]", help="for a batch: ratios of what it asks for, lowest first")
     args = parser.parse_args()
     Settings.on_device = args.on_device
-    if args.lengths is not None:
-        Settings.lengths = random.Random(args.lengths)
-    if args.iters < 1:
-        parser.error("at least one iteration")
+    models, iters = args.models.split(","), [int(n) for n in args.iters.split(",")]
+    unknown = [m for m in models if m not in MODELS]
+    if unknown:
+        parser.error(f"{unknown[0]!r} is unknown: choose from {', '.join(sorted(MODELS))}")
+    if len(iters) == 1:
+        iters *= len(models)
+    if len(iters) != len(models) or min(iters) < 1:
+        parser.error("one number of iterations, or one for each model; at least one iteration")
     if args.deterministic:
         os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"  # read when cuBLAS starts
 
@@ -210,24 +243,34 @@ def main():
         torch.backends.cudnn.deterministic = True
         if args.no_fill:
             torch.utils.deterministic.fill_uninitialized_memory = False
+    for model, n in zip(models, iters):
+        train(model, n, args)
+
+
+def train(name, iters, args):
+    """Trains one model and prints its line. Nothing of it is left afterwards."""
+    import torch
+
     torch.manual_seed(0)
+    if args.lengths is not None or name in DRAWN:
+        Settings.lengths = random.Random(args.lengths or 1)
     began = time.perf_counter()
-    model, step = MODELS[args.model]()
+    model, step = MODELS[name]()
     torch.cuda.synchronize()
     build_s = time.perf_counter() - began
-
-    if args.largest_batch:
-        first, by, cap, limit_s = (int(x) for x in args.largest_batch.split(","))
-        found = largest_batch(step, args.iters, first, by, cap, limit_s)
-        print(json.dumps({"model": args.model, **found, "penstock_loaded": "penstock" in sys.modules, "torch": torch.__version__}), flush=True)
+    if args.caps:
+        batch, *ratios = (float(x) for x in args.caps.split(","))
+        found = least_cap(name, model, step, iters, ratios, int(batch))
+        print(json.dumps({**found, "penstock_loaded": "penstock" in sys.modules, "torch": torch.__version__}), flush=True)
         return
+    torch.cuda.reset_peak_memory_stats()
 
     penstock = loaded_penstock()
     before = penstock.stats() if penstock else None
     seconds, losses, stats = [], [], []
     reserved, recorded = [], []
     switch = recording_switch() if args.record_turns else None
-    for i in range(args.iters):
+    for i in range(iters):
         if switch and i >= args.record_turns:
             recorded.append((i - args.record_turns) % 4 in (0, 3))
             switch(recorded[-1])
@@ -249,7 +292,7 @@ def main():
                 f.write(json.dumps(line) + "\n")
 
     result = {
-        "model": args.model, "iter_s": seconds, "loss": losses,
+        "model": name, "iter_s": seconds, "loss": losses,
         "peak_allocated_bytes": torch.cuda.max_memory_allocated(), "peak_reserved_bytes": torch.cuda.max_memory_reserved(),
         "peak_requested_bytes": requested_peak(), "reserved_bytes": reserved, "warm_up": args.warm_up,
         "recorded": recorded, "deterministic": args.deterministic, "build_s": build_s, "parameters": sum(p.numel() for p in model.parameters()),
@@ -263,6 +306,11 @@ def main():
     if penstock:
         result.update(stats_before=before, stats=stats)
     print(json.dumps(result), flush=True)
+    Settings.lengths = None
+    del model, step, loss
+    gc.collect()
+    torch._C._cuda_clearCublasWorkspaces()
+    torch.cuda.empty_cache()
 
 
 if __name__ == "__main__":

@@ -50,8 +50,13 @@ import (
 	"github.com/penstock-gpu/penstock/um/live"
 )
 
-// maxThreads bounds the Go scheduler: the engine shares its cores with the job.
-const maxThreads = 4
+// maxThreads bounds the Go scheduler: the engine shares its cores with the job. A
+// recording has threads of its own (encoder, writer, the driver's flush), which the
+// engine's, often all in long system calls, are not to wait for.
+const (
+	maxThreads       = 4
+	recordingThreads = 4
+)
 
 // state is the engine of this process.
 var state struct {
@@ -111,11 +116,15 @@ func engine(device int) *live.Live {
 }
 
 func start(device int) (*live.Live, error) {
-	runtime.GOMAXPROCS(min(maxThreads, runtime.NumCPU()))
 	o, err := options.FromEnviron(environ())
 	if err != nil {
 		return nil, err
 	}
+	threads := maxThreads
+	if o.TracePath != "" {
+		threads += recordingThreads
+	}
+	runtime.GOMAXPROCS(min(threads, runtime.NumCPU()))
 	state.options = o
 	log, err := newLog(o.LogLevel)
 	if err != nil {

@@ -99,20 +99,8 @@ func (p *Pool) Malloc(bytes int64, stream uint64) (cuda.Ptr, error) {
 	}
 	if !ok {
 		var err error
-		// What may serve the request without more memory: small and large ones lie apart.
-		if bytes <= plannedAbove {
-			p.takeBack(0, plannedAbove)
-		} else {
-			p.takeBack(plannedAbove, front.All)
-		}
-		if s.phase == active && followed && p.stitched.Stats().ReservedBytes+bytes > s.mostReserved {
-			s.strikes++
-			p.leave() // a plan must not cost memory: what is free in its addresses may serve this
-		}
-		if at, err = p.stitched.Malloc(bytes, stream); err != nil {
-			if at, err = p.underPressure(bytes, stream, err); err != nil {
-				return 0, err
-			}
+		if at, err = p.mallocBeside(bytes, stream, followed && s.phase == active); err != nil {
+			return 0, err
 		}
 		p.reserved.Store(p.stitched.Stats().ReservedBytes)
 		p.reservedPeak = max(p.reservedPeak, p.reserved.Load())
@@ -126,6 +114,28 @@ func (p *Pool) Malloc(bytes int64, stream uint64) (cuda.Ptr, error) {
 	return at, nil
 }
 
+// mallocBeside serves a request from stitching, when what is free at hand does not.
+func (p *Pool) mallocBeside(bytes int64, stream uint64, planned bool) (at cuda.Ptr, err error) {
+	// What may serve the request without more memory: small and large ones lie apart.
+	if bytes <= plannedAbove {
+		p.takeBack(0, plannedAbove)
+	} else {
+		p.takeBack(plannedAbove, front.All)
+	}
+	if planned {
+		at, err = p.stitched.MallocWithin(bytes, stream, max(0, p.service.mostReserved-p.stitched.Stats().ReservedBytes))
+		if err == nil {
+			return at, nil
+		}
+		// A plan must not cost memory: what is free in its addresses may serve this.
+		p.leave(fmt.Sprintf("%d bytes beside it would have taken more memory than without it", bytes))
+	}
+	if at, err = p.stitched.Malloc(bytes, stream); err != nil {
+		return p.underPressure(bytes, stream, err)
+	}
+	return at, nil
+}
+
 // underPressure gives up planned addresses, so that what is free in them can be used
 // in another way, and tries once more.
 func (p *Pool) underPressure(bytes int64, stream uint64, err error) (cuda.Ptr, error) {
@@ -133,7 +143,7 @@ func (p *Pool) underPressure(bytes int64, stream uint64, err error) (cuda.Ptr, e
 	held := p.config.Front != nil && p.config.Front.HeldCount() > 0
 	p.takeBack(0, front.All)
 	p.reclaim(true)
-	if !p.leave() && !held {
+	if !p.leave("memory was short") && !held {
 		return 0, err
 	}
 	p.shed(true)
@@ -249,8 +259,11 @@ func (p *Pool) EmptyCache() (released int64) {
 	p.catchUp()
 	p.takeBack(0, front.All)
 	p.reclaim(true)
-	p.leave()
+	p.leave("the caches were emptied")
 	p.shed(true)
+	if s := &p.service; s.phase != off && !s.file && p.LiveBytes() < leftOver {
+		s.again("") // the next job may be another
+	}
 	released = p.stitched.EmptyCache()
 	p.reserved.Store(p.stitched.Stats().ReservedBytes)
 	return released
@@ -280,11 +293,12 @@ type PoolStats struct {
 	Stitches, StitchedHandles int64 // ranges made of scattered memory, and handles in them
 	StitchReuses              int64 // allocations served by one made before
 	PlanState                 string
-	PlanBytes                 int64 // planned addresses
-	Planned, PlannedBytes     int64 // allocations served by the plan
-	Unplanned                 int64 // of those that could have been, those served otherwise while a plan was followed
-	FrontAllocs, FrontFrees   int64 // calls, of Allocs and Frees, that the front has served
-	FrontPeakBytes            int64 // most bytes live at one of them, with those of NoteBesides
+	PlanWhy                   string // it is not followed; "" while it is
+	PlanBytes                 int64  // planned addresses
+	Planned, PlannedBytes     int64  // allocations served by the plan
+	Unplanned                 int64  // of those that could have been, those served otherwise while a plan was followed
+	FrontAllocs, FrontFrees   int64  // calls, of Allocs and Frees, that the front has served
+	FrontPeakBytes            int64  // most bytes live at one of them, with those of NoteBesides
 }
 
 // Stats reports counters.
@@ -298,7 +312,7 @@ func (p *Pool) Stats() PoolStats {
 			Allocs: p.allocs, Frees: p.frees, Retries: p.retries + s.Retries,
 		},
 		Stitches: s.Stitches, StitchedHandles: s.StitchedHandles, StitchReuses: s.StitchReuses,
-		PlanState: p.service.phase.String(), Planned: p.planned, PlannedBytes: p.plannedBytes, Unplanned: p.other,
+		PlanState: p.service.phase.String(), PlanWhy: p.service.why, Planned: p.planned, PlannedBytes: p.plannedBytes, Unplanned: p.other,
 	}
 	if a := p.service.current; a != nil {
 		r.PlanBytes = a.ran.Bytes()
@@ -327,7 +341,7 @@ func (p *Pool) ResetPeaks() {
 func (p *Pool) Close() {
 	p.ServeFront(false)
 	p.lock()
-	p.leave()
+	p.leave("the pool is closed")
 	p.service.phase = off
 	p.unlock()
 	p.work.Wait()

@@ -1,8 +1,7 @@
 package pool
 
 import (
-	"context"
-	"runtime"
+	"fmt"
 	"time"
 
 	"github.com/penstock-gpu/penstock/cuda"
@@ -17,9 +16,9 @@ const (
 	off       phase = iota
 	recording       // an iteration is being looked for
 	planning        // its plan is being made
-	ready           // there is a plan; addresses are chosen for it when an iteration begins
-	mapping         // which are being mapped
-	mapped          // and are taken when an iteration begins
+	ready           // there is a plan; memory is chosen for it when an iteration begins
+	mapping         // which is being mapped
+	mapped          // and is taken when an iteration begins
 	active          // the plan is followed
 )
 
@@ -28,20 +27,23 @@ func (p phase) String() string {
 }
 
 const (
-	plannedAbove  = 1 << 20         // smaller requests lie among small ones, unless a plan's file has them
-	planningLimit = 2 * time.Second // of processor time, in the background
-	leastShare    = 0.5             // of the requested bytes that must repeat for a plan to be worth its addresses
-	mostAttempts  = 4               // to take the chosen addresses, before others are chosen
-	mostCreated   = 128             // one part in so many of the planned bytes may be new memory
-	alwaysCreated = 32 << 20        // bytes that may be in any case
-	enoughHits    = 4               // bytes that come as planned for each that does not
-	stepsAhead    = 256             // that are looked at for a place between them
-	mostGrowth    = 100             // of reserved memory, one part in so many, while a plan is followed
-	mostStrikes   = 2
-	mostRevisions = 3         // of a plan
-	mostPlans     = 16        // made for one process
-	suspendAfter  = 64        // unexpected requests in a row: the job is doing something else
-	trimEachTime  = 256 << 20 // bytes given back at the begin of an iteration
+	plannedAbove  = 1 << 20     // smaller requests lie among small ones, unless a plan's file has them
+	planningLimit = time.Second // of one thread's time, in the background
+	leastShare    = 0.5         // of the requested bytes that must repeat for a plan to be worth its addresses
+	mostAttempts  = 4           // to take memory for a plan
+	mostCreated   = 256         // one part in so many of the planned bytes may be new memory
+	alwaysCreated = 32 << 20    // bytes that may be in any case
+	enoughHits    = 4           // bytes that come as planned for each that does not
+	stepsAhead    = 256         // that are looked at for a place between them
+	mostGrowth    = 100         // of reserved memory, one part in so many, while a plan is followed
+	mostStrikes   = 3           // that a plan was given up early
+	provenTurns   = 8           // that were followed: not early any more
+	mostRevisions = 3           // of a plan
+	mostPlans     = 16          // made for one process
+	mostWaiting   = 4           // times the requests of an iteration, without one beginning: the job has none like it any more
+	leftOver      = 64 << 20    // bytes live, of workspaces, when a job is over and its process goes on
+	suspendAfter  = 64          // unexpected requests in a row: the job is doing something else
+	trimEachTime  = 256 << 20   // bytes given back at the begin of an iteration
 )
 
 // area is planned addresses and what lies in them.
@@ -64,43 +66,52 @@ type service struct {
 	areas        []*area // those in use, left ones too
 	attempts     int
 	plans        int
-	revisions    int // of the plan, for what varies
-	observed     int // turns, for a revision
-	inRow        int // unexpected requests
-	turns        int // of the follower, that were noticed
+	revisions    int  // of the plan, for what varies
+	observed     int  // turns, for a revision
+	inRow        int  // unexpected requests
+	outlives     bool // the request that is being served lives on in later iterations
+	turns        int  // of the follower, that were noticed
+	waited       int  // requests since
 	coming       []follow.Gap
-	mostReserved int64 // while the plan is followed
-	strikes      int   // how often that was not enough
+	mostReserved int64  // while the plan is followed
+	strikes      int    // how often it was given up early
+	followed     int    // turns since it was taken
+	why          string // the plan is not followed; "" while it is
 	hits         int64
 	misses       int64 // in this iteration, by bytes
 	badTurns     int
 }
 
 func (s *service) start(c Config) (err error) {
+	s.why = "planning is switched off"
 	switch {
 	case c.Plan != nil:
 		if s.steps, err = follow.FromPlan(c.Plan); err != nil {
 			return err
 		}
 		s.follower = follow.NewFollowerFromStart(s.steps)
-		s.file, s.phase = true, ready
+		s.file, s.phase, s.why = true, ready, "nothing was asked for yet"
 	case !c.Unplanned:
-		s.again()
+		s.again("")
 	}
 	return nil
 }
 
-// again looks for an iteration from now on.
-func (s *service) again() {
+// again looks for an iteration from now on. why says what was wrong with the plan before.
+func (s *service) again(why string) {
 	s.recorder, s.steps, s.follower, s.strikes = follow.NewRecorder(), nil, nil, 0
 	s.least, s.file = plannedAbove, false
-	if s.phase = recording; s.plans >= mostPlans {
-		s.phase = off
+	s.phase = recording
+	if s.why = "no two iterations were alike yet"; why != "" {
+		s.why += ", after a plan was given up: " + why
+	}
+	if s.plans >= mostPlans {
+		s.phase, s.why = off, fmt.Sprintf("no plan is made any more, after several: %s", why)
 	}
 }
 
 func (s *service) follow() {
-	s.follower, s.inRow, s.turns, s.observed = follow.NewFollower(s.steps), 0, 0, 0
+	s.follower, s.inRow, s.turns, s.waited, s.observed = follow.NewFollower(s.steps), 0, 0, 0, 0
 }
 
 // areaOf finds the planned addresses that an address is in.
@@ -113,65 +124,36 @@ func (s *service) areaOf(at cuda.Ptr) (*area, int64) {
 	return nil, 0
 }
 
-// record notes a request, and has a plan made when an iteration is complete.
-func (p *Pool) record(at cuda.Ptr, bytes int64, stream uint64) {
-	s := &p.service
-	steps := s.recorder.Alloc(at, bytes, stream)
-	if steps == nil {
-		return
-	}
-	s.recorder = nil
-	s.plans, s.revisions, s.attempts = s.plans+1, 0, 0
-	s.steps = steps
-	p.plan()
-}
-
-// plan has a plan made for the steps, in the background.
-func (p *Pool) plan() {
-	s := &p.service
-	steps := s.steps
-	s.phase = planning
-	p.work.Add(1)
-	go func() {
-		defer p.work.Done()
-		share, err := steps.Plan(context.Background(), planningLimit)
-		p.lock()
-		defer p.unlock()
-		switch {
-		case s.phase != planning:
-		case err != nil || share < leastShare:
-			s.again()
-		default:
-			s.phase = ready
-			s.follow()
-		}
-	}()
-}
-
 // fromPlan serves a request from the plan, if it is in it and its place is free.
 func (p *Pool) fromPlan(bytes int64, stream uint64) (cuda.Ptr, bool) {
 	s := &p.service
+	s.outlives = false
+	if s.waited++; s.phase == ready && !s.file && s.waited > mostWaiting*len(s.steps.List) {
+		s.again("its iteration did not come again")
+		return 0, false
+	}
 	i, ok := s.follower.Next(bytes, stream)
 	if !ok {
 		if s.misses += bytes; s.phase == active {
 			p.other++
-			if s.inRow++; s.inRow == suspendAfter {
-				p.leave() // the memory serves what the job does now
+			if s.inRow++; s.inRow == suspendAfter { // the memory serves what the job does now
+				p.leave(fmt.Sprintf("%d requests in a row were not in it", suspendAfter))
 			}
 		}
 		return 0, false
 	}
 	s.inRow = 0
 	switch {
-	case i == 0 && p.planned == 0 && s.file:
+	case i == 0 && p.planned == 0 && s.file: // the job's first request
 		p.beginAtOnce(stream)
 	case s.follower.Turns() != s.turns && s.follower.AtBegin():
-		s.turns = s.follower.Turns()
+		s.turns, s.waited = s.follower.Turns(), 0
 		p.begin(stream)
 	}
 	if s.phase != active {
 		return 0, false
 	}
+	s.outlives = s.steps.List[i].Lasting
 	at, ok := s.place(i, bytes, stream)
 	if ok {
 		s.hits += bytes
@@ -179,7 +161,7 @@ func (p *Pool) fromPlan(bytes int64, stream uint64) (cuda.Ptr, bool) {
 		p.plannedBytes += bytes
 	} else {
 		p.other++
-		if x := &s.steps.List[i]; !x.Varies {
+		if x := &s.steps.List[i]; !x.Varies && !x.Lasting {
 			s.misses += bytes
 		}
 	}
@@ -211,6 +193,9 @@ func (p *Pool) besidePlan(bytes int64, stream uint64) (cuda.Ptr, bool) {
 	if at, ok := p.stitched.MallocFree(bytes, stream); ok {
 		return at, true
 	}
+	if s.outlives { // it would be in the way of the next iteration
+		return 0, false
+	}
 	s.coming = s.follower.Coming(stepsAhead, s.coming)
 	a, size := s.current, roundUp(bytes, minBlockBytes)
 	offset, ok := a.layout.Fit(size, stream, s.coming)
@@ -225,38 +210,32 @@ func (p *Pool) begin(stream uint64) {
 	s := &p.service
 	switch s.phase {
 	case ready:
-		if s.follower.Longest() < len(s.steps.List)/2 { // something varies: one whole turn says what
+		if seen := min(s.follower.Requests(), len(s.steps.List)); s.follower.Longest() < seen/2 { // something varies: one whole turn says what
+			s.why = "iterations differ, and it is not known yet in what"
 			if s.observed++; s.observed == 1 {
 				s.follower.Forget()
 				return
 			}
 			if s.revisions < mostRevisions && s.steps.Revise(s.follower) {
 				s.revisions++
-				p.plan()
+				p.plan(true, stream)
 				return
 			}
 		}
-		p.prepare(stream)
-	case mapped:
-		if p.stitched.Activate(s.current.ran, s.current.stream) {
-			a := s.current
-			a.layout = follow.NewLayout(a.ran.Bytes(), a.stream, p.stitched.Done)
-			s.areas = append(s.areas, a)
-			reserved := p.stitched.Stats().ReservedBytes
-			s.mostReserved = reserved + max(reserved/mostGrowth, alwaysCreated)
-			s.phase, s.hits, s.misses, s.badTurns = active, 0, 0, 0
-		} else if s.attempts++; s.attempts == mostAttempts {
-			p.drop()
-			s.phase = ready
+		if a := p.prepare(s.steps.Bytes, stream, newBytes(s.steps.Bytes)); a != nil {
+			p.mapInBackground(a)
 		}
+	case mapped:
+		p.activate()
 	case active:
+		s.followed++
 		if s.badTurns++; s.hits >= enoughHits*s.misses {
 			s.badTurns = 0
 		}
 		s.hits, s.misses = 0, 0
 		if s.badTurns == 3 { // the job has changed for good
-			p.leave()
-			s.again()
+			p.leave("")
+			s.again("the job does something else now")
 			return
 		}
 		p.stitched.TrimUnused(trimEachTime)
@@ -264,87 +243,37 @@ func (p *Pool) begin(stream uint64) {
 	}
 }
 
-// prepare chooses memory for the plan and has it mapped.
-func (p *Pool) prepare(stream uint64) {
-	s := &p.service
-	r, err := p.stitched.Prepare(s.steps.Bytes, stream, max(s.steps.Bytes/mostCreated, alwaysCreated))
-	if err != nil { // not now
-		if s.attempts++; s.attempts == mostAttempts { // what lives across iterations lies everywhere in between: stitching does better here
-			s.plans += mostPlans / 2
-			s.again()
-		}
-		return
-	}
-	a := &area{ran: r, stream: stream}
-	s.current, s.phase, s.attempts = a, mapping, 0
-	p.work.Add(1)
-	go func() {
-		defer p.work.Done()
-		runtime.LockOSThread() // the driver's context belongs to a thread
-		defer runtime.UnlockOSThread()
-		err := r.Map()
-		p.lock()
-		defer p.unlock()
-		switch {
-		case s.current != a: // given up meanwhile
-			p.stitched.Close(r, stream)
-		case err != nil:
-			p.drop()
-			s.phase = off
-		default:
-			s.phase = mapped
-		}
-	}()
-}
-
-// beginAtOnce takes addresses for the plan of a whole job, at its first request.
-func (p *Pool) beginAtOnce(stream uint64) {
-	s := &p.service
-	r, err := p.stitched.Prepare(s.steps.Bytes, stream, s.steps.Bytes)
-	if err != nil {
-		s.again()
-		return
-	}
-	s.current = &area{ran: r, stream: stream}
-	if r.Map() != nil {
-		p.drop()
-		s.again()
-		return
-	}
-	s.phase = mapped
-	p.begin(stream)
-}
-
-// drop gives up addresses that were never taken.
-func (p *Pool) drop() {
-	a := p.service.current
-	p.service.current = nil
-	p.stitched.Close(a.ran, a.stream)
-}
-
 // leave gives up the planned addresses: nothing new is placed there, what is free is
 // for others. The plan is taken up again when an iteration begins. It says whether
 // there was something to give up.
-func (p *Pool) leave() bool {
+func (p *Pool) leave(why string) bool {
 	s := &p.service
 	switch s.phase {
 	case mapping:
 		s.current = nil // the one that maps closes it
+		s.phase, s.why = ready, why
+		return true
 	case mapped:
 		p.drop()
+		s.phase, s.why = ready, why
+		return true
 	case active:
 		s.current.left = true
 		s.current = nil
 		p.shed(false)
+		s.phase, s.why = ready, why
 	default:
 		return len(s.areas) > 0
 	}
-	switch s.phase = ready; {
+	if s.strikes++; s.followed >= provenTurns {
+		s.strikes = 0
+	}
+	switch {
 	case s.strikes == mostStrikes: // such a job is better off without
 		s.plans += mostPlans / 2
-		s.again()
+		s.again(why)
 	case s.file: // its plan has places for what lies elsewhere now
-		s.again()
+		s.again(why)
 	}
 	return true
 }

@@ -31,6 +31,7 @@ type Follower struct {
 	longest int
 	trust   int
 	turns   int
+	asked   int // requests
 
 	signer  plan.Signer
 	streams map[uint64]uint64
@@ -57,6 +58,9 @@ func (f *Follower) Longest() int {
 	f.longest = f.streak
 	return n
 }
+
+// Requests is how many requests the follower was told of.
+func (f *Follower) Requests() int { return f.asked }
 
 // AtBegin says whether the follower knows that the job is near the begin of an iteration.
 func (f *Follower) AtBegin() bool {
@@ -89,6 +93,7 @@ func (f *Follower) Forget() {
 
 // Next is the step that a request is, if it is one.
 func (f *Follower) Next(bytes int64, stream uint64) (step int, ok bool) {
+	f.asked++
 	bytes = plan.RoundUp(bytes)
 	sign := f.signer.Call(bytes)
 	if f.streams != nil {

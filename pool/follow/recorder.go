@@ -15,6 +15,9 @@ const (
 	leastAlike    = 0.5     // of the requests of two iterations that are the same
 	sameLength    = 64      // two iterations differ by at most one request in so many
 	nearLive      = 64      // live bytes at both ends of an iteration differ by at most a 64th of the peak
+	sameLive      = 4096    // the same of two moments that are alike when only one iteration came before
+	mostAlike     = 0.9     // of them, when only one iteration before looks so
+	resync        = 16      // requests that one of two iterations may have more, in a row
 	occurrences   = 4       // of the same last requests that are remembered: layers are alike
 	newWindow     = 2048    // requests, of which
 	mostKnown     = 16      // one in so many may follow the same last requests as an earlier one, in a job that does not repeat
@@ -57,8 +60,7 @@ func NewRecorder() *Recorder {
 // layers and iterations do. It is assumed until a stretch of requests shows otherwise.
 func (r *Recorder) Repeats() bool { return r.repeats }
 
-// Alloc notes an allocation. When it is the first after a whole iteration, the
-// iteration is returned.
+// Alloc notes an allocation. Once a whole iteration is known, it is returned.
 func (r *Recorder) Alloc(p cuda.Ptr, bytes int64, stream uint64) *Steps {
 	if len(r.requests) == mostRecorded {
 		repeats := r.repeats
@@ -67,11 +69,6 @@ func (r *Recorder) Alloc(p cuda.Ptr, bytes int64, stream uint64) *Steps {
 	}
 	bytes = plan.RoundUp(bytes)
 	i := int32(len(r.requests))
-	var found *Steps
-	if r.until > 0 && i == r.until {
-		found = r.steps(r.from, r.until)
-		r.until = 0
-	}
 	r.tick++
 	r.requests = append(r.requests, request{bytes: bytes, stream: stream, live: r.bytes, made: r.tick})
 	r.live[p] = i
@@ -94,13 +91,22 @@ func (r *Recorder) Alloc(p cuda.Ptr, bytes int64, stream uint64) *Steps {
 		r.repeats, r.known = r.known*mostKnown > newWindow, 0
 	}
 	for _, j := range seen {
-		if n := i - (j - 1); j > 0 && r.until == 0 && found == nil && (n <= lowEvery || sign%sampled == 0) {
+		if n := i - (j - 1); j > 0 && r.until == 0 && (n <= lowEvery || sign%sampled == 0) {
 			r.consider(j-1, i)
 		}
 	}
 	copy(seen[1:], seen[:])
 	seen[0] = i + 1
 	r.last[sign] = seen
+	if r.until == 0 || i < r.until {
+		return nil
+	}
+	found, lasting := r.steps(r.from, r.until)
+	if lasting && i < r.until+(r.until-r.from)/2 {
+		return nil // it may be freed in the next iteration, and then has a place
+	}
+	found.Begins = i-r.until <= (r.until-r.from)/beginPart
+	r.until = 0
 	return found
 }
 
@@ -117,8 +123,8 @@ func (r *Recorder) Free(p cuda.Ptr) {
 }
 
 // consider says whether requests j to i, after the same last requests, may be an
-// iteration. It is taken for one when the one before had the same length. It begins where
-// least memory is live, which may be later.
+// iteration. It is taken for one when what came before is nearly the same, or when the one
+// before had the same length. It begins where least memory is live, which may be later.
 func (r *Recorder) consider(j, i int32) {
 	n := i - j
 	difference := r.requests[i].live - r.requests[j].live
@@ -138,12 +144,62 @@ func (r *Recorder) consider(j, i int32) {
 	if float64(r.requests[quiet].live-floor) > nearFloor*float64(r.peak-floor) {
 		return // a part of an iteration
 	}
-	if before := r.requests[j].since; before > 0 && max(n-before, before-n) <= n/sameLength {
+	if max(difference, -difference) <= r.peak/sameLive && r.likeBefore(j, i) {
+		r.from, r.until = quiet, quiet+n
+		if r.until > i && !r.keeps(quiet-n, j) { // the iteration that ended there is known altogether
+			r.from, r.until = quiet-n, quiet
+		}
+	} else if before := r.requests[j].since; before > 0 && max(n-before, before-n) <= n/sameLength {
 		if n, share := r.period(i, n); share > leastAlike {
-			r.from, r.until = quiet, max(quiet+n, i)
+			r.from, r.until = quiet, quiet+n
 		}
 	}
 	r.requests[i].since = n
+}
+
+// keeps says whether so many of the requests [from, to) still live that they cannot be
+// part of what repeats; also when there are no such requests.
+func (r *Recorder) keeps(from, to int32) bool {
+	if from < 0 {
+		return true
+	}
+	kept := int32(0)
+	for k := from; k < to; k++ {
+		if r.requests[k].freed == 0 {
+			kept++
+		}
+	}
+	return kept*sameLength > to-from
+}
+
+// likeBefore says whether the requests j to i are the same as those before j, but for
+// what was kept since: an optimizer's state, which only the first iteration asks for.
+func (r *Recorder) likeBefore(j, i int32) bool {
+	same, a, b := int32(0), i-1, j-1
+	alike := func(a, b int32) bool { return a >= j && b >= 0 && r.requests[a].bytes == r.requests[b].bytes }
+	for a >= j && b >= 0 {
+		if r.requests[b].freed == 0 {
+			b--
+			continue
+		}
+		if !alike(a, b) {
+			for d := int32(1); d <= resync; d++ {
+				if alike(a, b-d) && alike(a-1, b-d-1) && alike(a-2, b-d-2) {
+					b -= d
+					break
+				}
+				if alike(a-d, b) && alike(a-d-1, b-1) && alike(a-d-2, b-2) {
+					a -= d
+					break
+				}
+			}
+		}
+		if alike(a, b) {
+			same++
+		}
+		a, b = a-1, b-1
+	}
+	return float64(same) > mostAlike*float64(i-j)
 }
 
 // period is the length near n at which the requests before i are most like those one
@@ -165,22 +221,25 @@ func (r *Recorder) period(i, n int32) (best int32, share float64) {
 	return best, share
 }
 
-// steps makes steps of the requests [from, until).
-func (r *Recorder) steps(from, until int32) *Steps {
-	begin, end := r.requests[from].made, r.tick+1
-	s := &Steps{Ticks: end - begin}
+// steps makes steps of the requests [from, until). It says whether some of them have
+// not been freed yet.
+func (r *Recorder) steps(from, until int32) (s *Steps, lasting bool) {
+	begin, end := r.requests[from].made, r.requests[until].made
+	s = &Steps{Ticks: end - begin}
 	var signer plan.Signer
 	for k := max(0, from-plan.SignatureCalls); k < from; k++ {
 		signer.Call(r.requests[k].bytes)
 	}
 	for _, q := range r.requests[from:until] {
 		x := Step{Bytes: q.bytes, Stream: q.stream, Offset: unplaced, Lower: q.made - begin, Upper: q.freed - begin, signature: signer.Call(q.bytes)}
-		if q.freed == 0 { // it outlives the iteration, and is no part of what repeats
-			x.Upper = s.Ticks
-			x.Lasting = true
+		if outlives := q.freed == 0 || q.freed > end; outlives {
+			x.Upper, x.Again = s.Ticks, q.freed-end
+			// Unless it ends in the next iteration before its like comes there, it is no part of what repeats.
+			x.Lasting = q.freed == 0 || x.Again > x.Lower
+			lasting = lasting || q.freed == 0
 		}
 		s.List = append(s.List, x)
 	}
 	s.index()
-	return s
+	return s, lasting
 }

@@ -19,7 +19,8 @@ type Step struct {
 	Stream       uint64
 	Offset       int64 // in the planned addresses; unplaced when it has none
 	Lower, Upper int64 // ticks from the iteration's begin
-	Lasting      bool  // it was not freed within the iteration
+	Again        int64 // ticks of the next iteration, in which it is alive until then; 0: none
+	Lasting      bool  // it lives on longer than that
 	Varies       bool  // another iteration asked for another size here, or not at all
 	Gaps         []Gap // of a step that varies: what is free of planned steps during its life
 
@@ -35,6 +36,8 @@ type Steps struct {
 	Start int   // of the repeating part: the steps before come once
 	Ticks int64 // allocations and frees in the repeating part
 	Bytes int64 // planned addresses
+	// Begins says that the requests after these have only begun, when the steps were found.
+	Begins bool
 
 	bySignature map[plan.Signature][]int32
 }
@@ -70,6 +73,28 @@ func (s *Steps) Revise(f *Follower) bool {
 	return true
 }
 
+// nearBound is the part of the least bytes possible, one in so many, that a plan may need more.
+const nearBound = 256
+
+// LiveBytes are most of the bytes that a plan places and that are live at once: it cannot need less.
+func (s *Steps) LiveBytes() (most int64) {
+	changes := make([]int64, s.Ticks+1)
+	for _, x := range s.List {
+		if !x.Varies && !x.Lasting {
+			changes[x.Lower] += x.Bytes
+			changes[x.Upper] -= x.Bytes
+			changes[0] += min(x.Again, 1) * x.Bytes
+			changes[x.Again] -= min(x.Again, 1) * x.Bytes
+		}
+	}
+	live := int64(0)
+	for _, c := range changes {
+		live += c
+		most = max(most, live)
+	}
+	return most
+}
+
 // tolerated is the part of the requested bytes, one in so many, that may be missed.
 const tolerated = 50
 
@@ -86,13 +111,17 @@ func (s *Steps) Plan(ctx context.Context, limit time.Duration) (share float64, e
 		}
 		static += x.Bytes
 		placed = append(placed, i)
-		requests = append(requests, plan.Request{Span: plan.Span{Lower: x.Lower, Upper: x.Upper}, Bytes: x.Bytes, AlignBytes: plan.AlignBytes})
+		requests = append(requests, plan.Request{Span: plan.Span{Lower: x.Lower, Upper: x.Upper}, Again: plan.Span{Upper: x.Again}, Bytes: x.Bytes, AlignBytes: plan.AlignBytes})
 	}
 	if len(placed) == 0 {
 		return 0, nil
 	}
-	// One thread: the job's own calls into this library wait for the others.
-	p, err := plan.Place(ctx, requests, plan.Options{TimeLimit: limit, Workers: 1})
+	// One thread: the job's own calls into this library wait for the others. And no more of its
+	// time than it takes to be near the bound: the job goes on without the plan.
+	p, err := plan.Place(ctx, requests, plan.Options{TimeLimit: time.Nanosecond, Workers: 1})
+	if err == nil && p.Bytes > p.BoundBytes+p.BoundBytes/nearBound {
+		p, err = plan.Place(ctx, requests, plan.Options{TimeLimit: limit, Workers: 1, CapacityBytes: p.BoundBytes + p.BoundBytes/nearBound})
+	}
 	if err != nil {
 		return 0, err
 	}
@@ -113,7 +142,7 @@ func (s *Steps) gaps() {
 		}
 		var taken []Gap
 		for _, y := range s.List {
-			if y.Offset != unplaced && y.Lower < x.Upper && x.Lower < y.Upper {
+			if y.Offset != unplaced && (y.Lower < x.Upper && x.Lower < y.Upper || x.Lower < y.Again) {
 				taken = append(taken, Gap{y.Offset, y.Offset + y.Bytes})
 			}
 		}

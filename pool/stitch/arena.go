@@ -13,8 +13,8 @@ type chunk struct {
 	bytes  int64
 	arena  *arena
 	at     int64 // offset in the arena
-	views  int   // stitched ranges and Ranges that map it
 	pinned int   // Ranges being prepared: it must not be released
+	views  int   // stitched ranges and Ranges that map it
 }
 
 // arena is address space that is filled with chunks, and cut into blocks.
@@ -202,6 +202,9 @@ func (a *arena) roomForNew(bytes int64) *block { return a.holes.fit(roundUp(byte
 // fill creates physical memory in the first bytes of a hole, as free memory of a stream.
 func (a *arena) fill(h *block, bytes int64, stream uint64) (*block, error) {
 	p := a.pool
+	if bytes > p.mostCreated {
+		return nil, ErrTooMuchNew
+	}
 	if err := p.budget.Take(bytes); err != nil {
 		return nil, err
 	}

@@ -107,8 +107,10 @@ func roundDown(x, to int64) int64 { return x / to * to }
 
 // chunkBytes is the size of the physical handles that a growth by so many bytes is
 // made of. Every operation on mappings costs by the handle and not by the byte
-// (set access: 27 us for 2 MiB, 25 us for 32 MiB), but what is to be stitched has to be
-// free by whole handles: a thirty-second of the request or less is a compromise between the two.
+// (set access: 27 us for 2 MiB, 25 us for 32 MiB), but what is to be stitched or planned has to be
+// free by whole handles, and of one that holds a bit of something lasting the rest is lost.
+// A thirty-second of the request or less, and at most 4 MiB, is a compromise between the two: in
+// recorded jobs 64 MiB loses up to 1.7 % of the memory, 8 MiB 0.9, and 4 MiB 0.6.
 func chunkBytes(growth int64) int64 {
 	n := int64(pageBytes)
 	for n < maxChunkBytes && n*64 <= growth {
@@ -117,4 +119,4 @@ func chunkBytes(growth int64) int64 {
 	return n
 }
 
-const maxChunkBytes = 64 << 20
+const maxChunkBytes = 4 << 20

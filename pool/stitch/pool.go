@@ -3,6 +3,7 @@ package stitch
 import (
 	"errors"
 	"fmt"
+	"math"
 
 	"github.com/penstock-gpu/penstock/cuda"
 )
@@ -19,8 +20,8 @@ type Pool struct {
 	waiting      []*block // freed, but recorded streams have not passed their fences
 	streams      map[uint64]*streamState
 	stitches     stitches
-	ranges       map[*Range]bool
 	spare        *block // unused block structures, by next
+	mostCreated  int64  // bytes, by the call under way
 	stats        Stats
 }
 
@@ -44,7 +45,7 @@ func New(c Config, d Driver, b Budget, f Fences) (*Pool, error) {
 		return nil, fmt.Errorf("pool: the driver's granularity of %d bytes does not divide %d", g, int64(pageBytes))
 	}
 	p := &Pool{config: c.withDefaults(), driver: d, budget: b, fences: f,
-		live: map[cuda.Ptr]*block{}, streams: map[uint64]*streamState{}, ranges: map[*Range]bool{}}
+		live: map[cuda.Ptr]*block{}, streams: map[uint64]*streamState{}, mostCreated: math.MaxInt64}
 	p.stitches.init(p)
 	return p, nil
 }
@@ -93,6 +94,17 @@ func (p *Pool) MallocFree(bytes int64, stream uint64) (at cuda.Ptr, ok bool) {
 	}
 	return p.give(b, bytes, want), true
 }
+
+// MallocWithin is Malloc that fails with ErrTooMuchNew, without having waited, when it
+// would have to create more than so much memory.
+func (p *Pool) MallocWithin(bytes int64, stream uint64, mostCreated int64) (cuda.Ptr, error) {
+	p.mostCreated = mostCreated
+	defer func() { p.mostCreated = math.MaxInt64 }()
+	return p.Malloc(bytes, stream)
+}
+
+// ErrTooMuchNew is what MallocWithin fails with.
+var ErrTooMuchNew = errors.New("pool: that takes more new memory than allowed")
 
 // Malloc returns memory for work on a stream. When there is none, the error is the
 // budget's or the driver's.
@@ -170,8 +182,8 @@ func (p *Pool) findHarder(a *arena, want int64, stream uint64) (*block, error) {
 		}
 	}
 	b, err := a.grow(want, stream)
-	if err == nil {
-		return b, nil
+	if err == nil || errors.Is(err, ErrTooMuchNew) {
+		return b, err
 	}
 	p.stats.Retries++
 	// The memory is spent. First what other streams and queued work hold on to.

@@ -44,53 +44,59 @@ func (p *Pool) Prepare(bytes int64, stream uint64, mostCreated int64) (*Range, e
 	if err := p.driver.BindThread(); err != nil {
 		return nil, err
 	}
-	var chunks []*chunk
-	var have int64
-	gather := func() {
-		chunks, have = chunks[:0], 0
-		for _, b := range a.usable(stream) {
-			a.whole(b, func(c *chunk) bool {
-				chunks = append(chunks, c)
-				have += c.bytes
-				return true
-			})
-		}
-	}
-	if gather(); have < bytes {
+	chunks, have := a.freeChunks(stream)
+	if have < bytes {
 		if bytes-have > mostCreated {
-			return nil, fmt.Errorf("pool: %d bytes of a range of %d are not free", bytes-have, bytes)
+			return nil, fmt.Errorf("%d bytes of the %d it needs are free, and at most %d may be new", have, bytes, mostCreated)
 		}
 		h := a.roomForNew(bytes - have)
 		if h == nil {
-			return nil, fmt.Errorf("pool: no addresses for %d bytes", bytes-have)
+			return nil, fmt.Errorf("there are no addresses for the %d bytes that are missing of %d", bytes-have, bytes)
 		}
 		if _, err := a.fill(h, roundUp(bytes-have, pageBytes), stream); err != nil {
 			return nil, err
 		}
-		gather()
+		chunks, _ = a.freeChunks(stream)
 	}
-	slices.SortStableFunc(chunks, func(a, b *chunk) int { return cmp.Compare(b.bytes, a.bytes) })
 	r := &Range{pool: p, gone: map[*chunk]bool{}}
-	for _, c := range chunks {
-		// A large handle for a small rest would waste most of itself.
-		if left := bytes - r.bytes; left > 0 && (c.bytes <= roundUp(left, pageBytes) || c == chunks[len(chunks)-1]) {
-			r.chunks = append(r.chunks, c)
-			r.bytes += c.bytes
-		}
-	}
-	if r.bytes < bytes {
-		for _, c := range chunks { // no small enough handle is left: any
-			if r.bytes < bytes && !slices.Contains(r.chunks, c) {
-				r.chunks = append(r.chunks, c)
-				r.bytes += c.bytes
-			}
-		}
-	}
+	r.choose(chunks, bytes)
 	for _, c := range r.chunks {
 		c.pinned++
 	}
-	p.ranges[r] = true
 	return r, nil
+}
+
+// freeChunks are those that are free as a whole for a stream.
+func (a *arena) freeChunks(stream uint64) (chunks []*chunk, bytes int64) {
+	for _, b := range a.usable(stream) {
+		a.whole(b, func(c *chunk) bool {
+			chunks = append(chunks, c)
+			bytes += c.bytes
+			return true
+		})
+	}
+	return chunks, bytes
+}
+
+// choose takes chunks for so many bytes, the largest first.
+func (r *Range) choose(chunks []*chunk, bytes int64) {
+	slices.SortStableFunc(chunks, func(a, b *chunk) int { return cmp.Compare(b.bytes, a.bytes) })
+	take := func(c *chunk) {
+		r.chunks = append(r.chunks, c)
+		r.bytes += c.bytes
+	}
+	var passed []*chunk
+	for _, c := range chunks {
+		// A large handle for a small rest would waste most of itself.
+		if left := bytes - r.bytes; left > 0 && c.bytes <= roundUp(left, pageBytes) {
+			take(c)
+		} else {
+			passed = append(passed, c)
+		}
+	}
+	for i := len(passed) - 1; i >= 0 && r.bytes < bytes; i-- { // no small enough handle is left: the smallest
+		take(passed[i])
+	}
 }
 
 // Map maps the range. It needs no lock, and no other call for the range may run meanwhile.
@@ -101,7 +107,7 @@ func (r *Range) Map() error {
 	}
 	base, err := mapAll(d, r.chunks, r.bytes)
 	if err != nil {
-		return fmt.Errorf("a range of %d bytes: %w", r.bytes, err)
+		return fmt.Errorf("the driver does not map a range of %d bytes: %w", r.bytes, err)
 	}
 	r.base, r.mapped = base, true
 	return nil
@@ -145,11 +151,9 @@ func (p *Pool) Activate(r *Range, stream uint64) bool {
 func (p *Pool) replaceBusy(r *Range, stream uint64) bool {
 	a := p.large
 	spare := map[*chunk]bool{}
-	for _, b := range a.usable(stream) {
-		a.whole(b, func(c *chunk) bool {
-			spare[c] = true
-			return true
-		})
+	free, _ := a.freeChunks(stream)
+	for _, c := range free {
+		spare[c] = true
 	}
 	var busy []int
 	at := make([]cuda.Ptr, len(r.chunks))
@@ -267,5 +271,4 @@ func (p *Pool) Close(r *Range, stream uint64) {
 			c.pinned--
 		}
 	}
-	delete(p.ranges, r)
 }

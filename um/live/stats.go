@@ -50,6 +50,7 @@ type Stats struct {
 	OutSeconds        float64        `json:"out_seconds"` // the worker that takes out was busy
 	SpaceStallSeconds float64        `json:"space_stall_seconds"`
 	PlanState         string         `json:"plan_state"`            // of memory that stays on the device
+	PlanWhy           string         `json:"plan_why,omitempty"`    // it is not followed
 	PlanBytes         int64          `json:"plan_bytes"`            // planned addresses
 	PlannedAllocs     int64          `json:"planned_allocations"`   // served by the plan
 	UnplannedAllocs   int64          `json:"unplanned_allocations"` // not served by it while it was followed
@@ -91,7 +92,7 @@ func (l *Live) Stats() Stats {
 		Retries: l.counts.retries.Load() + plain.Retries, OOMs: l.counts.ooms.Load(),
 		Faults: unavailable, DroppedEvents: unavailable, H2DBytes: 0, PredictionHitRate: unavailable,
 		Engine: "plain", Policy: l.config.Policy.Name, EngineWhy: l.why, Hooked: l.hook != nil, MissedRoutes: l.config.MissedRoutes,
-		PlanState: plain.PlanState, PlanBytes: plain.PlanBytes, PlannedAllocs: plain.Planned, UnplannedAllocs: plain.Unplanned,
+		PlanState: plain.PlanState, PlanWhy: plain.PlanWhy, PlanBytes: plain.PlanBytes, PlannedAllocs: plain.Planned, UnplannedAllocs: plain.Unplanned,
 		Stitches: plain.Stitches, StitchedHandles: plain.StitchedHandles, StitchReuses: plain.StitchReuses,
 		InSeconds: l.moveTime[um.In].Seconds(), OutSeconds: l.moveTime[um.Out].Seconds(),
 	}

@@ -24,6 +24,9 @@ func (s Stats) Verdict() string {
 		line("reserved %s at most for %s; %d allocations planned and %d beside the plan; %d ranges stitched of %d handles",
 			GiB(s.ReservedPeakBytes), GiB(s.AllocatedPeakBytes), s.PlannedAllocs, s.UnplannedAllocs, s.Stitches, s.StitchedHandles)
 	}
+	if s.Engine == "plain" && s.PlanWhy != "" {
+		line("no plan is followed: %s", s.PlanWhy)
+	}
 	line("%s", s.limit())
 	for _, w := range s.warnings() {
 		line("warning: %s", w)

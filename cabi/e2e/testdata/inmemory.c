@@ -8,12 +8,13 @@
 
 #include <time.h>
 
-enum { LAYERS = 40, ITERATIONS = 10, WEIGHTS = 10 };
+enum { LAYERS = 40, ITERATIONS = 10, MOST_ITERATIONS = 60, WEIGHTS = 10 };
 
 static size_t layer_bytes(int k) { return (size_t)(3 + k % 5) * MiB / 2 + (size_t)(k % 3) * 512; }
 
 typedef struct trainer {
     int id;
+    bool until_planned;
     CUstream main, side;
     tensor weight[WEIGHTS], sum;
 } trainer;
@@ -67,7 +68,11 @@ static void *work(void *arg) {
     OK(CALL(cuDevicePrimaryCtxRetain, &ctx, 0));
     OK(CALL(cuCtxSetCurrent, ctx));
     OK(CALL(cuEventCreate, &event, 0));
-    for (int it = 0; it < ITERATIONS; it++) iterate(j, it, event);
+    /* A single trainer goes on until its plan has been followed for a while: plans are made beside it, at their own pace. */
+    for (int it = 0; it < (j->until_planned ? MOST_ITERATIONS : ITERATIONS); it++) {
+        iterate(j, it, event);
+        if (j->until_planned && it >= ITERATIONS && stat_now("planned_allocations") > 4 * LAYERS) break;
+    }
     SYNC(j->main);
     SYNC(j->side);
     return NULL;
@@ -77,7 +82,7 @@ static int train(int threads) {
     static trainer j[4];
     static char before[8192];
     for (int t = 0; t < threads; t++) {
-        j[t] = (trainer){.id = t, .main = t ? new_stream() : NULL, .side = new_stream()};
+        j[t] = (trainer){.id = t, .until_planned = threads == 1 && !getenv("PENSTOCK_PLANNING"), .main = t ? new_stream() : NULL, .side = new_stream()};
         for (int i = 0; i < WEIGHTS; i++) must(&j[t].weight[i], 2 * MiB + 512, j[t].main, 0);
         must(&j[t].sum, 3 * MiB, j[t].side, 0);
     }
