@@ -44,4 +44,11 @@
 // A Pool has one lock, held for less than a microsecond unless the driver is asked
 // for memory; the front's comes after it. The goroutines that plan and map do so
 // without it. A Caching has none: its owner holds a lock.
+//
+// # Tests
+//
+// TestRandom holds 8 threads on 4 streams against a reference model, with fewer
+// operations than the full number:
+//
+//	go test ./pool -run 'TestRandom$' -ops 10000000 -v
 package pool

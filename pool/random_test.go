@@ -34,6 +34,8 @@ type client struct {
 	rng  *rand.Rand
 	live []allocation
 	ops  int
+	// The caches are emptied once in so many operations.
+	empties int
 }
 
 func (c *client) malloc(bytes int64, stream uint64) {
@@ -86,7 +88,7 @@ func (c *client) random(most int64) {
 		c.ops--
 		c.m.Finish(stream, c.rng)
 	}
-	if c.rng.IntN(20_000) == 0 {
+	if c.rng.IntN(c.empties) == 0 {
 		c.p.EmptyCache()
 	}
 }
@@ -143,7 +145,10 @@ func TestRandom(t *testing.T) {
 			var threads sync.WaitGroup
 			clients := make([]*client, randomThreads)
 			for i := range clients {
-				c := &client{t: t, m: m, p: p, rng: rand.New(rand.NewPCG(uint64(i), 1)), ops: *randomOps / 4 / randomThreads}
+				c := &client{t: t, m: m, p: p, rng: rand.New(rand.NewPCG(uint64(i), 1)), ops: *randomOps / 4 / randomThreads, empties: 20_000}
+				if k.trainers > 0 { // which gives up the plan
+					c.empties = 500_000
+				}
 				clients[i] = c
 				threads.Add(1)
 				go func() {
@@ -163,7 +168,7 @@ func TestRandom(t *testing.T) {
 				t.Fatal(err)
 			}
 			s := p.Stats()
-			t.Logf("%d allocations; plan %s: served %d, not %d; %d stitches, %d reused", s.Allocs, s.PlanState, s.Planned, s.Unplanned, s.Stitches, s.StitchReuses)
+			t.Logf("%d allocations; plan %s (%s): served %d, not %d; %d stitches, %d reused", s.Allocs, s.PlanState, s.PlanWhy, s.Planned, s.Unplanned, s.Stitches, s.StitchReuses)
 			for _, c := range clients {
 				for len(c.live) > 0 {
 					c.free(0)

@@ -175,7 +175,7 @@ func (r *Recorder) keeps(from, to int32) bool {
 // likeBefore says whether the requests j to i are the same as those before j, but for
 // what was kept since: an optimizer's state, which only the first iteration asks for.
 func (r *Recorder) likeBefore(j, i int32) bool {
-	same, a, b := int32(0), i-1, j-1
+	same, other, a, b := int32(0), int32(0), i-1, j-1
 	alike := func(a, b int32) bool { return a >= j && b >= 0 && r.requests[a].bytes == r.requests[b].bytes }
 	for a >= j && b >= 0 {
 		if r.requests[b].freed == 0 {
@@ -196,6 +196,8 @@ func (r *Recorder) likeBefore(j, i int32) bool {
 		}
 		if alike(a, b) {
 			same++
+		} else if other++; float64(other) > (1-mostAlike)*float64(i-j) {
+			return false
 		}
 		a, b = a-1, b-1
 	}
