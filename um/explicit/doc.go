@@ -19,6 +19,13 @@
 // as soon as a coming peak is known. [Runtime.Next] hands out the moves,
 // [Runtime.Submitted] and [Runtime.Done] hear how they went.
 //
+// Copies out go in pieces, one at a time ([Copier]): the copy engine that does them
+// also writes the page tables, and mapping would wait for it.
+//
+// A launch that names more than the budget has what does not fit beside the rest
+// mapped in host memory, in place (inplace.go). One that may reach tensors through
+// addresses in memory asks first; what is found is joined to it ([Runtime.Extend]).
+//
 // Freed tensors are dead: nothing of them is ever copied. Their ranges stay mapped
 // for allocations of the same size, which then cost nothing, until the memory is
 // needed for something else.

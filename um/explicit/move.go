@@ -361,6 +361,7 @@ func (r *Runtime) makeReady(p *plan, births []int64, which reclaiming) *Move {
 				return nil
 			}
 			r.making = &tensor{base: base, size: size, freed: true, chunks: cut(size, r.config.ChunkBytes), absent: size}
+			r.makingFrom = which // to its end: a late one must not go on at the cost of what is kept for its like
 			break
 		}
 		if r.making == nil {
@@ -368,7 +369,7 @@ func (r *Runtime) makeReady(p *plan, births []int64, which reclaiming) *Move {
 		}
 	}
 	t := r.making
-	m := r.bringWith(t, which)
+	m := r.bringWith(t, r.makingFrom)
 	if m == nil { // the room is gone; what has been mapped is as good as any dead range
 		if t.flying == 0 {
 			r.making = nil

@@ -72,8 +72,10 @@ type Runtime struct {
 	placed   int64         // bytes in place
 	oversize *op           // the last operation for which something was placed
 	making   *tensor       // a range that is being mapped for a coming allocation
-	outlook  outlook
-	epoch    uint64
+	// makingFrom is which dead ranges may go for it.
+	makingFrom reclaiming
+	outlook    outlook
+	epoch      uint64
 
 	stalled   *op
 	stalledAt time.Duration
