@@ -253,8 +253,8 @@ func (l *Live) freed(err error) {
 
 // noteTensors keeps the tensors' totals where they can be read without the lock.
 func (l *Live) noteTensors() {
-	l.tensorLive.Store(l.runtime.LiveBytes())
-	l.tensorReserved.Store(l.runtime.ReservedBytes())
+	l.tensorLive.Store(l.tensors.LiveBytes())
+	l.tensorReserved.Store(l.tensors.ReservedBytes())
 }
 
 func (l *Live) hookHead() uint64 {
@@ -266,15 +266,10 @@ func (l *Live) hookHead() uint64 {
 
 // RecordStream says that work on another stream uses an allocation.
 func (l *Live) RecordStream(p cuda.Ptr, stream uint64) error {
-	if l.swap != nil && l.swap.runtime.Owns(p) {
+	if (l.swap != nil || l.managed.Load()) && l.tensors.Owns(p) {
 		l.mu.Lock()
 		defer l.mu.Unlock()
-		return l.swap.runtime.RecordStream(p, l.streamID(stream))
-	}
-	if l.managed.Load() && l.runtime.Owns(p) {
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		return l.runtime.RecordStream(p, l.streamID(stream))
+		return l.tensors.RecordStream(p, l.streamID(stream))
 	}
 	if !l.recordPrivate(p, stream) {
 		l.plain.RecordStream(p, stream)
@@ -307,11 +302,8 @@ func (l *Live) SetFraction(f float64) error {
 		l.budget = l.config.BudgetBytes
 	}
 	l.plainBudget.Store(l.budget)
-	switch {
-	case l.swap != nil:
-		l.swap.runtime.SetBudget(l.budget)
-	case l.runtime != nil:
-		l.runtime.SetBudget(l.budget)
+	if l.tensors != nil {
+		l.tensors.SetBudget(l.budget)
 	}
 	return nil
 }

@@ -1,6 +1,8 @@
-// Package live runs the engine inside a real process: it joins the allocator
+// Package live runs an engine inside a real process: it joins the allocator
 // that the framework calls, the launch hook, the driver and the runtime of
-// package um, and owns the threads.
+// package um (the managed engine) or of package um/explicit (the explicit one), and
+// owns the threads. What is below is of the managed engine unless it says otherwise;
+// the explicit one's files are explicit*.go.
 //
 // # Threads
 //
@@ -16,6 +18,11 @@
 //   - At the start, one more thread makes host pages for address space that is not
 //     used yet: evictions to them are half as fast again.
 //
+// The explicit engine has a loop, too, which also answers launches that ask for a
+// grant and has their memory searched; a porter for each direction, which finds out
+// what to move, maps and unmaps; and the lane, which copies out one piece after the
+// other and does nothing else, for the next piece is to follow at once.
+//
 // # Why nothing here waits inside libcuda
 //
 // While a launch is held back on its stream, another thread of the job can wait
@@ -23,6 +30,10 @@
 // therefore never call libcuda after the start: moves go to the unified-memory
 // driver (package cuda/uvm), gates and progress are words in pinned memory. Where
 // that driver cannot be asked directly, nothing is held back.
+//
+// The explicit engine's threads do call libcuda. There a launch waits in the hook,
+// outside libcuda, so that none of its locks is held meanwhile; what is under way
+// already, the stream waits for.
 //
 // # Where an allocation lives
 //
@@ -41,7 +52,8 @@
 //
 // # Failure
 //
-// If the engine fails (a driver error in a move, a lost hook) it opens every
+// If the explicit engine fails, launches that would need absent memory are refused
+// with an error that the framework understands. If the managed engine fails (a driver error in a move, a lost hook) it opens every
 // gate, stops gating and says so once: the job goes on under the driver's own
 // demand paging, slower and right. A watchdog does the same when a gate has been
 // closed for long without any move being made. Before that, a launch that no move

@@ -126,7 +126,7 @@ func (l *Live) openSwap() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	e.runtime = explicit.New(c, swapProcess{e})
-	l.swap = e
+	l.swap, l.tensors = e, e.runtime
 	gate := e.words
 	l.gateWords, l.progressWords = gate, gate+hook.WordsBytes
 	h.Words(l.gateWords, l.progressWords)

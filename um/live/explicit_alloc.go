@@ -21,7 +21,7 @@ func (e *swap) malloc(bytes int64, stream uint64) (cuda.Ptr, error) {
 	if err != nil {
 		return 0, err
 	}
-	e.note()
+	l.noteTensors()
 	return p, nil
 }
 
@@ -31,15 +31,9 @@ func (e *swap) free(p cuda.Ptr) error {
 	defer l.mu.Unlock()
 	l.drain()
 	err := e.runtime.Free(p)
-	e.note()
+	l.noteTensors()
 	l.freed(err)
 	return err
-}
-
-// note keeps the tensors' totals where they can be read without the lock.
-func (e *swap) note() {
-	e.l.tensorLive.Store(e.runtime.LiveBytes())
-	e.l.tensorReserved.Store(e.runtime.ReservedBytes())
 }
 
 // acquirePlain makes a segment of plain device memory within the budget, for which

@@ -58,6 +58,7 @@ type Live struct {
 	mu         sync.Mutex
 	work       [2]*sync.Cond // by direction: its workers may have something to do
 	runtime    *um.Runtime
+	tensors    tensors    // runtime, or that of swap; nil while there are none
 	swap       *swap      // the explicit engine, set at the start and for good; nil in the managed one
 	space      *uvm.Space // nil: the driver cannot be asked directly
 	budget     int64
@@ -193,6 +194,7 @@ func (l *Live) openArena() error {
 		Policy: l.config.Policy, BudgetBytes: l.budget, HostBudgetBytes: l.hostBudget(), ArenaBytes: bytes,
 		LookaheadBytes: l.config.LookaheadBytes,
 	}, process{l}, p)
+	l.tensors = l.runtime
 	l.runtime.SetPlainBytes(l.plainBytes.Load())
 	l.arenaBytes = bytes
 	l.managed.Store(true)
@@ -274,7 +276,7 @@ func (l *Live) Record(on bool) {
 	}
 	if l.hook != nil {
 		l.hook.SetStamps(on)
-		if l.runtime == nil && l.swap == nil {
+		if l.tensors == nil {
 			l.hook.SetMode(map[bool]hook.Mode{true: hook.Observe, false: hook.Off}[on])
 		}
 		l.drain() // what was until now
@@ -397,11 +399,8 @@ func (l *Live) Close() error {
 	if l.failed != nil {
 		return l.failed
 	}
-	if l.runtime != nil {
-		return l.runtime.Check()
-	}
-	if l.swap != nil {
-		return l.swap.runtime.Check()
+	if l.tensors != nil {
+		return l.tensors.Check()
 	}
 	return nil
 }

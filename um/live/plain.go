@@ -155,15 +155,9 @@ func (b plainBudget) Give(bytes int64) { b.l.addPlain(-bytes) }
 // addPlain accounts for plain device memory.
 func (l *Live) addPlain(bytes int64) {
 	l.plainBytes.Add(bytes)
-	if l.swap != nil {
+	if l.swap != nil || l.managed.Load() {
 		l.mu.Lock()
-		l.swap.runtime.SetPlainBytes(l.plainBytes.Load())
-		l.mu.Unlock()
-		return
-	}
-	if l.managed.Load() {
-		l.mu.Lock()
-		l.runtime.SetPlainBytes(l.plainBytes.Load())
+		l.tensors.SetPlainBytes(l.plainBytes.Load())
 		l.mu.Unlock()
 	}
 }

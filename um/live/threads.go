@@ -15,7 +15,7 @@ import (
 
 // drain hands the hook's records to the runtime. The caller holds the lock.
 func (l *Live) drain() (n int) {
-	if l.hook == nil || l.runtime == nil && l.swap == nil && l.sink == nil {
+	if l.hook == nil || l.tensors == nil && l.sink == nil {
 		return 0
 	}
 	name, address := l.hook.FunctionName, l.slotAddress
@@ -73,13 +73,10 @@ func (l *Live) handle(index int) uint64 {
 }
 
 func (l *Live) slotAddress(slot uint32) (cuda.Ptr, bool) {
-	if l.swap != nil {
-		return l.swap.runtime.SlotAddress(slot)
-	}
-	if l.runtime == nil {
+	if l.tensors == nil {
 		return 0, false
 	}
-	return l.runtime.SlotAddress(slot)
+	return l.tensors.SlotAddress(slot)
 }
 
 // signature identifies an operation without its addresses.
@@ -108,11 +105,7 @@ func (l *Live) progress() {
 			l.hookStreams[i].reported = seq
 			l.sink.Progress(x.handle, seq)
 		}
-		if l.swap != nil {
-			l.swap.runtime.Progress(x.id, seq)
-		} else {
-			l.runtime.Progress(x.id, seq)
-		}
+		l.tensors.Progress(x.id, seq)
 	}
 }
 
