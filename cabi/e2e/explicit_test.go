@@ -103,7 +103,7 @@ func TestExplicitCrowded(t *testing.T) {
 	if !regexp.MustCompile(`touch_add touches 0\.09 GiB, and of the device budget of 0\.06 GiB plain memory takes 0\.06 GiB: give --budget 1[56]\dMiB or more`).MatchString(r.stderr) {
 		t.Errorf("the launch, its bytes and the smallest budget are not said:\n%s", r.stderr)
 	}
-	if took := time.Since(began); took > 15*time.Second {
+	if took := time.Since(began); took > time.Minute {
 		t.Errorf("said after %v", took)
 	}
 }
