@@ -41,12 +41,14 @@ def simulate(penstock, trace, budget, policy):
 
 
 def load(paths):
-    runs = []
-    for path in paths:
-        document = json.loads(path.read_text())
+    """Each run of the files once: where several have it, from the newest."""
+    documents = sorted(((path.name, json.loads(path.read_text())) for path in paths), key=lambda d: d[1].get("date", ""))
+    runs = {}
+    for name, document in documents:
+        in_memory = {row["model"]: row.get("seconds_per_iteration") for row in document.get("rows", []) if not row.get("budget")}
         for row in document.get("rows", []):
-            runs.append((path.name, document, row))
-    return runs
+            runs[row["name"]] = (name, document, row, in_memory.get(row["model"]))
+    return sorted(runs.values(), key=lambda r: (r[2]["model"], -budget_bytes(r[2].get("budget") or 1 << 60)))
 
 
 def number(value, form=".3f"):
@@ -71,17 +73,21 @@ def main():
         return 2
 
     first = runs[0][1]
+    names = sorted({name for name, _, _, _ in runs})
+    dates = sorted({document["date"][:10] for _, document, _, _ in runs})
     lines = [
         "# The explicit engine on hardware", "",
-        "Measured by `bench/explicit.py` (" + ", ".join(sorted({n for n, _, _ in runs})) + "; "
-        + ", ".join(str(first[k]) for k in ("date", "gpu", "driver", "torch") if first.get(k)) + "). The budget bounds",
-        "plain device memory (cuMemCreate); seconds are medians of the last half of the iterations. `oracle` and `simulated` are",
-        "**simulated** times at the same budget from a launch log of the model; `of the oracle` is the oracle's time over the measured one.", "",
-        line(["run", "budget GiB", "s/iteration", "losses", "in / out GB", "in / out GB/s", "stall s", "NVML peak GiB", "oracle s", "of the oracle", "simulated s", "off by"]),
-        line(["---"] * 12),
+        "Measured by `bench/explicit.py` (" + ", ".join(names) + "; " + ", ".join(dates) + "; "
+        + ", ".join(str(first[k]) for k in ("gpu", "driver", "torch") if first.get(k)) + "). The newest run of each; the commit is",
+        "beside it. The budget bounds plain device memory (cuMemCreate); seconds are medians of the last half of the iterations, and",
+        "`x` is their ratio to the run in memory of the same call. `oracle` and `simulated` are **simulated** times at the same budget",
+        "from a launch log of the model; `of the oracle` is the oracle's time over the measured one. The oracle knows the GPU alone:",
+        "a model that its CPU keeps back in memory (gpt2m, moe) cannot reach it.", "",
+        line(["run", "commit", "budget GiB", "s/iteration", "x", "losses", "in / out GB", "in / out GB/s", "stall s", "NVML peak GiB", "oracle s", "of the oracle", "simulated s", "off by"]),
+        line(["---"] * 14),
     ]  # fmt: skip
     failed, below, off = [], [], []
-    for _, _, row in runs:
+    for _, document, row, in_memory in runs:
         measured, budget, explicit = row.get("seconds_per_iteration"), row.get("budget"), row.get("explicit") or {}
         losses = {True: "bit-equal", False: "DIFFER", None: "-"}[row.get("losses_equal")]
         if measured is None or row.get("error") or row.get("losses_equal") is False:
@@ -103,7 +109,8 @@ def main():
         gb = lambda key: number(row[key] / 1e9, ".1f") if row.get(key) is not None else "-"  # noqa: E731
         nvml = row.get("nvml_peak_over_idle_bytes")
         lines.append(line([
-            row["name"] + ("" if measured else " FAILED"), number(budget_bytes(budget) / GIB, ".1f") if budget else "-", number(measured), losses,
+            row["name"] + ("" if measured else " FAILED"), document["commit"], number(budget_bytes(budget) / GIB, ".1f") if budget else "-", number(measured),
+            number(measured / in_memory if measured and in_memory and budget else None, ".2f"), losses,
             f"{gb('h2d_bytes_steady')} / {gb('d2h_bytes_steady')}" if budget else "-",
             f"{number(explicit.get('in_gb_per_second'), '.1f')} / {number(explicit.get('out_gb_per_second'), '.1f')}" if budget else "-",
             number(row.get("stall_seconds_steady"), ".2f") if budget else "-", number(nvml / GIB if nvml else None, ".1f"),

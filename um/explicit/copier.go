@@ -8,7 +8,7 @@ import (
 
 // PieceBytes is how much is copied out at a time. The copy engine that copies to
 // the host is also the one that writes page tables when access to mapped memory is
-// set: measured on an H200 (bench/probe/vmm_threads.cu), cuMemSetAccess takes 17 us,
+// set: measured on an H200 (bench/results/vmm-threads.json), cuMemSetAccess takes 17 us,
 // but 1.03 ms, a time slice of the engine, while another copy out is always queued
 // behind the one that runs. With one piece of 8 MiB at a time it waits for that
 // piece, 0.14 ms, and copies out lose 4 % of their speed.
