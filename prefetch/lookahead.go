@@ -81,6 +81,9 @@ func Look(start int64, freeBytes int64, needs []Need, steps []Step, limits Limit
 		return true
 	}
 	events := merged{needs, steps}
+	if len(needs)+len(steps) == 0 {
+		evictFor(start) // too much may be there although nothing is to come
+	}
 	for {
 		e, ok := events.next()
 		if !ok || limits.Degree > 0 && e.position > start+limits.Degree {

@@ -157,16 +157,10 @@ func (r *Runtime) nextOut() *Move {
 				p.evict = p.evict[1:]
 				continue
 			}
-			runs, n := r.presentPieces(t, r.config.evictBlocks())
-			if n == 0 {
-				p.evict = p.evict[1:]
-				continue
+			if m := r.evict(r.presentPieces(t, r.config.evictBlocks())); m != nil {
+				return m
 			}
-			m := &Move{Kind: MoveEvict, runs: runs, Ranges: r.ranges(runs)}
-			m.Bytes = int64(n) * BlockBytes
-			r.takeFree(m)
-			r.begin(m)
-			return m
+			p.evict = p.evict[1:]
 		}
 	}
 	if short := r.shortfall(p); short > 0 {
@@ -174,7 +168,65 @@ func (r *Runtime) nextOut() *Move {
 			return m
 		}
 	}
+	if r.recency == nil && r.excess() > 0 {
+		if m := r.relieve(); m != nil {
+			return m
+		}
+	}
 	return r.discardStale()
+}
+
+// excess is how many blocks too many there will be on the device when what is leaving
+// has left: plain memory has grown, or the budget has shrunk.
+func (r *Runtime) excess() int32 { return -(r.room() + r.leaving) }
+
+// relieve takes out what otherwise would stay: who asked for the room waits for it, and
+// the job with him. First what is free, though only an operation to come would prove that
+// nothing uses it any more, and is therefore copied; then what is needed last, though it
+// may be needed before anything else happens. What queued operations need stays, for
+// they end by themselves.
+func (r *Runtime) relieve() *Move {
+	limit := min(r.excess(), r.config.evictBlocks())
+	var free []int32
+	for i := range r.arena.free {
+		e := &r.arena.free[i]
+		for b := e.first; e.onDevice && b < e.end() && int32(len(free)) < limit; b++ {
+			if r.holder(b) == nil && !r.arena.moving[b] {
+				free = append(free, b)
+			}
+		}
+	}
+	if len(free) > 0 {
+		return r.evict(runsOf(free), int32(len(free)))
+	}
+	var last *tensor
+	var lastUse int64
+	for _, t := range r.slots {
+		if t == nil || t.present == t.leaving || t.pinned() {
+			continue
+		}
+		if _, queued := t.soonestQueued(); queued {
+			continue
+		}
+		if next := r.nextUse(t); last == nil || next > lastUse {
+			last, lastUse = t, next
+		}
+	}
+	if last == nil {
+		return nil
+	}
+	return r.evict(r.presentPieces(last, limit))
+}
+
+// evict takes pieces of tensors out; nil when there are none.
+func (r *Runtime) evict(runs []run, n int32) *Move {
+	if n == 0 {
+		return nil
+	}
+	m := &Move{Kind: MoveEvict, runs: runs, Ranges: r.ranges(runs), Bytes: int64(n) * BlockBytes}
+	r.takeFree(m)
+	r.begin(m)
+	return m
 }
 
 // shortfall is how many blocks the next fetches lack.
@@ -183,7 +235,10 @@ func (r *Runtime) shortfall(p *plan) (short int32) {
 	if r.recency != nil && !p.dry && len(p.evict) > 0 {
 		return 0 // the driver makes the room
 	}
-	short = -max(0, r.room()) - r.discarding
+	short = -r.discarding
+	if r.room() < 0 {
+		short = r.excess()
+	}
 	if x := r.head(); x != nil {
 		for _, t := range x.tensors {
 			_, idle := r.away(t)

@@ -408,6 +408,7 @@ func (r *Runtime) Reserved(seq uint64) { r.lastSeq = max(r.lastSeq, seq) }
 func (r *Runtime) SetPlainBytes(bytes int64) {
 	if r.plainBytes != bytes {
 		r.plainBytes = bytes
+		r.plan.valid = false // made for other room, and there may be no other event
 		r.epoch++
 	}
 }
@@ -415,6 +416,7 @@ func (r *Runtime) SetPlainBytes(bytes int64) {
 // SetBudget changes the device budget.
 func (r *Runtime) SetBudget(bytes int64) {
 	r.config.BudgetBytes = bytes
+	r.plan.valid = false
 	r.epoch++
 }
 

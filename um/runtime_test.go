@@ -406,3 +406,41 @@ func TestWakesWhoTakesOut(t *testing.T) {
 		t.Error("there is nothing to take out")
 	}
 }
+
+// TestPlainMemoryGrows: whoever takes plain memory gets its room, though the job does
+// nothing else meanwhile: from dead blocks first, then from tensors, also from one that is
+// foreseen for the next operation, and at last from blocks that nothing has proved idle yet.
+func TestPlainMemoryGrows(t *testing.T) {
+	for _, p := range []Policy{LRU, DeepUM, Penstock} {
+		t.Run(p.Name, func(t *testing.T) {
+			m := newMachine(t, Config{Policy: p, BudgetBytes: budget(16)})
+			a, b := m.malloc(8, 0), m.malloc(8, 0)
+			for range 20 { // so that b is foreseen
+				m.launch(0, a, b)
+				m.settle()
+			}
+			if err := m.r.Free(a); err != nil {
+				t.Fatal(err)
+			}
+			m.launch(0, b)
+			m.settle()
+			grow := func(plain int, bStays int32) {
+				t.Helper()
+				m.r.SetPlainBytes(budget(plain))
+				m.settle()
+				if got, most := m.r.arena.resident, int32(16-plain); got > most {
+					t.Errorf("%d blocks on the device beside %d of plain memory, the budget is 16", got, plain)
+				}
+				if x := m.r.byPtr[b]; p.Name == Penstock.Name && x != nil && x.present != bStays { // the others keep a watermark
+					t.Errorf("%d blocks of the live tensor on the device beside %d of plain memory, want %d", x.present, plain, bStays)
+				}
+			}
+			grow(4, 8)
+			grow(12, 4)
+			if err := m.r.Free(b); err != nil {
+				t.Fatal(err)
+			}
+			grow(16, 0)
+		})
+	}
+}

@@ -131,39 +131,6 @@ func (l *Live) mallocTensor(bytes int64, stream uint64) (cuda.Ptr, error) {
 	return p, err
 }
 
-// onlyFragmented says whether an allocation that the arena refused is within the
-// budgets: then it is address space that is missing, in one piece.
-func (l *Live) onlyFragmented(bytes int64) bool {
-	return l.liveBytes()+bytes <= l.budget+l.hostBudget() && l.tensorLive.Load()+bytes <= l.arenaBytes
-}
-
-// mallocBeside serves a tensor from plain device memory, where it stays, because
-// the arena has no range of that size in one piece. Others leave to make room.
-func (l *Live) mallocBeside(bytes int64, stream uint64, refused error) (cuda.Ptr, error) {
-	l.makeRoom(bytes)
-	p, err := l.plain.Malloc(bytes, stream)
-	if err != nil {
-		l.addPlain(0)
-		return 0, refused
-	}
-	l.counts.beside.Add(1)
-	return p, nil
-}
-
-// makeRoom lets tensors leave until plain memory can grow by so much within the
-// budget, or until waiting longer makes no sense.
-func (l *Live) makeRoom(bytes int64) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.runtime.SetPlainBytes(l.plainBytes.Load() + bytes)
-	for began := time.Now(); l.runtime.RoomBytes() < 0 && l.failed == nil && time.Since(began) < roomPatience; {
-		l.work[um.Out].Signal()
-		l.mu.Unlock()
-		time.Sleep(busyWait)
-		l.mu.Lock()
-	}
-}
-
 // reuseMayHelp says whether an allocation failed only because dead memory is
 // still in the hands of queued work. The caller holds the lock.
 func (l *Live) reuseMayHelp(bytes int64) bool {
@@ -235,7 +202,9 @@ func (l *Live) Free(p cuda.Ptr) error {
 	}
 	private, err := l.freePrivate(p)
 	if !private {
+		l.besides.freed(p)
 		err = l.plain.Free(p)
+		l.besides.giveBack(l.plain)
 	}
 	l.freed(err)
 	if l.overflowed.Load() {

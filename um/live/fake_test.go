@@ -135,6 +135,20 @@ func (d *fakeDriver) peak() int {
 	return d.most
 }
 
+// blocks is how many are on the device.
+func (d *fakeDriver) blocks() int64 {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return int64(len(d.onDevice))
+}
+
+// plainUsed is how much plain memory is allocated.
+func (d *fakeDriver) plainUsed() int64 {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.used
+}
+
 // holds says whether a range is wholly on the device.
 func (d *fakeDriver) holds(r cuda.Range) bool {
 	d.mu.Lock()

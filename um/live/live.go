@@ -45,6 +45,7 @@ type Live struct {
 	plain       plainPool    // has a lock of its own
 	plainBudget atomic.Int64 // bytes of device memory
 	overflowed  atomic.Bool  // the card was full once
+	besides     besides
 
 	// plainMu guards private pools and the opening of the arena. Like the lock of
 	// the pool it is held across driver calls that may wait for another thread of the

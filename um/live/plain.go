@@ -15,6 +15,8 @@ type plainPool interface {
 	Free(p cuda.Ptr) error
 	RecordStream(p cuda.Ptr, stream uint64)
 	EmptyCache() (released int64)
+	// Trim gives about so many bytes of free memory back, without waiting for work.
+	Trim(bytes int64) (released int64)
 	// GiveBackEmpty gives back what is wholly free, for a device that is full.
 	GiveBackEmpty()
 	LiveBytes() int64
@@ -97,6 +99,15 @@ func (c *cachingPool) RecordStream(p cuda.Ptr, stream uint64) {
 func (c *cachingPool) EmptyCache() int64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	return c.caching.EmptyCache()
+}
+
+func (c *cachingPool) Trim(int64) (released int64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.caching.HasEmpty() {
+		return 0
+	}
 	return c.caching.EmptyCache()
 }
 

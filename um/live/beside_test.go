@@ -1,0 +1,63 @@
+package live
+
+import (
+	"testing"
+	"time"
+
+	"github.com/penstock-gpu/penstock/cuda"
+	"github.com/penstock-gpu/penstock/um"
+)
+
+// TestBeside: a tensor that the arena has no range for lies in plain memory, for
+// which others leave at once, within the budget; and when it is freed and its work is
+// done, the arena has the room again. A run that lasts must not lose room on each such tensor.
+func TestBeside(t *testing.T) {
+	c := defaults()
+	c.ManagedLimitBytes = c.BudgetBytes + c.HostBudgetBytes // no more address space than that
+	r := newRig(t, c)
+	r.holdBack()
+	var p [16]cuda.Ptr
+	for i := range p {
+		p[i] = r.malloc(8*mib, 0)
+		seq, gated := r.h.launch(0, p[i])
+		if gated {
+			r.eventually("the gate opens", func() bool { return r.h.gate(0) >= seq })
+		}
+		r.h.finish(0, seq)
+	}
+	for i := 0; i < len(p); i += 2 {
+		r.must(r.l.Free(p[i])) // what is free is in pieces now
+	}
+	const bytes = 40 * mib
+	small := r.malloc(mib/2, 0)
+	for range 3 {
+		began := time.Now()
+		big := r.malloc(bytes, 0)
+		if r.l.runtime.Owns(big) {
+			t.Fatal("the arena has a range for it: nothing is tested")
+		}
+		if d := time.Since(began); d >= roomPatience {
+			t.Errorf("waited %v for room that others could make", d)
+		}
+		if n := r.d.blocks()*um.BlockBytes + r.d.plainUsed(); n > c.BudgetBytes {
+			t.Errorf("%d bytes on the device, the budget is %d", n, c.BudgetBytes)
+		}
+		r.must(r.l.Free(big))
+		r.d.reachEvents()
+		r.eventually("its memory is given back", func() bool {
+			r.must(r.l.Free(small))
+			small = r.malloc(mib/2, 0)
+			return r.d.plainUsed() < bytes
+		})
+	}
+	r.l.mu.Lock()
+	plain := r.l.runtime.Stats().PlainBytes
+	r.l.mu.Unlock()
+	if want := r.l.plainBytes.Load(); plain != want {
+		t.Errorf("the arena leaves room for %d bytes of plain memory, there are %d", plain, want)
+	}
+	if s := r.l.Stats(); s.PlainTensors != 3 {
+		t.Errorf("%d tensors in plain memory, want 3", s.PlainTensors)
+	}
+	r.must(r.l.Close())
+}
