@@ -49,6 +49,7 @@ type arena struct {
 	compactAt    int      // number of free extents at which they are merged again
 	freeOnDevice int32    // free blocks on the device
 	freeStale    int32    // free blocks with dead pages on the host
+	largest      int32    // blocks of the largest tensor that there was; see scarce
 }
 
 func newArena(base cuda.Ptr, bytes int64) *arena {
@@ -108,14 +109,63 @@ func (e *extent) idle(passed func(streamSeq) bool) bool { return e.usable(anyStr
 // tight, and only blocks that are in use until that operation or later are worth
 // having (Runtime.spareAfter). preferDevice false ignores residency, as an
 // allocator that knows nothing of it would.
+//
+// While few free ranges are left for tensors as large as the largest, small ones break
+// none of them up if they find another place (scarce).
 func (a *arena) place(n int32, s int, preferDevice bool, after uint64, passed func(streamSeq) bool) (first int32, ok bool) {
+	a.largest = max(a.largest, n)
+	if a.scarce(n) {
+		if first, ok = a.placeWhere(n, s, preferDevice, after, passed, true); ok {
+			return first, true
+		}
+	}
+	return a.placeWhere(n, s, preferDevice, after, passed, false)
+}
+
+// fewRanges is how many ranges for the largest tensors are left when they are kept from
+// small ones: about as many as a training step has of logits, their gradients and the like.
+const fewRanges = 4
+
+// scarce says whether address space for the largest tensors is running out, and n blocks
+// are so few that they may do without it.
+func (a *arena) scarce(n int32) bool {
+	if n > a.largest/2 {
+		return false
+	}
+	var ranges int32
+	for i := 0; i < len(a.free); {
+		end := a.joined(i)
+		ranges += (a.free[end-1].end() - a.free[i].first) / a.largest
+		i = end
+	}
+	return ranges <= fewRanges
+}
+
+// joined is the end of the extents that follow extent i without a gap.
+func (a *arena) joined(i int) int {
+	for i++; i < len(a.free) && a.free[i].first == a.free[i-1].end(); i++ {
+	}
+	return i
+}
+
+// placeWhere is place, sparing ranges for the largest tensors or not.
+func (a *arena) placeWhere(n int32, s int, preferDevice bool, after uint64, passed func(streamSeq) bool, spare bool) (first int32, ok bool) {
 	bestMissing, bestWaste, bestUntil := int32(1<<30), int32(1<<30), uint64(0)
 	first = -1
 	if len(a.free) > a.compactAt {
 		a.compact(passed)
 	}
+	var from, to int32 // the addresses that are free around the extent
 	for i := 0; i < len(a.free); i++ {
 		e := &a.free[i]
+		if spare {
+			if e.first >= to {
+				from, to = e.first, a.free[a.joined(i)-1].end()
+			}
+			if (to-from)/a.largest > (e.first-from)/a.largest+max(0, to-e.first-n)/a.largest {
+				continue
+			}
+		}
 		if !e.usable(s, passed) {
 			continue
 		}

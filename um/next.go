@@ -393,7 +393,7 @@ func (r *Runtime) makeReady(p *plan) *Move {
 		return nil
 	}
 	p.readied = true // unless something is found
-	scratch := arena{base: r.arena.base, blocks: r.arena.blocks, ghost: r.arena.ghost, free: append([]extent(nil), r.arena.free...), compactAt: 1 << 30}
+	scratch := arena{base: r.arena.base, blocks: r.arena.blocks, ghost: r.arena.ghost, free: append([]extent(nil), r.arena.free...), compactAt: 1 << 30, largest: r.arena.largest}
 	for _, n := range p.births {
 		first, ok := scratch.place(n, 0, true, 0, r.passed)
 		if !ok {

@@ -444,3 +444,37 @@ func TestPlainMemoryGrows(t *testing.T) {
 		})
 	}
 }
+
+// TestRangesForTheLargest: where address space is tight, small tensors leave the range of
+// the largest whole, although its blocks are on the device, until there is no other place.
+func TestRangesForTheLargest(t *testing.T) {
+	m := newMachine(t, Config{Policy: Penstock, BudgetBytes: budget(24), ArenaBytes: budget(24)})
+	free := func(p cuda.Ptr) {
+		t.Helper()
+		if err := m.r.Free(p); err != nil {
+			t.Fatal(err)
+		}
+	}
+	large, small := m.malloc(12, 0), m.malloc(2, 0)
+	m.launch(0, large, small)
+	m.settle()
+	for range 3 {
+		free(large)
+		m.launch(0, small) // proves that the large one is idle
+		m.settle()
+		var others []cuda.Ptr
+		for range 5 {
+			others = append(others, m.malloc(2, 0))
+		}
+		large = m.malloc(12, 0)
+		m.launch(0, append(others, large)...)
+		m.settle()
+		for _, p := range others {
+			free(p)
+		}
+	}
+	free(large)
+	for range 11 {
+		m.malloc(2, 0)
+	}
+}
