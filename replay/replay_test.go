@@ -5,6 +5,7 @@ import (
 	"errors"
 	"reflect"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -41,7 +42,7 @@ func network(layers, iterations int) *trace.Trace {
 		state = append(state, alloc(16*mib))
 	}
 	for i := range iterations {
-		add(trace.Event{Kind: trace.KindMark, Name: "iter" + string(rune('0'+i))})
+		add(trace.Event{Kind: trace.KindMark, Name: "iter" + strconv.Itoa(i)})
 		in := alloc(16 * mib)
 		launch(1, in)
 		activations := []uint64{in}
@@ -207,6 +208,19 @@ func TestComesToRest(t *testing.T) {
 	physical(t, r, p)
 	if limit := 2 * tr.PeakLiveBytes(); r.H2DBytes > limit || r.D2HBytes > limit {
 		t.Errorf("%d bytes in and %d out, in an iteration that needs less than %d", r.H2DBytes, r.D2HBytes, limit)
+	}
+}
+
+// TestLongRun: the hundredth iteration takes as long and moves as much as the tenth.
+func TestLongRun(t *testing.T) {
+	p := h200(t)
+	for _, o := range []Options{{SoftwareCap: true}, {}, {Engine: EngineExplicit}} {
+		o.Policy, o.Ratio, o.Profile = PolicyPenstock, 2, p
+		early, late := mustRun(t, network(12, 10), o), mustRun(t, network(12, 100), o)
+		if late.IterationSeconds > 1.05*early.IterationSeconds || late.H2DBytes > early.H2DBytes*21/20 {
+			t.Errorf("%s engine, software cap %t: iteration 100 takes %g s and %d bytes in, iteration 10 %g s and %d", late.Engine, o.SoftwareCap,
+				late.IterationSeconds, late.H2DBytes, early.IterationSeconds, early.H2DBytes)
+		}
 	}
 }
 

@@ -235,8 +235,7 @@ func (r *Runtime) shortfall(p *plan) (short int32) {
 	if r.recency != nil && !p.dry && len(p.evict) > 0 {
 		return 0 // the driver makes the room
 	}
-	short = -r.discarding
-	if r.room() < 0 {
+	if short = -r.room() - r.discarding; r.room() < 0 {
 		short = r.excess()
 	}
 	if x := r.head(); x != nil {
