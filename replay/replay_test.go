@@ -213,7 +213,7 @@ func TestComesToRest(t *testing.T) {
 
 // TestLongRun: once an engine has come to rest with a job, it does not become slower.
 func TestLongRun(t *testing.T) {
-	const early, late, most = 20, 100, 1.1
+	const early, late, most = 20, 60, 1.1
 	p := h200(t)
 	for _, o := range []Options{{SoftwareCap: true}, {}, {Engine: EngineExplicit}} {
 		o.Policy, o.Ratio, o.Profile = PolicyPenstock, 2, p

@@ -84,9 +84,10 @@ func (l *Live) onlyFragmented(bytes int64) bool {
 // mallocBeside serves a tensor from plain device memory, where it stays, because
 // the arena has no range of that size in one piece. Others leave to make room.
 func (l *Live) mallocBeside(bytes int64, stream uint64, refused error) (cuda.Ptr, error) {
-	l.makeRoom(bytes)
+	pool := l.plain.Stats()
+	l.makeRoom(max(0, bytes-(pool.ReservedBytes-pool.LiveBytes)))
 	p, err := l.plain.Malloc(bytes, stream)
-	l.addPlain(0) // the pool may have had some of it free
+	l.addPlain(0) // also if the pool did not grow by what there was made room for
 	if err != nil {
 		return 0, refused
 	}

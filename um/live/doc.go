@@ -41,7 +41,8 @@
 // is a tensor in the managed arena and can leave the device. Without one, plain
 // memory serves as long as the card has room, at no cost; when it is full the
 // job goes over to the arena for what it allocates from then on, and plain
-// segments are given back as they empty.
+// segments are given back as they empty. A tensor for which the arena has no range of
+// addresses in one piece lies in plain memory while it lives (beside.go).
 //
 // # Lock order
 //
