@@ -176,7 +176,7 @@ func TestConcurrentCallers(t *testing.T) {
 }
 
 // Access is set by the engine that copies to the host, between two copies that are
-// not queued behind each other, or after a time slice (bench/probe/vmm_threads.cu).
+// not queued behind each other, or after a time slice (bench/probe/vmm_copies.cu).
 func TestMappingWaitsForCopiesOut(t *testing.T) {
 	for _, c := range []struct {
 		name   string

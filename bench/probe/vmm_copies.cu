@@ -1,0 +1,122 @@
+// vmm_copies.cu - how long setting access to mapped device memory waits for copies, by
+// their direction, their size and how they are queued.
+//
+// Build:  nvcc -O2 -std=c++17 -o vmm_copies vmm_copies.cu -lcuda
+// Run:    ./vmm_copies           one line of JSON a row; less than 2 GiB of plain device memory
+//
+// One thread maps a handle of 8 MiB at one place after the other, sets access and unmaps
+// it. Beside it each direction has a thread that keeps so many copies in flight: it
+// watches a word in pinned memory that the stream writes after each copy.
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <cuda.h>
+#include <thread>
+#include <vector>
+
+#define CHECK(x)                                                                       \
+	do {                                                                           \
+		CUresult r_ = (x);                                                     \
+		if (r_ != CUDA_SUCCESS) {                                              \
+			const char *n_ = "?";                                          \
+			cuGetErrorName(r_, &n_);                                       \
+			fprintf(stderr, "%s: %s\n", #x, n_);                           \
+			exit(1);                                                       \
+		}                                                                      \
+	} while (0)
+
+static const size_t MIB = 1 << 20, BUFFER = 256 * MIB;
+static const int PLACES = 32;
+static CUcontext context;
+
+struct Copies {
+	size_t mib;
+	unsigned in_flight;
+};
+
+static double now_us() {
+	return std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+static double at(std::vector<double> &v, double q) {
+	std::sort(v.begin(), v.end());
+	return v.empty() ? 0 : v[std::min(v.size() - 1, size_t(q * v.size()))];
+}
+
+static void copier(Copies c, CUdeviceptr device, CUdeviceptr host, bool in, volatile unsigned *word, std::atomic<bool> *stop, std::atomic<long> *bytes) {
+	CHECK(cuCtxSetCurrent(context));
+	CUstream s;
+	CHECK(cuStreamCreate(&s, CU_STREAM_NON_BLOCKING));
+	*word = 0;
+	for (unsigned i = 1; !*stop; i++) {
+		size_t o = i * c.mib * MIB % BUFFER;
+		CHECK(cuMemcpyAsync(in ? device + o : host + o, in ? host + o : device + o, c.mib * MIB, s));
+		CHECK(cuStreamWriteValue32(s, (CUdeviceptr)word, i, 0));
+		while ((int)(*word - (i - c.in_flight + 1)) < 0) {
+		}
+		*bytes += c.mib * MIB;
+	}
+	CHECK(cuStreamSynchronize(s));
+	CHECK(cuStreamDestroy(s));
+}
+
+int main() {
+	CUdevice dev;
+	CHECK(cuInit(0));
+	CHECK(cuDeviceGet(&dev, 0));
+	CHECK(cuDevicePrimaryCtxRetain(&context, dev));
+	CHECK(cuCtxSetCurrent(context));
+	CUmemAllocationProp prop = {};
+	prop.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+	prop.location = {CU_MEM_LOCATION_TYPE_DEVICE, dev};
+	CUmemAccessDesc access = {};
+	access.location = prop.location;
+	access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+	CUdeviceptr device, base;
+	void *host, *words;
+	CHECK(cuMemAlloc(&device, 2 * BUFFER));
+	CHECK(cuMemAllocHost(&host, 2 * BUFFER));
+	CHECK(cuMemAllocHost(&words, 4096));
+	const size_t bytes = 8 * MIB;
+	CHECK(cuMemAddressReserve(&base, PLACES * bytes, 0, 0, 0));
+	CUmemGenericAllocationHandle handle;
+	CHECK(cuMemCreate(&handle, bytes, &prop, 0));
+	for (int directions : {0, 1, 2, 3})
+		for (Copies c : {Copies{2, 1}, Copies{4, 1}, Copies{8, 1}, Copies{16, 1}, Copies{32, 1}, Copies{4, 2}, Copies{8, 4}, Copies{32, 2}}) {
+			std::atomic<bool> stop{false};
+			std::atomic<long> in{0}, out{0};
+			std::vector<std::thread> threads;
+			double began = now_us();
+			if (directions & 1)
+				threads.emplace_back(copier, c, device, (CUdeviceptr)host, true, (volatile unsigned *)words, &stop, &in);
+			if (directions & 2)
+				threads.emplace_back(copier, c, device + BUFFER, (CUdeviceptr)host + BUFFER, false, (volatile unsigned *)words + 16, &stop, &out);
+			std::this_thread::sleep_for(std::chrono::milliseconds(40));
+			std::vector<double> maps, accesses, unmaps;
+			double from = now_us();
+			for (int i = 0; now_us() - from < 150e3; i++) {
+				CUdeviceptr p = base + i % PLACES * bytes;
+				double t0 = now_us();
+				CHECK(cuMemMap(p, bytes, 0, handle, 0));
+				double t1 = now_us();
+				CHECK(cuMemSetAccess(p, bytes, &access, 1));
+				double t2 = now_us();
+				CHECK(cuMemUnmap(p, bytes));
+				maps.push_back(t1 - t0);
+				accesses.push_back(t2 - t1);
+				unmaps.push_back(now_us() - t2);
+			}
+			stop = true;
+			for (auto &t : threads) t.join();
+			double s = (now_us() - began) / 1e6;
+			static const char *names[] = {"none", "in", "out", "both"};
+			printf("{\"copies\": \"%s\", \"mib\": %zu, \"in_flight\": %u, \"map_us\": %.1f, \"set_access_us\": %.1f, \"set_access_p90_us\": %.1f, \"unmap_us\": %.1f, \"in_gb_per_s\": %.1f, \"out_gb_per_s\": %.1f}\n",
+			       names[directions], c.mib, c.in_flight, at(maps, .5), at(accesses, .5), at(accesses, .9), at(unmaps, .5), in / s / 1e9, out / s / 1e9);
+			fflush(stdout);
+			if (!directions) break;
+		}
+	return 0;
+}
