@@ -162,6 +162,15 @@ func TestNoWorkplaceInTheTree(t *testing.T) {
 	}
 }
 
+func TestNoConflictMarkers(t *testing.T) {
+	marker := regexp.MustCompile(`(?m)^(<{7}|>{7}) \S`)
+	for _, file := range tree(t) {
+		if content := read(t, file); isText(content) && marker.Match(content) {
+			t.Errorf("%s: a merge left %q in it", file, marker.Find(content))
+		}
+	}
+}
+
 func TestLinksLeadSomewhere(t *testing.T) {
 	// What git has, and not what happens to lie on this disk: an empty folder is not in a clone.
 	exists := map[string]bool{}
