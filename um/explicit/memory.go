@@ -1,6 +1,7 @@
 package explicit
 
 import (
+	"cmp"
 	"slices"
 
 	"github.com/penstock-gpu/penstock/cuda"
@@ -24,19 +25,35 @@ func (a *addresses) take(size int64) (cuda.Ptr, bool) {
 		a.free[size] = l[:len(l)-1]
 		return l[len(l)-1], true
 	}
-	if int64(a.End()-a.next) >= size {
-		p := a.next
-		a.next += cuda.Ptr(size)
+	if p, ok := a.fresh(size); ok {
+		return p, true
+	}
+	if p, ok := a.carve(size); ok {
+		return p, true
+	}
+	a.gather()
+	if p, ok := a.fresh(size); ok {
 		return p, true
 	}
 	return a.carve(size)
 }
 
-// carve cuts a range from a larger free one: the reservation is used up.
+// fresh takes a range that was never given out.
+func (a *addresses) fresh(size int64) (cuda.Ptr, bool) {
+	if int64(a.End()-a.next) < size {
+		return 0, false
+	}
+	p := a.next
+	a.next += cuda.Ptr(size)
+	return p, true
+}
+
+// carve cuts a range from the smallest free one that is large enough: the
+// reservation is used up.
 func (a *addresses) carve(size int64) (cuda.Ptr, bool) {
 	best := int64(0)
 	for s, l := range a.free {
-		if s > size && len(l) > 0 && (best == 0 || s < best) {
+		if s >= size && len(l) > 0 && (best == 0 || s < best) {
 			best = s
 		}
 	}
@@ -46,8 +63,34 @@ func (a *addresses) carve(size int64) (cuda.Ptr, bool) {
 	l := a.free[best]
 	p := l[len(l)-1]
 	a.free[best] = l[:len(l)-1]
-	a.give(p+cuda.Ptr(size), best-size)
+	if best > size {
+		a.give(p+cuda.Ptr(size), best-size)
+	}
 	return p, true
+}
+
+// gather joins free ranges that touch. A job of ever new sizes would else cut the
+// reservation into pieces too small for anything.
+func (a *addresses) gather() {
+	var all []cuda.Range
+	for size, l := range a.free {
+		for _, p := range l {
+			all = append(all, cuda.Range{Base: p, Bytes: size})
+		}
+	}
+	slices.SortFunc(all, func(x, y cuda.Range) int { return cmp.Compare(x.Base, y.Base) })
+	clear(a.free)
+	for i := 0; i < len(all); {
+		r := all[i]
+		for i++; i < len(all) && all[i].Base == r.End(); i++ {
+			r.Bytes += all[i].Bytes
+		}
+		if r.End() == a.next {
+			a.next = r.Base
+		} else {
+			a.give(r.Base, r.Bytes)
+		}
+	}
 }
 
 func (a *addresses) give(p cuda.Ptr, size int64) { a.free[size] = append(a.free[size], p) }
