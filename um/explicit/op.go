@@ -1,0 +1,272 @@
+package explicit
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/penstock-gpu/penstock/correlate"
+	"github.com/penstock-gpu/penstock/cuda"
+	"github.com/penstock-gpu/penstock/um"
+)
+
+// Op is an operation that a thread is about to launch: a kernel, a copy, a fill.
+type Op struct {
+	Seq       uint64 // ascending over all streams
+	Stream    int    // stream index
+	Signature uint64 // the same whenever the same work is done: kernel and shape, no addresses
+	Slots     []uint32
+	Name      string // for messages; may be empty
+}
+
+// op is an operation that has been reported and not finished.
+type op struct {
+	position int64
+	seq      uint64
+	stream   int
+	done     bool
+	waiting  bool // something that it names was not usable when it was last looked at
+	name     string
+	tensors  []*tensor
+}
+
+// Op reports an operation, in the order of Seq, before it is launched.
+func (r *Runtime) Op(o Op) {
+	x := &op{position: r.history.Now(), seq: o.Seq, stream: o.Stream, name: o.Name}
+	touched := make([]correlate.InstanceID, 0, len(o.Slots))
+	for _, s := range o.Slots {
+		if int(s) >= len(r.slots) || r.slots[s] == nil {
+			continue // freed by another thread meanwhile: the job's own race
+		}
+		t := r.slots[s]
+		x.tensors = append(x.tensors, t)
+		touched = append(touched, t.instance)
+		t.named = true
+		t.queued = append(t.queued, x.position)
+		t.lastUse, t.lastName = x.position, x.name
+		if o.Stream != t.stream && !slices.Contains(t.others, o.Stream) {
+			t.others = append(t.others, o.Stream) // it is used there, whether or not record_stream said so
+		}
+	}
+	r.history.Observe(o.Signature, touched)
+	r.drained = o.Seq
+	for len(r.lastOn) <= o.Stream {
+		r.lastOn = append(r.lastOn, 0)
+	}
+	r.lastOn[o.Stream] = o.Seq
+	r.pending = append(r.pending, x)
+	r.stats.Ops++
+	if x.waiting = !r.ready(x); x.waiting {
+		r.noteWait(x)
+	}
+	r.epoch++
+	r.accountStall()
+}
+
+// noteWait counts what an operation waits for.
+func (r *Runtime) noteWait(x *op) {
+	r.stats.WaitedOps++
+	for _, t := range x.tensors {
+		if t.state != Absent {
+			continue
+		}
+		for i := range t.chunks {
+			switch t.chunks[i].where {
+			case blank:
+				r.stats.WaitedForMap++
+				return
+			case leaving:
+				r.stats.WaitedForLeaving++
+				return
+			case onHost:
+				r.stats.WaitedForFetch++
+				return
+			}
+		}
+	}
+}
+
+// ready says whether an operation may be launched.
+func (r *Runtime) ready(x *op) bool {
+	for _, t := range x.tensors {
+		if t.state == Absent {
+			return false
+		}
+	}
+	return true
+}
+
+// Ready says whether an operation that was reported may be launched.
+func (r *Runtime) Ready(seq uint64) bool {
+	x := r.find(seq)
+	return x == nil || r.ready(x)
+}
+
+// Settled says whether everything that an operation names is on the device, with
+// no copy left to wait for.
+func (r *Runtime) Settled(seq uint64) bool {
+	x := r.find(seq)
+	if x == nil {
+		return true
+	}
+	for _, t := range x.tensors {
+		if t.state != Resident {
+			return false
+		}
+	}
+	return true
+}
+
+func (r *Runtime) find(seq uint64) *op {
+	for i := len(r.pending) - 1; i >= 0; i-- {
+		if x := r.pending[i]; x.seq == seq {
+			return x
+		}
+	}
+	return nil
+}
+
+// Extend adds to an operation that has not been launched the tensors that
+// addresses lie in, and answers how many those are.
+func (r *Runtime) Extend(seq uint64, addresses []cuda.Ptr) (n int) {
+	x := r.find(seq)
+	if x == nil {
+		return 0
+	}
+	for _, p := range addresses {
+		t := r.at(p)
+		if t == nil || slices.Contains(x.tensors, t) {
+			continue
+		}
+		r.join(x, t)
+		n++
+	}
+	return n
+}
+
+// ExtendAll adds every live tensor to an operation that has not been launched,
+// because nobody knows what it touches; it fails when they do not fit together.
+func (r *Runtime) ExtendAll(seq uint64) error {
+	x := r.find(seq)
+	if x == nil {
+		return nil
+	}
+	if r.liveSize+r.plainBytes > r.config.BudgetBytes {
+		return fmt.Errorf("the parameters of %s cannot be read, so that everything has to be on the device for it: %s are live, the budget is %s; raise --budget to that, or use --engine managed",
+			nameOf(x.name), um.SizeText(r.liveSize+r.plainBytes), um.SizeText(r.config.BudgetBytes))
+	}
+	for _, t := range r.slots {
+		if t != nil && !slices.Contains(x.tensors, t) {
+			r.join(x, t)
+		}
+	}
+	return nil
+}
+
+func nameOf(name string) string {
+	if name == "" {
+		return "a launch"
+	}
+	return name
+}
+
+// join adds a tensor to an operation.
+func (r *Runtime) join(x *op, t *tensor) {
+	x.tensors = append(x.tensors, t)
+	t.named = true
+	t.queued = append(t.queued, x.position)
+	slices.Sort(t.queued)
+	r.history.Touch(t.instance, x.position) // so that it is there before it is asked for next time
+	x.waiting = x.waiting || t.state == Absent
+	r.plan.valid = false
+	r.epoch++
+}
+
+// head is the oldest operation that cannot be launched yet, or nil.
+func (r *Runtime) head() *op {
+	for _, x := range r.pending {
+		if x.waiting && !x.done {
+			if x.waiting = !r.ready(x); x.waiting {
+				return x
+			}
+		}
+	}
+	return nil
+}
+
+// Held says whether any operation waits.
+func (r *Runtime) Held() bool { return r.head() != nil }
+
+// Progress reports that a stream has finished every operation up to seq.
+func (r *Runtime) Progress(stream int, seq uint64) {
+	for len(r.progress) <= stream {
+		r.progress = append(r.progress, 0)
+	}
+	if seq <= r.progress[stream] {
+		return
+	}
+	r.progress[stream] = seq
+	finished := false
+	for _, x := range r.pending {
+		if x.seq > seq {
+			break
+		}
+		if x.stream != stream || x.done {
+			continue
+		}
+		x.done, finished = true, true
+		for _, t := range x.tensors {
+			t.finished(x.position)
+		}
+	}
+	if !finished {
+		return
+	}
+	k := 0
+	for k < len(r.pending) && r.pending[k].done {
+		k++
+	}
+	if k > 0 {
+		r.pending = append(r.pending[:0], r.pending[k:]...)
+	}
+	r.epoch++
+	r.accountStall()
+}
+
+// Explain says what the oldest operation that waits is waiting for.
+func (r *Runtime) Explain() string {
+	x := r.head()
+	if x == nil {
+		return "no operation waits"
+	}
+	var needs, absent int64
+	for _, t := range x.tensors {
+		needs += t.size
+		absent += t.absent
+	}
+	return fmt.Sprintf("%s touches %s, %s of it absent; the budget is %s, %s of it plain memory, %s are mapped and %s unfinished operations hold theirs",
+		nameOf(x.name), um.SizeText(needs), um.SizeText(absent), um.SizeText(r.config.BudgetBytes), um.SizeText(r.plainBytes), um.SizeText(r.physical.mapped), fmt.Sprint(len(r.pending)))
+}
+
+// Hopeless is why the oldest operation that waits can never run: beside plain
+// memory there is no room for a single chunk of what it lacks. nil when it can,
+// or when none waits.
+func (r *Runtime) Hopeless() error {
+	x := r.head()
+	if x == nil {
+		return nil
+	}
+	var needs, chunk int64
+	for _, t := range x.tensors {
+		needs += t.size
+		for i := range t.chunks {
+			if c := &t.chunks[i]; c.where == blank || c.where == onHost {
+				chunk = max(chunk, c.bytes)
+			}
+		}
+	}
+	if chunk <= r.config.BudgetBytes-r.plainBytes {
+		return nil
+	}
+	return fmt.Errorf("%w: %s touches %s, and of the device budget of %s plain memory takes %s: give --budget %dMiB or more",
+		ErrOutOfMemory, nameOf(x.name), um.SizeText(needs), um.SizeText(r.config.BudgetBytes), um.SizeText(r.plainBytes), (needs+r.plainBytes+1<<20-1)>>20)
+}

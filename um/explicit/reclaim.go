@@ -1,0 +1,159 @@
+package explicit
+
+import "github.com/penstock-gpu/penstock/cuda"
+
+// reclaiming says which dead ranges may go for a move.
+type reclaiming int
+
+const (
+	anyIdle     reclaiming = iota
+	surplusSoon            // those of a size that more are kept of than are to be born soon
+	surplusOnly            // those of a size that more are kept of than are to be born
+)
+
+// provide finds physical memory for a move: a spare handle of just its size, or
+// budget for a new one, for which other spare handles and dead ranges go.
+func (r *Runtime) provide(m *Move, which reclaiming) bool {
+	if h, ok := r.physical.takeSpare(m.Chunk.Bytes); ok {
+		m.Handle = h
+		return true
+	}
+	short := m.Chunk.Bytes - r.RoomBytes()
+	if short > r.physical.spares+r.reclaimable(which) {
+		return false
+	}
+	handles, dropped := r.physical.drop(short)
+	m.Release = append(m.Release, handles...)
+	m.limbo += dropped
+	short -= dropped
+	for short > 0 {
+		g := r.nextGrave(m.Chunk.Bytes, which)
+		if g == nil { // cannot be: it was counted
+			break
+		}
+		short = r.unearth(m, g, short)
+	}
+	r.suspend(m)
+	m.created = m.Handle == 0
+	return true
+}
+
+// suspend enters what a move is to unmap and release, until it is submitted.
+func (r *Runtime) suspend(m *Move) {
+	r.physical.limbo += m.limbo
+	r.physical.going += m.going()
+}
+
+// trim gives spare and dead memory back, at least bytes of it if there is that much.
+func (r *Runtime) trim(bytes int64) *Move {
+	m := &Move{Kind: MoveTrim}
+	m.Release, m.limbo = r.physical.drop(bytes)
+	for short := bytes - m.limbo; short > 0; {
+		g := r.nextGrave(0, anyIdle)
+		if g == nil {
+			break
+		}
+		short = r.unearth(m, g, short)
+	}
+	if m.limbo == 0 && len(m.graves) == 0 {
+		return nil
+	}
+	r.suspend(m)
+	return m
+}
+
+// unearth takes a dead tensor's memory for a move that lacks short bytes, and
+// answers what it still lacks.
+func (r *Runtime) unearth(m *Move, g *tensor, short int64) int64 {
+	r.graves.remove(g)
+	r.stats.Reclaims++
+	m.graves = append(m.graves, g)
+	for i := range g.chunks {
+		c := &g.chunks[i]
+		if c.where == inPlace {
+			m.Unmap = append(m.Unmap, Mapping{cuda.Range{Base: g.base + cuda.Ptr(c.offset), Bytes: c.bytes}, c.handle})
+			m.Release = append(m.Release, c.handle)
+			r.placed -= c.bytes
+			c.where, c.handle = blank, 0
+			continue
+		}
+		if c.where != onDevice {
+			continue
+		}
+		x := Mapping{cuda.Range{Base: g.base + cuda.Ptr(c.offset), Bytes: c.bytes}, c.handle}
+		m.Unmap = append(m.Unmap, x)
+		r.physical.mapped -= c.bytes
+		switch {
+		case m.Kind != MoveTrim && m.Handle == 0 && c.bytes == m.Chunk.Bytes && short > 0:
+			m.Handle = c.handle
+			short = 0
+		case short > 0:
+			m.Release = append(m.Release, c.handle)
+			m.limbo += c.bytes
+			short -= c.bytes
+		default:
+			m.keep = append(m.keep, x)
+			m.limbo += c.bytes
+		}
+		c.where, c.handle = blank, 0
+	}
+	return short
+}
+
+// reclaimable are the bytes of dead memory that may go.
+func (r *Runtime) reclaimable(which reclaiming) (n int64) {
+	clear(r.have)
+	for _, g := range r.graves.order {
+		if !r.idle(g) {
+			continue
+		}
+		here := g.deviceBytes()
+		if which == anyIdle || here < g.size {
+			n += here
+		} else if r.have[g.size] < len(r.graves.bySize[g.size])-r.wantedOf(g.size, which) {
+			r.have[g.size]++
+			n += here
+		}
+	}
+	return n
+}
+
+// wantedOf is how many ranges of a size are kept for coming allocations.
+func (r *Runtime) wantedOf(size int64, which reclaiming) int {
+	if which == surplusSoon {
+		return r.plan.wantedSoon[size]
+	}
+	return r.plan.wanted[size]
+}
+
+// surplus says whether a dead range is of no use for coming allocations.
+func (r *Runtime) surplus(g *tensor, which reclaiming) bool {
+	return len(r.graves.bySize[g.size]) > r.wantedOf(g.size, which) || g.deviceBytes() < g.size
+}
+
+// nextGrave is the dead tensor whose memory goes next: one in surplus, and, among
+// these, in chunks that fit; else, where any may go, the one dead for longest.
+func (r *Runtime) nextGrave(bytes int64, which reclaiming) *tensor {
+	var oldest, surplus *tensor
+	for _, g := range r.graves.order {
+		if !r.idle(g) {
+			continue
+		}
+		if oldest == nil {
+			oldest = g
+		}
+		if !r.surplus(g, which) {
+			continue
+		}
+		if g.chunks[0].bytes == bytes && g.chunks[0].where == onDevice {
+			return g
+		}
+		if surplus == nil {
+			surplus = g
+		}
+	}
+	if surplus != nil || which != anyIdle {
+		return surplus
+	}
+	return oldest
+}
