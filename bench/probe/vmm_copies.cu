@@ -8,43 +8,18 @@
 // it. Beside it each direction has a thread that keeps so many copies in flight: it
 // watches a word in pinned memory that the stream writes after each copy.
 
-#include <algorithm>
 #include <atomic>
-#include <chrono>
-#include <cstdio>
-#include <cstdlib>
-#include <cuda.h>
 #include <thread>
-#include <vector>
 
-#define CHECK(x)                                                                       \
-	do {                                                                           \
-		CUresult r_ = (x);                                                     \
-		if (r_ != CUDA_SUCCESS) {                                              \
-			const char *n_ = "?";                                          \
-			cuGetErrorName(r_, &n_);                                       \
-			fprintf(stderr, "%s: %s\n", #x, n_);                           \
-			exit(1);                                                       \
-		}                                                                      \
-	} while (0)
+#include "vmm.h"
 
-static const size_t MIB = 1 << 20, BUFFER = 256 * MIB;
+static const size_t BUFFER = 256 * MIB;
 static const int PLACES = 32;
-static CUcontext context;
 
 struct Copies {
 	size_t mib;
 	unsigned in_flight;
 };
-
-static double now_us() {
-	return std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-
-static double at(std::vector<double> &v, double q) {
-	std::sort(v.begin(), v.end());
-	return v.empty() ? 0 : v[std::min(v.size() - 1, size_t(q * v.size()))];
-}
 
 static void copier(Copies c, CUdeviceptr device, CUdeviceptr host, bool in, volatile unsigned *word, std::atomic<bool> *stop, std::atomic<long> *bytes) {
 	CHECK(cuCtxSetCurrent(context));
@@ -64,17 +39,7 @@ static void copier(Copies c, CUdeviceptr device, CUdeviceptr host, bool in, vola
 }
 
 int main() {
-	CUdevice dev;
-	CHECK(cuInit(0));
-	CHECK(cuDeviceGet(&dev, 0));
-	CHECK(cuDevicePrimaryCtxRetain(&context, dev));
-	CHECK(cuCtxSetCurrent(context));
-	CUmemAllocationProp prop = {};
-	prop.type = CU_MEM_ALLOCATION_TYPE_PINNED;
-	prop.location = {CU_MEM_LOCATION_TYPE_DEVICE, dev};
-	CUmemAccessDesc access = {};
-	access.location = prop.location;
-	access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+	open_device();
 	CUdeviceptr device, base;
 	void *host, *words;
 	CHECK(cuMemAlloc(&device, 2 * BUFFER));
@@ -102,7 +67,7 @@ int main() {
 				double t0 = now_us();
 				CHECK(cuMemMap(p, bytes, 0, handle, 0));
 				double t1 = now_us();
-				CHECK(cuMemSetAccess(p, bytes, &access, 1));
+				CHECK(cuMemSetAccess(p, bytes, &rw, 1));
 				double t2 = now_us();
 				CHECK(cuMemUnmap(p, bytes));
 				maps.push_back(t1 - t0);

@@ -1,49 +1,20 @@
 // vmm_threads.cu - what mapping device memory costs when several threads do it, alone and
 // beside copies and launches.
 //
-// Build:  nvcc -O2 -o vmm_threads vmm_threads.cu -lcuda
+// Build:  nvcc -O2 -std=c++17 -o vmm_threads vmm_threads.cu -lcuda
 // Run:    ./vmm_threads          one line of JSON a row, at most 4 GiB of plain device memory
 //
 // Each thread has handles and addresses of its own. A round is what bringing a chunk in
 // takes: unmap the old place, release, create, map, set access. Times are medians of
 // single calls in microseconds; `rounds_per_s` counts all threads together.
 
-#include <algorithm>
 #include <atomic>
-#include <chrono>
-#include <cstdio>
-#include <cstdlib>
-#include <cuda.h>
 #include <thread>
-#include <vector>
 
-#define CHECK(x)                                                                       \
-	do {                                                                           \
-		CUresult r_ = (x);                                                     \
-		if (r_ != CUDA_SUCCESS) {                                              \
-			const char *n_ = "?";                                          \
-			cuGetErrorName(r_, &n_);                                       \
-			fprintf(stderr, "%s: %s\n", #x, n_);                           \
-			exit(1);                                                       \
-		}                                                                      \
-	} while (0)
+#include "vmm.h"
 
-static const size_t MIB = 1 << 20;
 static const int CALLS = 5, PLACES = 16;
 static const char *names[CALLS] = {"unmap", "release", "create", "map", "set_access"};
-static CUcontext context;
-static CUmemAllocationProp prop;
-static CUmemAccessDesc rw;
-
-static double now_us() {
-	return std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-
-static double at(std::vector<double> &v, double q) {
-	if (v.empty()) return 0;
-	std::sort(v.begin(), v.end());
-	return v[std::min(v.size() - 1, size_t(q * v.size()))];
-}
 
 struct Work {
 	std::vector<double> us[CALLS];
@@ -128,16 +99,7 @@ static void copier(CUdeviceptr device, void *host, bool in, std::atomic<bool> *s
 }
 
 int main() {
-	CUdevice dev;
-	CHECK(cuInit(0));
-	CHECK(cuDeviceGet(&dev, 0));
-	CHECK(cuDevicePrimaryCtxRetain(&context, dev));
-	CHECK(cuCtxSetCurrent(context));
-	prop = {};
-	prop.type = CU_MEM_ALLOCATION_TYPE_PINNED;
-	prop.location = {CU_MEM_LOCATION_TYPE_DEVICE, dev};
-	rw.location = prop.location;
-	rw.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+	open_device();
 	nothing<<<1, 1>>>();
 	CHECK(cuCtxSynchronize());
 	CUdeviceptr device;

@@ -1,7 +1,5 @@
 package explicit
 
-import "github.com/penstock-gpu/penstock/cuda"
-
 // This file is for launches that name more than the budget. What does not fit
 // beside the rest is mapped in host memory at its own addresses, where kernels
 // reach it over the bus: slow, and right. The largest tensors go there first, for
@@ -36,7 +34,7 @@ func (r *Runtime) placeFor(x *op) *Move {
 			continue
 		}
 		m := &Move{
-			Kind: MovePlace, Chunk: cuda.Range{Base: t.base + cuda.Ptr(c.offset), Bytes: c.bytes}, Host: c.host, Bytes: t.used(c),
+			Kind: MovePlace, Chunk: t.rangeOf(c), Host: c.host, Bytes: t.used(c),
 			Sum: c.sum, Summed: c.summed, tensor: t, index: i,
 		}
 		c.where, c.submitted = arriving, false
@@ -46,14 +44,6 @@ func (r *Runtime) placeFor(x *op) *Move {
 		return m
 	}
 	return nil
-}
-
-// bytes are what an operation names.
-func (x *op) bytes() (n int64) {
-	for _, t := range x.tensors {
-		n += t.size
-	}
-	return n
 }
 
 // stuck says whether nothing that is under way, or could be, makes room for x.
@@ -80,7 +70,7 @@ func (r *Runtime) backToPool() *Move {
 		if t == nil || !r.evictable(t) || t.bytesIn(inPlace) == 0 || r.nextUse(t) < r.history.Now()+soon {
 			continue
 		}
-		if m, _ := r.takeFrom(t, inPlace); m != nil {
+		if m, _ := r.take(t, inPlace); m != nil {
 			return m
 		}
 	}

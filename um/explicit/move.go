@@ -122,7 +122,7 @@ func (r *Runtime) nextIn() *Move {
 	if x := r.head(); x != nil {
 		for _, t := range x.tensors {
 			if t.absent > 0 {
-				m := r.bring(t)
+				m := r.bring(t, anyIdle)
 				if m == nil {
 					if x == r.stalled {
 						r.cause = ForSpace
@@ -150,7 +150,7 @@ func (r *Runtime) nextIn() *Move {
 			p.fetch = p.fetch[1:]
 			continue
 		}
-		if m := r.bring(t); m != nil {
+		if m := r.bring(t, anyIdle); m != nil {
 			return m
 		}
 		break // no room yet, and what follows is needed later
@@ -160,15 +160,13 @@ func (r *Runtime) nextIn() *Move {
 
 // bring is the move that brings in the next chunk of a tensor, or nil when there
 // is no room.
-func (r *Runtime) bring(t *tensor) *Move { return r.bringWith(t, anyIdle) }
-
-func (r *Runtime) bringWith(t *tensor, which reclaiming) *Move {
+func (r *Runtime) bring(t *tensor, which reclaiming) *Move {
 	for i := range t.chunks {
 		c := &t.chunks[i]
 		if c.where != blank && c.where != onHost {
 			continue
 		}
-		m := &Move{Kind: MoveMap, Chunk: cuda.Range{Base: t.base + cuda.Ptr(c.offset), Bytes: c.bytes}, tensor: t, index: i}
+		m := &Move{Kind: MoveMap, Chunk: t.rangeOf(c), tensor: t, index: i}
 		if !r.provide(m, which) {
 			return nil
 		}
@@ -213,7 +211,7 @@ func (r *Runtime) makeReady(p *plan, births []int64, which reclaiming) *Move {
 		}
 	}
 	t := r.making
-	m := r.bringWith(t, r.makingFrom)
+	m := r.bring(t, r.makingFrom)
 	if m == nil { // the room is gone; what has been mapped is as good as any dead range
 		if t.flying == 0 {
 			r.making = nil
@@ -239,7 +237,7 @@ func (r *Runtime) nextOut() *Move {
 			p.evict = p.evict[1:]
 			continue
 		}
-		m, again := r.take(t)
+		m, again := r.take(t, onDevice)
 		if m == nil && again {
 			return nil
 		}
@@ -253,9 +251,7 @@ func (r *Runtime) nextOut() *Move {
 
 // take is the move that takes out the last chunk of a tensor. again says that it
 // cannot be made now and can be later.
-func (r *Runtime) take(t *tensor) (m *Move, again bool) { return r.takeFrom(t, onDevice) }
-
-func (r *Runtime) takeFrom(t *tensor, w where) (m *Move, again bool) {
+func (r *Runtime) take(t *tensor, w where) (m *Move, again bool) {
 	for i := len(t.chunks) - 1; i >= 0; i-- {
 		c := &t.chunks[i]
 		if c.where != w {
@@ -282,7 +278,7 @@ func (r *Runtime) takeFrom(t *tensor, w where) (m *Move, again bool) {
 			r.outgoing += c.bytes
 		}
 		return &Move{
-			Kind: MoveEvict, Placed: w == inPlace, Chunk: cuda.Range{Base: t.base + cuda.Ptr(c.offset), Bytes: c.bytes}, Handle: c.handle, Host: c.host, Bytes: t.used(c),
+			Kind: MoveEvict, Placed: w == inPlace, Chunk: t.rangeOf(c), Handle: c.handle, Host: c.host, Bytes: t.used(c),
 			tensor: t, index: i,
 		}, false
 	}

@@ -29,6 +29,14 @@ type op struct {
 	tensors  []*tensor
 }
 
+// bytes are what an operation names.
+func (x *op) bytes() (n int64) {
+	for _, t := range x.tensors {
+		n += t.size
+	}
+	return n
+}
+
 // Op reports an operation, in the order of Seq, before it is launched.
 func (r *Runtime) Op(o Op) {
 	x := &op{position: r.history.Now(), seq: o.Seq, stream: o.Stream, name: o.Name}
@@ -238,13 +246,12 @@ func (r *Runtime) Explain() string {
 	if x == nil {
 		return "no operation waits"
 	}
-	var needs, absent int64
+	var absent int64
 	for _, t := range x.tensors {
-		needs += t.size
 		absent += t.absent
 	}
-	return fmt.Sprintf("%s touches %s, %s of it absent; the budget is %s, %s of it plain memory, %s are mapped and %s unfinished operations hold theirs",
-		nameOf(x.name), um.SizeText(needs), um.SizeText(absent), um.SizeText(r.config.BudgetBytes), um.SizeText(r.plainBytes), um.SizeText(r.physical.mapped), fmt.Sprint(len(r.pending)))
+	return fmt.Sprintf("%s touches %s, %s of it absent; the budget is %s, %s of it plain memory, %s are mapped and %d unfinished operations hold theirs",
+		nameOf(x.name), um.SizeText(x.bytes()), um.SizeText(absent), um.SizeText(r.config.BudgetBytes), um.SizeText(r.plainBytes), um.SizeText(r.physical.mapped), len(r.pending))
 }
 
 // Hopeless is why the oldest operation that waits can never run: beside plain
@@ -255,9 +262,9 @@ func (r *Runtime) Hopeless() error {
 	if x == nil {
 		return nil
 	}
-	var needs, chunk int64
+	needs := x.bytes()
+	var chunk int64
 	for _, t := range x.tensors {
-		needs += t.size
 		for i := range t.chunks {
 			if c := &t.chunks[i]; c.where == blank || c.where == onHost {
 				chunk = max(chunk, c.bytes)

@@ -1,7 +1,5 @@
 package explicit
 
-import "github.com/penstock-gpu/penstock/cuda"
-
 // reclaiming says which dead ranges may go for a move.
 type reclaiming int
 
@@ -70,18 +68,17 @@ func (r *Runtime) unearth(m *Move, g *tensor, short int64) int64 {
 	m.graves = append(m.graves, g)
 	for i := range g.chunks {
 		c := &g.chunks[i]
+		if c.where != onDevice && c.where != inPlace {
+			continue
+		}
+		x := Mapping{g.rangeOf(c), c.handle}
+		m.Unmap = append(m.Unmap, x)
 		if c.where == inPlace {
-			m.Unmap = append(m.Unmap, Mapping{cuda.Range{Base: g.base + cuda.Ptr(c.offset), Bytes: c.bytes}, c.handle})
 			m.Release = append(m.Release, c.handle)
 			r.placed -= c.bytes
 			c.where, c.handle = blank, 0
 			continue
 		}
-		if c.where != onDevice {
-			continue
-		}
-		x := Mapping{cuda.Range{Base: g.base + cuda.Ptr(c.offset), Bytes: c.bytes}, c.handle}
-		m.Unmap = append(m.Unmap, x)
 		r.physical.mapped -= c.bytes
 		switch {
 		case m.Kind != MoveTrim && m.Handle == 0 && c.bytes == m.Chunk.Bytes && short > 0:

@@ -81,6 +81,11 @@ func (t *tensor) bytesIn(w where) (n int64) {
 // busy says whether unfinished operations use it.
 func (t *tensor) busy() bool { return len(t.queued) > 0 }
 
+// rangeOf is where a chunk lies.
+func (t *tensor) rangeOf(c *chunk) cuda.Range {
+	return cuda.Range{Base: t.base + cuda.Ptr(c.offset), Bytes: c.bytes}
+}
+
 // used are the bytes of a chunk that the allocation was asked for, rounded up to
 // what copies and checksums take. Nothing else has contents.
 func (t *tensor) used(c *chunk) int64 {

@@ -156,8 +156,10 @@ func (e *swap) newPorter(d explicit.Direction) (*porter, error) {
 			return nil, err
 		}
 	}
-	p := &porter{e: e, direction: d, mover: mover, arrived: hook.NewWord(e.word(d))}
-	if d == explicit.Out {
+	p := &porter{e: e, direction: d, mover: mover}
+	if d == explicit.In {
+		p.arrived = hook.NewWord(e.word(d))
+	} else {
 		p.lane = newLane(l, mover, e.word(d))
 		l.threads.Add(1)
 		go p.lane.run()
