@@ -1725,10 +1725,15 @@ static void json_string(const char *s)
     putchar('"');
 }
 
-static void print_json(int status)
+static void print_json(time_t began, char **argv, int status)
 {
     int n = atomic_load(&results->count), max = (int)(sizeof results->r / sizeof results->r[0]);
-    printf("{\"program\":\"managed_probe\",\"exit_status\":%d,\"results\":[", status);
+    char date[32];
+    strftime(date, sizeof date, "%FT%TZ", gmtime(&began));
+    printf("{\"program\":\"managed_probe\",\"date\":\"%s\",\"command\":[", date);
+    for (int i = 0; argv[i]; i++)
+        fputs(i ? "," : "", stdout), json_string(argv[i]);
+    printf("],\"exit_status\":%d,\"results\":[", status);
     for (int i = 0; i < n && i < max; i++) {
         const result *r = &results->r[i];
         printf("%s\n{\"stage\":\"%c\",\"name\":", i ? "," : "", r->stage);
@@ -1806,6 +1811,7 @@ int main(int argc, char **argv)
 {
     const char *only = NULL;
     int json = 0, status = 0;
+    time_t began = time(NULL);
     for (int i = 1; i < argc; i++) {
         if (!strncmp(argv[i], "--only=", 7) && strspn(argv[i] + 7, "abcdefgh") == strlen(argv[i] + 7))
             only = argv[i] + 7;
@@ -1833,7 +1839,7 @@ int main(int argc, char **argv)
             break;
     }
     if (json)
-        print_json(status);
+        print_json(began, argv, status);
     fprintf(table, status ? "RESULT: incomplete, exit status %d\n" : "RESULT: every stage finished\n", status);
     return status;
 }

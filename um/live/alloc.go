@@ -187,18 +187,8 @@ func (l *Live) Free(p cuda.Ptr) error {
 		l.sink.Free(p)
 		done()
 	}
-	if l.swap != nil && l.swap.runtime.Owns(p) {
-		return l.swap.free(p)
-	}
-	if l.managed.Load() && l.runtime.Owns(p) {
-		l.lock()
-		defer l.mu.Unlock()
-		l.drain()
-		l.runtime.Reserved(l.hookHead())
-		err := l.runtime.Free(p)
-		l.noteTensors()
-		l.freed(err)
-		return err
+	if (l.swap != nil || l.managed.Load()) && l.tensors.Owns(p) {
+		return l.freeTensor(p)
 	}
 	private, err := l.freePrivate(p)
 	if !private {
@@ -210,6 +200,20 @@ func (l *Live) Free(p cuda.Ptr) error {
 	if l.overflowed.Load() {
 		l.plain.GiveBackEmpty()
 	}
+	return err
+}
+
+// freeTensor takes back an allocation that can leave the device.
+func (l *Live) freeTensor(p cuda.Ptr) error {
+	l.lock()
+	defer l.mu.Unlock()
+	l.drain()
+	if l.swap == nil { // the explicit engine goes by the stream on which each tensor was used
+		l.runtime.Reserved(l.hookHead())
+	}
+	err := l.tensors.Free(p)
+	l.noteTensors()
+	l.freed(err)
 	return err
 }
 

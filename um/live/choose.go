@@ -15,11 +15,8 @@ func (c Config) choose(caps cuda.Capabilities, hook Hook) (e Engine, why string,
 	if c.Engine == Managed || c.PlainOnly {
 		return Managed, "", nil
 	}
-	place := explicit.Place{Capabilities: caps, HostBytes: defaultHostBudget(), Policy: c.Policy.Name}
+	place := explicit.Place{Capabilities: caps, HostBytes: defaultHostBudget(), MissedRoutes: c.MissedRoutes, Policy: c.Policy.Name}
 	_, place.Hooked = hook.(StrictHook)
-	if c.Engine == Auto { // who asks for the engine by name has been warned of these
-		place.MissedRoutes = c.MissedRoutes
-	}
 	obstacles := explicit.Obstacles(place)
 	switch {
 	case len(obstacles) == 0 && c.Engine == Auto:

@@ -3,7 +3,6 @@ package live
 import (
 	"errors"
 	"fmt"
-	"strings"
 	"sync"
 	"time"
 
@@ -86,9 +85,6 @@ func (l *Live) openSwap() error {
 	h, ok := l.hook.(StrictHook)
 	if !ok {
 		return errors.New("the explicit engine needs the launch hook") // New has looked
-	}
-	if len(l.config.MissedRoutes) > 0 {
-		return fmt.Errorf("launches by way of %s pass the hook by, and would reach memory that is away: the explicit engine cannot run safely; use --engine managed", strings.Join(l.config.MissedRoutes, ", "))
 	}
 	hostBudget := l.hostBudget()
 	if hostBudget > hostpool.Granularity { // less is refused, by its own size

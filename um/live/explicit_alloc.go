@@ -25,17 +25,6 @@ func (e *swap) malloc(bytes int64, stream uint64) (cuda.Ptr, error) {
 	return p, nil
 }
 
-func (e *swap) free(p cuda.Ptr) error {
-	l := e.l
-	l.lock()
-	defer l.mu.Unlock()
-	l.drain()
-	err := e.runtime.Free(p)
-	l.noteTensors()
-	l.freed(err)
-	return err
-}
-
 // acquirePlain makes a segment of plain device memory within the budget, for which
 // tensors leave when they must. It is made of physical memory of its own: nothing
 // of the driver's that could wait for the job's streams is called.

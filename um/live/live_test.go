@@ -556,6 +556,7 @@ func TestChooseEngine(t *testing.T) {
 		{"no hook", Config{Engine: Auto}, able, nil, Managed, "hook is not loaded", ""},
 		{"a hook without strict mode", Config{Engine: Auto}, able, newHook(), Managed, "hook is not loaded", ""},
 		{"missed routes", Config{Engine: Auto, MissedRoutes: []string{"dlsym"}}, able, strict, Managed, "dlsym", ""},
+		{"asked for past missed routes", Config{Engine: Explicit, MissedRoutes: []string{"dlsym"}}, able, strict, 0, "", "by way of dlsym pass the hook by"},
 		{"no parameters", Config{Engine: Auto}, with(func(c *cuda.Capabilities) { c.FunctionParamInfo = false }), strict, Managed, "cuFuncGetParamInfo", ""},
 		{"WSL", Config{Engine: Auto}, with(func(c *cuda.Capabilities) { c.ConcurrentManagedAccess = false }), strict, Explicit, "has all", ""},
 		{"neither", Config{Engine: Auto}, with(func(c *cuda.Capabilities) { c.ManagedMemory, c.VirtualMemory = false, false }), strict, 0, "", "neither engine"},

@@ -6,6 +6,7 @@ import "github.com/penstock-gpu/penstock/cuda"
 // but for Owns, which is fixed from the start.
 type tensors interface {
 	Owns(p cuda.Ptr) bool
+	Free(p cuda.Ptr) error
 	RecordStream(p cuda.Ptr, stream int) error
 	SlotAddress(slot uint32) (cuda.Ptr, bool)
 	Progress(stream int, seq uint64)
