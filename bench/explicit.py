@@ -27,6 +27,7 @@ def parse():
     p.add_argument("--engine", default="explicit")
     p.add_argument("--policy", default=None)
     p.add_argument("--verify", action="store_true", help="PENSTOCK_VERIFY=1: every move is checked")
+    p.add_argument("--on-device", action="store_true", help="models are built where they are trained, which is faster")
     p.add_argument("--no-stock", action="store_true", help="no in-memory run: budgets must be in GiB, losses are not compared")
     p.add_argument("--repeat-stock", action="store_true", help="a second in-memory run, to show that the model repeats itself")
     p.add_argument("--name", default="explicit", help="results go to bench/results/NAME.json")
@@ -55,7 +56,7 @@ def compare(result, stock):
 
 def deltas(result, key):
     snapshots = [result.get("stats_before") or {}, *(result.get("stats") or [])]
-    values = [s.get(key) or 0 for s in snapshots]
+    values = [s.get(key) or (s.get("explicit") or {}).get(key) or 0 for s in snapshots]
     return [b - a for a, b in zip(values, values[1:])]
 
 
@@ -72,7 +73,7 @@ def summarise(record, stock):
         s.update(compare(result, stock))
     report = c.report_of(record)
     if record["penstock"]:
-        for key in ("h2d_bytes", "d2h_bytes", "stall_seconds", "space_stall_seconds", "lock_wait_seconds"):
+        for key in ("h2d_bytes", "d2h_bytes", "clean_bytes", "stall_seconds", "space_stall_seconds", "lock_wait_seconds"):
             s[key + "_steady"] = c.median(c.steady(deltas(result, key)))
         s["explicit"] = report.get("explicit")
         s["resident_peak_bytes"] = report.get("resident_peak_bytes")
@@ -86,26 +87,27 @@ def summarise(record, stock):
 
 def row(s):
     if "seconds_per_iteration" not in s:
-        return [s["name"], "FAILED: " + (s["error"] or "").splitlines()[0][:100], *[""] * 9]
+        return [s["name"], "FAILED: " + (s["error"] or "").splitlines()[0][:100], *[""] * 10]
     e = s.get("explicit") or {}
     gb = lambda v: c.fmt(None if v is None else v / 1e9, ".2f")  # noqa: E731
     return [
         s["name"], c.fmt(s["seconds_per_iteration"]), s["iterations"],
         {True: "equal", False: f"DIFFER at {s.get('first_difference')}", None: ""}[s.get("losses_equal")],
-        gb(s.get("h2d_bytes_steady")), gb(s.get("d2h_bytes_steady")),
+        gb(s.get("h2d_bytes_steady")), gb(s.get("d2h_bytes_steady")), gb(s.get("clean_bytes_steady")),
         c.fmt(e.get("in_gb_per_second"), ".1f"), c.fmt(e.get("out_gb_per_second"), ".1f"),
         c.fmt(s.get("stall_seconds_steady")), c.fmt(s.get("lock_wait_seconds_steady")),
         c.fmt((s.get("nvml_peak_over_idle_bytes") or 0) / c.GIB, ".2f"),
     ]  # fmt: skip
 
 
-HEAD = ["run", "s/it", "its", "losses", "in GB", "out GB", "in GB/s", "out GB/s", "stall s", "lock s", "NVML GiB"]
+HEAD = ["run", "s/it", "its", "losses", "in GB", "out GB", "clean GB", "in GB/s", "out GB/s", "stall s", "lock s", "NVML GiB"]
 
 
 def body():
     a = parse()
     c.require_build()
     card = c.Card()
+    flags = ["--on-device"] if a.on_device else []
     began = time.monotonic()
     document = {**c.header(card), "rows": []}
     failed = False
@@ -119,13 +121,13 @@ def body():
                 print(f"{model} {budget}: not started, the deadline has passed", flush=True)
                 continue
             if kind == "stock":
-                record = c.train(card, model, a.iters, a.timeout, deterministic=True, sample=True)
+                record = c.train(card, model, a.iters, a.timeout, deterministic=True, sample=True, flags=flags)
                 record["name"] = f"{model} in memory"
             else:
                 n = budget_bytes(budget, stock and stock.get("peak_allocated_bytes"))
                 record = c.train(
                     card, model, a.iters, a.timeout, penstock=True, budget=f"{n // (1 << 20)}MiB", policy=a.policy, deterministic=True, sample=True,
-                    engine=kind, host_budget=a.host_budget, extra={"PENSTOCK_VERIFY": "1"} if a.verify else None,
+                    engine=kind, host_budget=a.host_budget, extra={"PENSTOCK_VERIFY": "1"} if a.verify else None, flags=flags,
                 )  # fmt: skip
                 record["name"] = f"{model} {kind} {n / c.GIB:.2f} GiB" + (f" ({budget}x)" if not budget.endswith("B") else "")
             s = summarise(record, stock)

@@ -140,12 +140,19 @@ func (h *History) Locked() bool { return h.cursor != lostCursor }
 // reasons other than operations being observed: on a realignment, or a loss.
 func (h *History) Version() uint64 { return h.version }
 
+// Period is how many operations ago the present was last like now: the length of an
+// iteration when it is stable; 0 when nothing is known.
+func (h *History) Period() int64 {
+	if !h.Locked() {
+		return 0
+	}
+	return h.now - 1 - h.cursor
+}
+
 // Stats reports counters.
 func (h *History) Stats() HistoryStats {
 	s := h.stats
-	if h.Locked() {
-		s.Period = h.now - 1 - h.cursor
-	}
+	s.Period = h.Period()
 	s.InstancesLive = int64(len(h.instances) - firstInstance - len(h.recycled))
 	s.Bytes = int64(cap(h.steps))*48 + int64(cap(h.instances))*80 + int64(h.index.Len())*64
 	for i := range h.instances {

@@ -17,6 +17,7 @@
 // # Caveats
 //
 // Every number is simulated. A launch's parameters do not say what it reads and
-// what it writes, so everything it names counts as both. Small allocations
+// what it writes, so everything it names counts as both; under the explicit engine
+// nothing leaves without a copy. Small allocations
 // (under 1 MiB) are always on the device, as in the engine.
 package replay

@@ -98,6 +98,7 @@ func (x *swapper) open(t *trace.Trace, o Options, budget int64) error {
 		return err
 	}
 	x.host = hostMemory{next: pinned, end: pinned + cuda.Ptr(hostBytes), free: map[int64][]cuda.Range{}}
+	// No Checksums: a launch log does not say what is written, so nothing leaves without a copy.
 	c := explicit.Config{
 		BudgetBytes: budget, HostBudgetBytes: hostBytes, Addresses: cuda.Range{Base: base, Bytes: space},
 		Victims: evict.NextUse, Ahead: true,
@@ -118,14 +119,13 @@ func (x *swapper) open(t *trace.Trace, o Options, budget int64) error {
 		}
 		x.workers[d] = w
 	}
-	out := x.workers[explicit.Out]
 	x.lane.thread = x.gpu.Thread("copies out")
 	word, err := x.lane.thread.HostAlloc(4096)
 	if err != nil {
 		return err
 	}
-	x.lane.copier = explicit.NewCopier(x.lane.thread, out.mover.Stream(), word)
-	return nil
+	x.lane.copier, err = explicit.NewCopier(x.lane.thread, word)
+	return err
 }
 
 // swapperSource makes segments of plain device memory, for which room must be made.
@@ -261,11 +261,10 @@ func (x *swapper) copyOut() {
 		x.app.err = fmt.Errorf("replay: %w", err)
 		return
 	}
-	out := x.workers[explicit.Out]
-	x.gpu.Callback(out.mover.Stream(), func(time.Duration) {
+	x.gpu.Callback(l.copier.Stream(), func(time.Duration) {
 		if piece.Last {
 			l.moves = l.moves[1:]
-			x.finish(out, m, 0)
+			x.finish(x.workers[explicit.Out], m, 0)
 		}
 		if len(l.moves) > 0 {
 			x.gpu.At(x.gpu.Now(), x.copyOut)

@@ -53,6 +53,30 @@ func TestExplicitTraining(t *testing.T) {
 	})
 }
 
+// TestExplicitClean: what has not changed since it came leaves without a copy, and what has does not.
+func TestExplicitClean(t *testing.T) {
+	t.Parallel()
+	job := program(t, "explicit")
+	for _, c := range []struct {
+		name, env string
+	}{
+		{"penstock", "PENSTOCK_POLICY=penstock"},
+		{"lru", "PENSTOCK_POLICY=lru"},
+		{"verified", "PENSTOCK_VERIFY=1"},
+		{"little host memory", "PENSTOCK_HOST_BUDGET=150MiB"}, // some 130 MiB are away
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			all, own := explicitStats(t, mustRun(t, explicitly(c.env), job, "frozen"))
+			if clean, copied := own["clean_bytes"].(float64), all["d2h_bytes"].(float64); clean < copied/8 || copied == 0 {
+				t.Errorf("%.0f bytes left without a copy, %.0f by one", clean, copied)
+			}
+			if need, peak := own["host_need_bytes"].(float64), own["host_peak_bytes"].(float64); need <= 0 || need > peak || peak > all["host_budget_bytes"].(float64) {
+				t.Errorf("%.0f bytes of host memory needed, %.0f in use, a budget of %v", need, peak, all["host_budget_bytes"])
+			}
+		})
+	}
+}
+
 // TestExplicitFaults: the job goes on with right values, or ends and says why. It never hangs.
 func TestExplicitFaults(t *testing.T) {
 	t.Parallel()

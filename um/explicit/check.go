@@ -4,12 +4,21 @@ import "fmt"
 
 // Check recounts the ledger and returns what does not add up.
 func (r *Runtime) Check() error {
-	var mapped, arrivingBytes, leavingBytes, placed, live, liveSize, graves int64
+	var mapped, arrivingBytes, leavingBytes, placed, live, liveSize, graves, host, kept int64
 	count := func(t *tensor) error {
 		var absent int64
 		flying := 0
 		for i := range t.chunks {
 			c := &t.chunks[i]
+			if c.host != nil {
+				host += c.bytes
+				if c.where == onDevice {
+					kept += c.bytes
+				}
+				if (c.where == onDevice) != (c.kept != nil) || c.where == blank || c.where == inPlace {
+					return fmt.Errorf("tensor at %#x: chunk %d is %d with host memory, listed as kept: %t", uint64(t.base), i, c.where, c.kept != nil)
+				}
+			}
 			switch c.where {
 			case onDevice:
 				mapped += c.bytes
@@ -60,6 +69,10 @@ func (r *Runtime) Check() error {
 	switch {
 	case live != r.liveBytes || liveSize != r.liveSize:
 		return fmt.Errorf("%d live bytes in %d, the ledger says %d in %d", live, liveSize, r.liveBytes, r.liveSize)
+	case kept != r.kept.bytes || r.kept.bytes == 0 && r.kept.chunks.Len() > 0:
+		return fmt.Errorf("%d bytes of the device are kept on the host, too, the ledger says %d", kept, r.kept.bytes)
+	case !inFlight && host != r.stats.HostBytes:
+		return fmt.Errorf("%d bytes of host memory in use, the ledger says %d", host, r.stats.HostBytes)
 	case graves != r.graves.bytes:
 		return fmt.Errorf("%d bytes of dead memory, the ledger says %d", graves, r.graves.bytes)
 	case !inFlight && placed != r.placed:

@@ -24,6 +24,9 @@ type Config struct {
 	Depth           int   // moves submitted at a time in each direction; 0 = 4
 	// LookaheadBytes is the most that is fetched ahead of need at a time; 0 = as much as fits.
 	LookaheadBytes int64
+	// Checksums says that who carries out moves can take checksums (Move.Checksum).
+	// Without them everything that leaves is copied.
+	Checksums bool
 }
 
 const (

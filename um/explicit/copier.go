@@ -22,11 +22,26 @@ type Copier struct {
 	marks  marks
 }
 
-// NewCopier makes the copier of a mover's stream. The word is 4 bytes of pinned
+// NewCopier makes a copier with a stream of its own. The word is 4 bytes of pinned
 // memory at zero.
-func NewCopier(d cuda.Driver, s cuda.Stream, word cuda.Ptr) *Copier {
-	return &Copier{driver: d, stream: s, marks: marks{word: word}}
+func NewCopier(d cuda.Driver, word cuda.Ptr) (*Copier, error) {
+	s, err := d.StreamCreate()
+	if err != nil {
+		return nil, err
+	}
+	return &Copier{driver: d, stream: s, marks: marks{word: word}}, nil
 }
+
+// Check is the error that has ended the stream, if one has.
+func (c *Copier) Check() error {
+	if _, err := c.driver.StreamQuery(c.stream); err != nil {
+		return fmt.Errorf("a copy has failed on its way: %w", err)
+	}
+	return nil
+}
+
+// Stream is the stream of the copies.
+func (c *Copier) Stream() cuda.Stream { return c.stream }
 
 // Piece is a part of a move out that has been queued.
 type Piece struct {

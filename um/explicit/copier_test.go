@@ -24,6 +24,8 @@ func (c *copies) CopyAsync(dst, src cuda.Ptr, bytes int64, _ cuda.Stream) error 
 	return nil
 }
 
+func (c *copies) StreamCreate() (cuda.Stream, error) { return 1, nil }
+
 func (c *copies) StreamWriteValue32(_ cuda.Stream, _ cuda.Ptr, v uint32) error {
 	c.marks = append(c.marks, v)
 	return nil
@@ -43,7 +45,10 @@ func TestPiecesOfAMoveOut(t *testing.T) {
 		{"extents", 15 * mib, []int64{2 * mib, 10 * mib, 4 * mib}, []int64{2 * mib, 8 * mib, 2 * mib, 3 * mib}},
 	} {
 		d := &copies{t: t}
-		k := NewCopier(d, 1, 0x100)
+		k, err := NewCopier(d, 0x100)
+		if err != nil {
+			t.Fatal(err)
+		}
 		m := &Move{Kind: MoveEvict, Chunk: cuda.Range{Base: 0x4000_0000, Bytes: WholePages(test.bytes)}, Bytes: test.bytes}
 		var hosts []cuda.Range
 		for i, bytes := range test.host {
@@ -77,8 +82,11 @@ func TestPiecesOfAMoveOut(t *testing.T) {
 		}
 	}
 	short := &Move{Kind: MoveEvict, Chunk: cuda.Range{Base: 0x4000_0000, Bytes: 4 * mib}, Bytes: 4 * mib, Host: []cuda.Range{{Base: 1 << 32, Bytes: 2 * mib}}}
-	k := NewCopier(&copies{t: t}, 1, 0x100)
-	if _, err := k.Next(short); err != nil {
+	k, err := NewCopier(&copies{t: t}, 0x100)
+	if err == nil {
+		_, err = k.Next(short)
+	}
+	if err != nil {
 		t.Fatal(err)
 	}
 	if _, err := k.Next(short); err == nil {

@@ -22,6 +22,11 @@
 // Copies out go in pieces, one at a time ([Copier]): the copy engine that does them
 // also writes the page tables, and mapping would wait for it.
 //
+// What leaves unchanged since it came is not copied (clean.go): the host copy that a
+// chunk came from is kept while host memory is not wanted, and compared by checksums
+// on the device. Checksums are taken only where launches wait for space (trial.go),
+// and of the chunks that have been found unchanged or not been tried.
+//
 // A launch that names more than the budget has what does not fit beside the rest
 // mapped in host memory, in place (inplace.go). One that may reach tensors through
 // addresses in memory asks first; what is found is joined to it ([Runtime.Extend]).
@@ -42,7 +47,10 @@
 //   - A tensor that no operation has ever named stays: something that does not
 //     name it may be using it.
 //   - A chunk's contents are in exactly one place that counts: the device unless
-//     it is on the host or leaving.
+//     it is on the host or leaving. A host copy that is kept beside it counts for
+//     nothing until a checksum of the device, taken when nothing can write there any
+//     more, has shown that it is the same.
+//   - Kept copies are given back before host memory is said to be lacking.
 //
 // # Locking
 //

@@ -24,7 +24,7 @@ type Kind int
 const (
 	MoveFetch Kind = iota // map, and copy in from Host
 	MoveMap               // map memory without contents
-	MoveEvict             // copy out to Host, then unmap
+	MoveEvict             // copy out to Host, unless Host has the contents, then unmap
 	MoveTrim              // only what Unmap and Release say
 	MovePlace             // map host memory in place, and copy the contents there from Host, if any
 )
@@ -49,6 +49,9 @@ type Move struct {
 	Unmap   []Mapping
 	Release []cuda.Handle
 	Placed  bool // what leaves was in place: its host memory is released
+	// Checksum asks for the checksum of what leaves. Compare says that Sum is that of
+	// what Host has: if it is the same, Clean is set, and there is nothing to copy.
+	Checksum, Compare, Clean bool
 	// Sum is the checksum of the contents, found when they leave and compared when
 	// they come back, where moves are verified; Summed says that it counts.
 	Sum    kernels.Sum128
@@ -123,10 +126,11 @@ func (r *Runtime) nextIn() *Move {
 		for _, t := range x.tensors {
 			if t.absent > 0 {
 				m := r.bring(t, anyIdle)
+				if m != nil && m.Kind == MoveMap {
+					r.blame(x, ForMap)
+				}
 				if m == nil {
-					if x == r.stalled {
-						r.cause = ForSpace
-					}
+					r.blame(x, ForSpace)
 					if !r.Moving() && r.plan.epoch != r.epoch {
 						r.plan.valid = false // made before it was known to be stuck
 					}
@@ -173,8 +177,8 @@ func (r *Runtime) bring(t *tensor, which reclaiming) *Move {
 		if c.where == onHost {
 			m.Kind, m.Host, m.Bytes = MoveFetch, c.host, t.used(c)
 			m.Sum, m.Summed = c.sum, c.summed
-			if len(r.pending) > 0 && r.pending[0] == r.stalled {
-				r.cause = ForFetch
+			if len(r.pending) > 0 {
+				r.blame(r.pending[0], ForFetch)
 			}
 		}
 		c.where, c.submitted = arriving, false
@@ -260,17 +264,14 @@ func (r *Runtime) take(t *tensor, w where) (m *Move, again bool) {
 		if !r.withdraw(t) {
 			return nil, false
 		}
-		if c.host == nil {
-			host, ok := r.process.TakeHost(c.bytes)
-			if !ok {
-				r.setState(t)
-				r.refused = true
-				return nil, true
-			}
-			c.host = host
-			r.stats.HostBytes += c.bytes
-			r.stats.HostPeakBytes = max(r.stats.HostPeakBytes, r.stats.HostBytes)
+		kept := r.unkeep(c)
+		sum := w == onDevice && r.trial.on && c.habit.worth()
+		if c.host == nil && !r.takeHost(c) {
+			r.setState(t)
+			r.refused = true
+			return nil, true
 		}
+		r.stats.HostPeakBytes = max(r.stats.HostPeakBytes, r.stats.HostBytes-r.kept.bytes)
 		c.where = leaving
 		t.flying++
 		if w == onDevice {
@@ -279,6 +280,7 @@ func (r *Runtime) take(t *tensor, w where) (m *Move, again bool) {
 		}
 		return &Move{
 			Kind: MoveEvict, Placed: w == inPlace, Chunk: t.rangeOf(c), Handle: c.handle, Host: c.host, Bytes: t.used(c),
+			Checksum: sum, Compare: kept && sum, Sum: c.sum,
 			tensor: t, index: i,
 		}, false
 	}
@@ -384,7 +386,7 @@ func (r *Runtime) Done(m *Move) {
 	case MoveFetch, MoveMap:
 		r.incoming -= c.bytes
 		c.where, c.submitted, c.handle = onDevice, false, m.Handle
-		r.giveHost(c)
+		r.keep(t, c)
 		t.arrived = r.moves
 		if m.Kind == MoveFetch {
 			r.stats.Fetches++
@@ -399,12 +401,17 @@ func (r *Runtime) Done(m *Move) {
 			r.outgoing -= c.bytes
 			r.physical.mapped -= c.bytes
 			r.physical.giveSpare(c.handle, c.bytes)
+			c.habit.note(m.Compare, m.Clean)
 		}
 		c.where, c.handle = onHost, 0
 		c.sum, c.summed = m.Sum, m.Summed
 		t.absent += c.bytes
 		r.stats.Evictions++
-		r.stats.EvictedBytes += m.Bytes
+		if m.Clean {
+			r.stats.CleanBytes += m.Bytes
+		} else {
+			r.stats.EvictedBytes += m.Bytes
+		}
 	}
 	switch {
 	case !t.freed:

@@ -8,15 +8,17 @@ import (
 	"github.com/penstock-gpu/penstock/cuda/kernels"
 )
 
-// Mover carries moves of one direction out: it maps, queues copies in, and unmaps;
-// copies out are a [Copier]'s. It needs no lock of the Runtime, and waits for
-// nothing but the driver's own lock.
+// Mover carries moves of one direction out: it maps, queues copies in and checksums,
+// and unmaps; copies out are a [Copier]'s, on a stream of their own: they do not wait
+// for checksums, which wait for the job's kernels. It needs no lock of the Runtime,
+// and waits for nothing but the driver's own lock.
 type Mover struct {
 	driver cuda.Driver
 	stream cuda.Stream
 	marks  marks
 
-	kernels *kernels.Kernels // nil: moves are not verified
+	kernels *kernels.Kernels // nil: there are no checksums
+	verify  bool             // every move is checked
 	sums    []cuda.Ptr       // pinned memory for checksums, one a move in flight
 	sumOf   map[*Move]cuda.Ptr
 }
@@ -28,10 +30,11 @@ var ErrNoMemory = errors.New("no device memory for a move")
 // ErrMismatch is a move after which memory did not contain what it should.
 var ErrMismatch = errors.New("verification failed")
 
-// Verify makes the mover check each move by a checksum on the device, with up to
-// that many moves in flight.
-func (v *Mover) Verify(k *kernels.Kernels, depth int) error {
-	v.kernels, v.sumOf = k, map[*Move]cuda.Ptr{}
+// Checksums lets the mover take the checksums that moves ask for, with up to that
+// many moves in flight; to verify is to take that of every move and to compare what
+// comes in with what left.
+func (v *Mover) Checksums(k *kernels.Kernels, depth int, verify bool) error {
+	v.kernels, v.verify, v.sumOf = k, verify, map[*Move]cuda.Ptr{}
 	size := (k.SumBytes() + 15) &^ 15
 	p, err := v.driver.HostAlloc(size * int64(depth))
 	if err != nil {
@@ -45,9 +48,6 @@ func (v *Mover) Verify(k *kernels.Kernels, depth int) error {
 
 // sum queues the checksum of a move's chunk.
 func (v *Mover) sum(m *Move) error {
-	if v.kernels == nil {
-		return nil
-	}
 	if len(v.sums) == 0 {
 		return errors.New("more moves are in flight than checksums were provided for")
 	}
@@ -57,23 +57,20 @@ func (v *Mover) sum(m *Move) error {
 	return v.kernels.Checksum(cuda.Range{Base: m.Chunk.Base, Bytes: m.Bytes}, out, v.stream)
 }
 
-// verify compares what a finished move's checksum found.
-func (v *Mover) verify(m *Move) error {
-	out, ok := v.sumOf[m]
-	if !ok {
-		return nil
-	}
+// found reads the checksum of a move, which has been taken.
+func (v *Mover) found(m *Move) kernels.Sum128 {
+	out := v.sumOf[m]
 	delete(v.sumOf, m)
 	v.sums = append(v.sums, out)
-	sum := v.kernels.Sum(m.Bytes, out)
-	if m.Kind == MoveEvict {
-		m.Sum, m.Summed = sum, true
-		return nil
-	}
-	if m.Summed && sum != m.Sum {
-		return fmt.Errorf("%w: %s came back different from what left (%v, not %v)", ErrMismatch, m.What(), sum, m.Sum)
-	}
-	return nil
+	return v.kernels.Sum(m.Bytes, out)
+}
+
+// Summed reads the checksum of what leaves, once its ticket has been reached: m.Clean
+// says then whether there is nothing to copy.
+func (v *Mover) Summed(m *Move) {
+	sum := v.found(m)
+	m.Clean = m.Compare && sum == m.Sum
+	m.Sum, m.Summed = sum, true
 }
 
 // marks are the tickets that a stream writes to a word when it gets there.
@@ -95,7 +92,7 @@ func (k *marks) next(d cuda.Driver, s cuda.Stream) (uint32, error) {
 }
 
 // NewMover makes a mover with a stream of its own. The word is 4 bytes of pinned
-// memory at zero, for its copies in.
+// memory at zero, for its tickets.
 func NewMover(d cuda.Driver, word cuda.Ptr) (*Mover, error) {
 	s, err := d.StreamCreate()
 	if err != nil {
@@ -107,20 +104,20 @@ func NewMover(d cuda.Driver, word cuda.Ptr) (*Mover, error) {
 // Check is the error that has ended the stream, if one has.
 func (v *Mover) Check() error {
 	if _, err := v.driver.StreamQuery(v.stream); err != nil {
-		return fmt.Errorf("a copy has failed on its way: %w", err)
+		return fmt.Errorf("a copy or a checksum has failed on its way: %w", err)
 	}
 	return nil
 }
 
-// Stream is the stream of the copies.
+// Stream is the stream of the copies in, or of the checksums of what leaves.
 func (v *Mover) Stream() cuda.Stream { return v.stream }
 
 // Close gives the stream back. Nothing may be in flight.
 func (v *Mover) Close() error { return v.driver.StreamDestroy(v.stream) }
 
-// Begin undoes what has to go, maps what comes, and queues the copy of what comes
-// in, which is done when the word has reached the ticket; ticket 0 means that there
-// is none.
+// Begin undoes what has to go, maps what comes, and queues the copy of what comes in,
+// or the checksum of what leaves, which is done when the word has reached the ticket;
+// ticket 0 means that there is none.
 func (v *Mover) Begin(m *Move) (ticket uint32, err error) {
 	d := v.driver
 	for _, x := range m.Unmap {
@@ -154,7 +151,13 @@ func (v *Mover) Begin(m *Move) (ticket uint32, err error) {
 		}
 	}
 	if m.Kind == MoveEvict {
-		return 0, v.sum(m)
+		if !m.Checksum && !v.verify {
+			return 0, nil
+		}
+		if err := v.sum(m); err != nil {
+			return 0, err
+		}
+		return v.marks.next(d, v.stream)
 	}
 	if len(m.Host) == 0 {
 		return 0, nil
@@ -170,18 +173,22 @@ func (v *Mover) Begin(m *Move) (ticket uint32, err error) {
 		}
 		at += cuda.Ptr(n)
 	}
-	if err := v.sum(m); err != nil {
-		return 0, err
+	if v.verify {
+		if err := v.sum(m); err != nil {
+			return 0, err
+		}
 	}
 	return v.marks.next(d, v.stream)
 }
 
-// Finish ends a move whose copy is done: what was copied out is unmapped.
+// Finish ends a move whose copy is done, or that needs none: what leaves is unmapped.
 func (v *Mover) Finish(m *Move) error {
-	if err := v.verify(m); err != nil {
-		return err
-	}
 	if m.Kind != MoveEvict {
+		if v.verify && len(m.Host) > 0 {
+			if sum := v.found(m); m.Summed && sum != m.Sum {
+				return fmt.Errorf("%w: %s came back different from what left (%v, not %v)", ErrMismatch, m.What(), sum, m.Sum)
+			}
+		}
 		return nil
 	}
 	if err := v.driver.Unmap(m.Chunk.Base, m.Chunk.Bytes); err != nil {

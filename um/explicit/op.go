@@ -63,6 +63,9 @@ func (r *Runtime) Op(o Op) {
 	r.lastOn[o.Stream] = o.Seq
 	r.pending = append(r.pending, x)
 	r.stats.Ops++
+	if r.config.Checksums {
+		r.trial.look(r.history.Now(), r.history.Period(), r.process.Now(), r.stats.Stall[ForSpace])
+	}
 	if x.waiting = !r.ready(x); x.waiting {
 		r.noteWait(x)
 	}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/penstock-gpu/penstock/cuda"
+	"github.com/penstock-gpu/penstock/cuda/kernels"
 )
 
 // world is a process and a device in which every byte range has contents, so that
@@ -42,6 +43,10 @@ type world struct {
 	launched int
 	moved    int
 	placed   int
+	clean    int
+	dirty    int                  // compared, and copied
+	steady   bool                 // host memory is there when there is any
+	verify   bool                 // the checksum of all that leaves is taken
 	inHost   map[cuda.Handle]bool // physical memory that is on the host
 }
 
@@ -72,7 +77,7 @@ func (w *world) LastSeq(slot uint32) uint64 { return w.last[slot] }
 func (w *world) Now() time.Duration         { return 0 }
 
 func (w *world) TakeHost(bytes int64) ([]cuda.Range, bool) {
-	if w.hostLeft < bytes || w.rng.Intn(20) == 0 {
+	if w.hostLeft < bytes || !w.steady && w.rng.Intn(20) == 0 {
 		return nil, false
 	}
 	w.hostLeft -= bytes
@@ -109,8 +114,9 @@ func newWorld(t *testing.T, seed int64, budget, host int64, ahead bool) *world {
 	}
 	w.r = New(Config{
 		BudgetBytes: budget, HostBudgetBytes: host, Addresses: cuda.Range{Base: 1 << 40, Bytes: 64 * (budget + host)},
-		ChunkBytes: 4 * PageBytes, Ahead: ahead,
+		ChunkBytes: 4 * PageBytes, Ahead: ahead, Checksums: true,
 	}, w)
+	w.r.trial = trial{on: true, left: 1 << 30}
 	return w
 }
 
@@ -261,6 +267,9 @@ func (w *world) begin(d Direction) bool {
 	if total+w.plain > w.budget {
 		w.t.Fatalf("%d bytes of device memory in a budget of %d", total+w.plain, w.budget)
 	}
+	if m.Kind == MoveEvict && (m.Checksum || w.verify) {
+		w.weigh(m)
+	}
 	switch {
 	case m.Kind == MovePlace:
 		w.placed++
@@ -283,6 +292,20 @@ func (w *world) begin(d Direction) bool {
 	return true
 }
 
+// weigh is the checksum of what leaves: here it is the contents themselves.
+func (w *world) weigh(m *Move) {
+	sum := kernels.Sum128{uint64(w.device[m.Handle]), 1}
+	if m.Compare {
+		m.Clean = sum == m.Sum
+		if m.Clean {
+			w.clean++
+		} else {
+			w.dirty++
+		}
+	}
+	m.Sum, m.Summed = sum, true
+}
+
 // copyIn ends the oldest copy to the device.
 func (w *world) copyIn() {
 	for i, m := range w.moves {
@@ -299,8 +322,16 @@ func (w *world) end(i int) {
 	m := w.moves[i]
 	w.moves = append(w.moves[:i:i], w.moves[i+1:]...)
 	if m.Kind == MoveEvict {
+		if now := (kernels.Sum128{uint64(w.device[m.Handle]), 1}); m.Summed && now != m.Sum {
+			w.t.Fatalf("%#x was written to after its checksum had been taken", uint64(m.Chunk.Base))
+		}
 		for _, h := range m.Host {
-			w.host[h.Base] = w.device[m.Handle]
+			if w.hostUsed[h.Base] == 0 {
+				w.t.Fatalf("%#x leaves to host memory that was given back", uint64(m.Chunk.Base))
+			}
+			if !m.Clean {
+				w.host[h.Base] = w.device[m.Handle]
+			}
 		}
 		w.unmap(Mapping{m.Chunk, m.Handle})
 		w.device[m.Handle] = -7
@@ -401,6 +432,7 @@ func TestRandomWork(t *testing.T) {
 				budget = 12 * PageBytes // many operations name more
 			}
 			w := newWorld(t, seed, budget, 256*PageBytes, seed%2 == 0)
+			w.verify = seed%5 == 0
 			var ptrs []cuda.Ptr
 			for i := 0; i < 10000; i++ {
 				switch n := w.rng.Intn(10); {
@@ -432,6 +464,9 @@ func TestRandomWork(t *testing.T) {
 				default:
 					w.step()
 				}
+				if i%1000 == 999 {
+					w.r.trial.on = w.rng.Intn(3) > 0
+				}
 				if i%50 == 0 {
 					if err := w.r.Check(); err != nil {
 						t.Fatal(err)
@@ -448,6 +483,9 @@ func TestRandomWork(t *testing.T) {
 			w.settle()
 			if len(w.hostUsed) != 0 {
 				t.Fatalf("%d pieces of host memory are still in use", len(w.hostUsed))
+			}
+			if w.clean == 0 || w.dirty == 0 {
+				t.Fatalf("%d chunks left without a copy, %d were compared and copied", w.clean, w.dirty)
 			}
 			if seed%3 == 0 && w.placed == 0 {
 				t.Fatal("nothing was mapped in place")

@@ -23,6 +23,8 @@ type Runtime struct {
 	addresses *addresses
 	physical  physical
 	graves    graveyard
+	kept      kept
+	trial     trial
 	history   *correlate.History
 
 	byPtr     map[cuda.Ptr]*tensor
@@ -76,25 +78,27 @@ const (
 
 // Stats counts what a Runtime did.
 type Stats struct {
-	FetchedBytes, EvictedBytes           int64
-	Fetches, Evictions, Maps, Reclaims   int64
-	Created, Released                    int64 // physical handles
-	CleanBytes                           int64 // that left without a copy
-	InPlaceBytes                         int64 // that launches used in host memory
-	LiveBytes, LivePeakBytes             int64
-	DeviceBytes, DevicePeakBytes         int64 // physical device memory, plain memory included
-	PlainBytes, HostBytes, HostPeakBytes int64
-	Ops, WaitedOps                       int64
-	WaitedForMap, WaitedForFetch         int64 // of these: for fresh memory, for contents that nobody was bringing
-	WaitedForLeaving                     int64 // for contents on their way out
-	ReusedRanges, FreshRanges            int64 // allocations that found mapped memory, and those that did not
-	Plans                                int64
-	OversizeOps                          int64
-	OversizeName                         string
-	OversizeBytes                        int64
-	TakenBack                            int64 // evictions that a launch came before
-	Stall                                [stallCauses]time.Duration
-	History                              correlate.HistoryStats
+	FetchedBytes, EvictedBytes         int64 // that were copied
+	Fetches, Evictions, Maps, Reclaims int64
+	Created, Released                  int64 // physical handles
+	CleanBytes                         int64 // that left without a copy
+	InPlaceBytes                       int64 // that launches used in host memory
+	LiveBytes, LivePeakBytes           int64
+	DeviceBytes, DevicePeakBytes       int64 // physical device memory, plain memory included
+	PlainBytes                         int64
+	HostBytes, KeptBytes               int64 // host memory in use, and what of it is given back when it is wanted
+	HostPeakBytes                      int64 // host memory in use but for that, at most
+	Ops, WaitedOps                     int64
+	WaitedForMap, WaitedForFetch       int64 // of these: for fresh memory, for contents that nobody was bringing
+	WaitedForLeaving                   int64 // for contents on their way out
+	ReusedRanges, FreshRanges          int64 // allocations that found mapped memory, and those that did not
+	Plans                              int64
+	OversizeOps                        int64
+	OversizeName                       string
+	OversizeBytes                      int64
+	TakenBack                          int64 // evictions that a launch came before
+	Stall                              [stallCauses]time.Duration
+	History                            correlate.HistoryStats
 }
 
 // New returns a Runtime over reserved addresses.
@@ -199,6 +203,11 @@ func (r *Runtime) Free(p cuda.Ptr) error {
 	r.liveSize -= t.size
 	r.history.Free(t.instance)
 	t.freed = true
+	for i := range t.chunks {
+		if c := &t.chunks[i]; c.kept != nil {
+			r.giveHost(c)
+		}
+	}
 	for _, s := range append([]int{t.stream}, t.others...) {
 		if s < len(r.lastOn) {
 			t.freedAt = append(t.freedAt, streamSeq{s, r.lastOn[s]})
@@ -217,6 +226,7 @@ func (r *Runtime) bury(t *tensor) {
 	for i := range t.chunks {
 		c := &t.chunks[i]
 		r.giveHost(c)
+		c.habit = habit{}
 		if c.where == onHost {
 			c.where = blank
 		}
@@ -226,14 +236,6 @@ func (r *Runtime) bury(t *tensor) {
 		return
 	}
 	r.graves.add(t)
-}
-
-func (r *Runtime) giveHost(c *chunk) {
-	if c.host != nil {
-		r.process.GiveHost(c.host)
-		r.stats.HostBytes -= c.bytes
-		c.host = nil
-	}
 }
 
 // RecordStream says that work on another stream uses the allocation.
@@ -347,7 +349,7 @@ func (r *Runtime) RoomBytes() int64 {
 // Stats reports counters.
 func (r *Runtime) Stats() Stats {
 	s := r.stats
-	s.LiveBytes, s.PlainBytes = r.liveBytes, r.plainBytes
+	s.LiveBytes, s.PlainBytes, s.KeptBytes = r.liveBytes, r.plainBytes, r.kept.bytes
 	s.DeviceBytes = r.physical.total() - r.physical.going + r.plainBytes // what goes is gone before anything is made
 	s.History = r.history.Stats()
 	return s
@@ -389,4 +391,14 @@ func (r *Runtime) accountStall() {
 		r.stats.Stall[r.cause] += now - r.stalledAt
 	}
 	r.stalled, r.stalledAt, r.cause = x, now, ForMap
+}
+
+// blame says what an operation waits for from now on, if it is the stalled one.
+func (r *Runtime) blame(x *op, cause StallCause) {
+	if x != r.stalled || cause == r.cause {
+		return
+	}
+	now := r.process.Now()
+	r.stats.Stall[r.cause] += now - r.stalledAt
+	r.stalledAt, r.cause = now, cause
 }

@@ -1,6 +1,7 @@
 package explicit
 
 import (
+	"container/list"
 	"slices"
 
 	"github.com/penstock-gpu/penstock/correlate"
@@ -27,9 +28,11 @@ type chunk struct {
 	submitted     bool // of an arriving one: the copy is queued; ticket tells which
 	ticket        uint32
 	handle        cuda.Handle  // physical memory that is mapped, 0 for none
-	host          []cuda.Range // pinned memory that holds its contents
+	host          []cuda.Range // pinned memory that holds its contents, or held them when it came: see clean.go
 	sum           kernels.Sum128
 	summed        bool // sum is the checksum of the contents on the host
+	kept          *list.Element
+	habit         habit
 }
 
 // tensor is one allocation of 1 MiB and more.

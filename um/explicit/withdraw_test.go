@@ -14,6 +14,7 @@ type bystander struct {
 	state map[uint32]State
 	last  map[uint32]uint64
 	next  cuda.Ptr
+	now   time.Duration
 }
 
 func (b *bystander) Publish(uint32, cuda.Range)              {}
@@ -21,7 +22,7 @@ func (b *bystander) Withdraw(uint32, cuda.Range)             {}
 func (b *bystander) SetState(slot uint32, s State, _ uint32) { b.state[slot] = s }
 func (b *bystander) LastSeq(slot uint32) uint64              { return b.last[slot] }
 func (b *bystander) GiveHost([]cuda.Range)                   {}
-func (b *bystander) Now() time.Duration                      { return 0 }
+func (b *bystander) Now() time.Duration                      { return b.now }
 func (b *bystander) TakeHost(bytes int64) ([]cuda.Range, bool) {
 	b.next += cuda.Ptr(bytes)
 	return []cuda.Range{{Base: b.next, Bytes: bytes}}, true
@@ -66,6 +67,30 @@ func TestEvictionTakenBack(t *testing.T) {
 	r.plan.valid = false
 	if m, ok := r.Next(Out); !ok || m.Kind != MoveEvict || b.state[1] != Absent {
 		t.Errorf("it does not leave: %v, state %v", ok, b.state[1])
+	}
+}
+
+// TestStallByCause: a launch that waits for one thing after the other is accounted for by parts.
+func TestStallByCause(t *testing.T) {
+	r, b := full(t)
+	if _, ok := r.Next(In); ok {
+		t.Fatal("something comes although there is no room")
+	}
+	b.now += 3 * time.Second
+	out, ok := r.Next(Out)
+	if !ok {
+		t.Fatal("nothing leaves")
+	}
+	r.Done(out)
+	in, ok := r.Next(In)
+	if !ok {
+		t.Fatal("nothing comes")
+	}
+	b.now += 2 * time.Second
+	in.Handle = 78
+	r.Done(in)
+	if s := r.Stats().Stall; s[ForSpace] != 3*time.Second || s[ForMap] != 2*time.Second || s[ForFetch] != 0 {
+		t.Errorf("stalls of %v", s)
 	}
 }
 

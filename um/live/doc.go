@@ -20,8 +20,9 @@
 //
 // The explicit engine has a loop, too, which also answers launches that ask for a
 // grant and has their memory searched; a porter for each direction, which finds out
-// what to move, maps and unmaps; and the lane, which copies out one piece after the
-// other and does nothing else, for the next piece is to follow at once.
+// what to move, maps and unmaps, and has checksums taken of what leaves; and the
+// lane, which copies out one piece after the other and does nothing else, for the
+// next piece is to follow at once.
 //
 // # Why nothing here waits inside libcuda
 //

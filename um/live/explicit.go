@@ -26,7 +26,7 @@ type swap struct {
 	host    *hostpool.Pool
 	kernels *kernels.Kernels
 	finder  *kernels.Finder
-	words   cuda.Ptr // pinned: one line for each direction's tickets, or pieces of moves out
+	words   cuda.Ptr // pinned: one line for each direction's tickets, and one for pieces of moves out
 	wake    [2]*sync.Cond
 	waked   uint64 // the epoch when the workers were last woken
 	asking  *question
@@ -101,7 +101,7 @@ func (l *Live) openSwap() error {
 	if e.finder, err = e.kernels.NewFinder(findCapacity); err != nil {
 		return err
 	}
-	if e.words, err = l.driver.HostAlloc(2*hook.WordsBytes + 2*wordLine); err != nil {
+	if e.words, err = l.driver.HostAlloc(2*hook.WordsBytes + 3*wordLine); err != nil {
 		return fmt.Errorf("pinned memory for the engine's words: %w", err)
 	}
 	space := min(addressFactor*(l.budget+hostBudget), mostAddresses) / explicit.PageBytes * explicit.PageBytes
@@ -115,6 +115,7 @@ func (l *Live) openSwap() error {
 	c := explicit.Config{
 		BudgetBytes: l.budget, HostBudgetBytes: hostBudget, Addresses: cuda.Range{Base: base, Bytes: space},
 		Victims: l.config.Policy.Victims, Ahead: l.config.Policy.Fetch == um.FetchAhead, LookaheadBytes: l.config.LookaheadBytes, Depth: mostInFlight / 2,
+		Checksums: true,
 	}
 	if c.Victims == nil {
 		c.Victims = evict.NextUse
@@ -140,6 +141,9 @@ func (l *Live) openSwap() error {
 func (e *swap) word(d explicit.Direction) cuda.Ptr {
 	return e.words + 2*hook.WordsBytes + cuda.Ptr(d)*wordLine
 }
+
+// pieces is where the finished pieces of moves out are written.
+func (e *swap) pieces() cuda.Ptr { return e.words + 2*hook.WordsBytes + 2*wordLine }
 
 // swapProcess is what the explicit runtime sees of this process.
 type swapProcess struct{ e *swap }

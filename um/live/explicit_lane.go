@@ -15,7 +15,6 @@ import (
 type lane struct {
 	l         *Live
 	copier    *explicit.Copier
-	check     func() error // the error that has ended the copies, if one has
 	word      hook.Word
 	moves     chan *explicit.Move
 	begun     uint32        // moves that were put in; the worker's
@@ -33,11 +32,12 @@ const (
 	spinLongest = time.Millisecond
 )
 
-func newLane(l *Live, m *explicit.Mover, word cuda.Ptr) *lane {
-	return &lane{
-		l: l, copier: explicit.NewCopier(l.driver, m.Stream(), word), check: m.Check,
-		word: hook.NewWord(word), moves: make(chan *explicit.Move, mostInFlight),
+func newLane(l *Live, word cuda.Ptr) (*lane, error) {
+	c, err := explicit.NewCopier(l.driver, word)
+	if err != nil {
+		return nil, err
 	}
+	return &lane{l: l, copier: c, word: hook.NewWord(word), moves: make(chan *explicit.Move, mostInFlight)}, nil
 }
 
 // start puts a move at the end of the lane: it is copied when reached says so of its ticket.
@@ -97,7 +97,7 @@ func (n *lane) copyPiece(m *explicit.Move) (last bool, err error) {
 			pause(shortWait)
 		}
 		if now.Sub(checked) > checkPatience {
-			if checked, err = now, n.check(); err != nil {
+			if checked, err = now, n.copier.Check(); err != nil {
 				return false, err
 			}
 		}

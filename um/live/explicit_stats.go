@@ -20,8 +20,10 @@ type ExplicitStats struct {
 	WaitedForMap       int64   `json:"waited_for_map"`
 	WaitedForFetch     int64   `json:"waited_for_fetch"`
 	WaitedForLeaving   int64   `json:"waited_for_leaving"`
-	HostBytes          int64   `json:"host_bytes"` // pinned memory in use
+	HostBytes          int64   `json:"host_bytes"`      // pinned memory in use
+	HostKeptBytes      int64   `json:"host_kept_bytes"` // of these: copies of what is on the device, given back when they are wanted
 	HostPeakBytes      int64   `json:"host_peak_bytes"`
+	HostNeedBytes      int64   `json:"host_need_bytes"` // at most, without what was kept
 	HostPinnedBytes    int64   `json:"host_pinned_bytes"`
 	HostWaitSeconds    float64 `json:"host_wait_seconds"` // for memory to be pinned
 	Maps               int64   `json:"maps"`
@@ -68,7 +70,7 @@ func (e *swap) report(s *Stats) {
 		FetchStallSeconds: stall[explicit.ForFetch].Seconds(), SpaceStallSeconds: stall[explicit.ForSpace].Seconds(), MapStallSeconds: stall[explicit.ForMap].Seconds(),
 		GrantStallSeconds: e.grantTime.Seconds(), CleanBytes: r.CleanBytes, InPlaceBytes: r.InPlaceBytes,
 		WaitedLaunches: r.WaitedOps, WaitedForMap: r.WaitedForMap, WaitedForFetch: r.WaitedForFetch, WaitedForLeaving: r.WaitedForLeaving,
-		HostBytes: h.InUseBytes, HostPeakBytes: h.PeakBytes, HostPinnedBytes: h.GrownBytes, HostWaitSeconds: h.Waited.Seconds(),
+		HostBytes: h.InUseBytes, HostKeptBytes: r.KeptBytes, HostNeedBytes: r.HostPeakBytes, HostPeakBytes: h.PeakBytes, HostPinnedBytes: h.GrownBytes, HostWaitSeconds: h.Waited.Seconds(),
 		Maps: r.Maps, Reclaims: r.Reclaims, HandlesCreated: r.Created, HandlesReleased: r.Released,
 		ReusedRanges: r.ReusedRanges, FreshRanges: r.FreshRanges, EvictionsTakenBack: r.TakenBack,
 		Inspected: e.inspected, Chasers: e.chasers, Unresolved: e.unresolved,

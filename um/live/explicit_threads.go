@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"slices"
 	"time"
 
 	"go.uber.org/zap"
@@ -80,11 +81,12 @@ type porter struct {
 	e         *swap
 	direction explicit.Direction
 	mover     *explicit.Mover
-	arrived   hook.Word     // of moves in: the tickets of the copies that are done
+	arrived   hook.Word     // the tickets of the copies in, or of the checksums of what leaves, that are done
 	lane      *lane         // of moves out: copies them
-	flights   []flight      // in the order of their copies
-	since     time.Duration // when flights stopped being none
-	checked   time.Time     // when the first of them was last seen to fly, or asked for
+	flights   []flight      // in the order of their tickets
+	copying   bool          // any of them is being copied, or waits for its turn
+	since     time.Duration // copying is what it is
+	checked   time.Time     // when one of them was last seen to end, or asked for
 	spent     [porterParts]time.Duration
 }
 
@@ -111,10 +113,12 @@ func (p *porter) timed(part int, f func()) {
 	p.spent[portLock] += l.driver.Now() - ended
 }
 
-// flight is a move whose copy is under way.
+// flight is a move that is under way.
 type flight struct {
 	move   *explicit.Move
-	ticket uint32
+	ticket uint32 // of the copy in, or of the checksum; 0 when there is none, or it has been read
+	lane   uint32 // the lane's ticket of a move out that is copied
+	copied bool   // it is copied
 	began  time.Duration
 }
 
@@ -151,16 +155,16 @@ func (e *swap) newPorter(d explicit.Direction) (*porter, error) {
 	if err != nil {
 		return nil, err
 	}
-	if l.config.Verify {
-		if err := mover.Verify(e.kernels, mostInFlight); err != nil {
+	if d == explicit.Out || l.config.Verify {
+		if err := mover.Checksums(e.kernels, mostInFlight, l.config.Verify); err != nil {
 			return nil, err
 		}
 	}
-	p := &porter{e: e, direction: d, mover: mover}
-	if d == explicit.In {
-		p.arrived = hook.NewWord(e.word(d))
-	} else {
-		p.lane = newLane(l, mover, e.word(d))
+	p := &porter{e: e, direction: d, mover: mover, arrived: hook.NewWord(e.word(d))}
+	if d == explicit.Out {
+		if p.lane, err = newLane(l, e.pieces()); err != nil {
+			return nil, err
+		}
 		l.threads.Add(1)
 		go p.lane.run()
 	}
@@ -198,20 +202,51 @@ func (p *porter) run() error {
 	return nil
 }
 
-// reached says whether a flight's copy is done.
-func (p *porter) reached(ticket uint32) bool {
-	if p.lane != nil {
-		return p.lane.reached(ticket)
+// copy has the lane copy a flight's move.
+func (p *porter) copy(f *flight) { f.lane, f.copied = p.lane.start(f.move), true }
+
+// done says whether all of a flight is done but to unmap it. When the checksum of
+// what leaves says that it has to be copied, it is from then on.
+func (p *porter) done(f *flight) bool {
+	if f.ticket != 0 {
+		if !p.arrived.Reached(f.ticket) {
+			return false
+		}
+		f.ticket = 0
+		if p.lane != nil {
+			p.mover.Summed(f.move)
+			if f.move.Compare && !f.move.Clean {
+				p.copy(f)
+			}
+		}
 	}
-	return p.arrived.Reached(ticket)
+	return p.lane == nil || f.move.Clean || p.lane.reached(f.lane)
 }
 
-// land ends the flights whose copies are done.
+// note measures for how long copies are under way.
+func (p *porter) note() {
+	copying := slices.ContainsFunc(p.flights, func(f flight) bool { return f.copied })
+	if copying == p.copying {
+		return
+	}
+	now := p.e.l.driver.Now()
+	if p.copying {
+		p.e.moveTime[p.direction] += now - p.since
+	}
+	p.copying, p.since = copying, now
+}
+
+// land ends the flights that are done. Those that are not copied overtake others.
 func (p *porter) land() error {
 	e, l := p.e, p.e.l
-	for len(p.flights) > 0 && p.reached(p.flights[0].ticket) {
-		f := p.flights[0]
-		p.flights = p.flights[1:]
+	defer p.note()
+	for i := 0; i < len(p.flights); {
+		if !p.done(&p.flights[i]) {
+			i++
+			continue
+		}
+		f := p.flights[i]
+		p.flights = slices.Delete(p.flights, i, i+1)
 		p.checked = time.Now()
 		var err error
 		p.timed(portFinish, func() { err = p.mover.Finish(f.move) })
@@ -219,14 +254,11 @@ func (p *porter) land() error {
 			return err
 		}
 		now := l.driver.Now()
-		if l.sink != nil && !l.paused {
+		if l.sink != nil && !l.paused && !f.move.Clean {
 			l.sink.Move([]cuda.Range{{Base: f.move.Chunk.Base, Bytes: f.move.Bytes}}, um.Direction(p.direction), f.began, now)
 		}
 		e.runtime.Done(f.move)
 		e.wake[explicit.In+explicit.Out-p.direction].Signal()
-		if len(p.flights) == 0 {
-			e.moveTime[p.direction] += now - p.since
-		}
 	}
 	return nil
 }
@@ -237,7 +269,8 @@ func (p *porter) rest() (err error) {
 		pause(shortWait)
 		if p.lane != nil {
 			err = p.lane.err()
-		} else if time.Since(p.checked) > checkPatience {
+		}
+		if err == nil && time.Since(p.checked) > checkPatience {
 			p.checked, err = time.Now(), p.mover.Check()
 		}
 	})
@@ -247,13 +280,16 @@ func (p *porter) rest() (err error) {
 // begin starts a move.
 func (p *porter) begin(m *explicit.Move) error {
 	e, l := p.e, p.e.l
-	began := l.driver.Now()
-	var ticket uint32
+	f := flight{move: m, began: l.driver.Now()}
 	var err error
 	p.timed(portBegin, func() {
-		ticket, err = p.mover.Begin(m)
-		if err == nil && m.Kind == explicit.MoveEvict {
-			ticket = p.lane.start(m)
+		f.ticket, err = p.mover.Begin(m)
+		switch {
+		case err != nil:
+		case m.Kind != explicit.MoveEvict:
+			f.copied = f.ticket != 0
+		case !m.Compare:
+			p.copy(&f)
 		}
 	})
 	l.lastMove = time.Now()
@@ -265,14 +301,15 @@ func (p *porter) begin(m *explicit.Move) error {
 	if err != nil {
 		return err
 	}
-	if ticket == 0 {
+	if m.Kind != explicit.MoveEvict && f.ticket == 0 {
 		e.runtime.Done(m)
 		return nil
 	}
-	e.runtime.Submitted(m, ticket)
+	e.runtime.Submitted(m, f.ticket)
 	if len(p.flights) == 0 {
-		p.since, p.checked = l.driver.Now(), time.Now()
+		p.checked = time.Now()
 	}
-	p.flights = append(p.flights, flight{m, ticket, began})
+	p.flights = append(p.flights, f)
+	p.note()
 	return nil
 }

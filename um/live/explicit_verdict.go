@@ -22,8 +22,8 @@ func (s Stats) explicitLines(line func(format string, args ...any)) {
 	line("%d of %d launches waited; predicted exactly: %s", x.WaitedLaunches, s.Launches, s.predicted())
 	line("%d launches were searched for addresses in memory: %d had some; %d had unreadable parameters and got everything on the device",
 		x.Inspected, x.Chasers, x.Unresolved)
-	line("host memory: %s in use at most, %s pinned of a budget of %s; waited %.2f s for pinning",
-		GiB(x.HostPeakBytes), GiB(x.HostPinnedBytes), GiB(s.HostBudgetBytes), x.HostWaitSeconds)
+	line("host memory: %s needed at most, %s in use, %s pinned of a budget of %s; waited %.2f s for pinning",
+		GiB(x.HostNeedBytes), GiB(x.HostPeakBytes), GiB(x.HostPinnedBytes), GiB(s.HostBudgetBytes), x.HostWaitSeconds)
 }
 
 // explicitLimit says what limited a job under the explicit engine.

@@ -100,6 +100,23 @@ static void train(void) {
     CHECK(stat_now("d2h_bytes") > 0);
 }
 
+/* Weights of which one is trained in each iteration: most of what leaves has not changed. */
+static void frozen(void) {
+    enum { WEIGHTS = 96, ROUNDS = 16, WEIGHT_BYTES = MiB + 4096 };
+    CUstream s = new_stream();
+    static tensor weight[WEIGHTS], out;
+    must(&out, WEIGHT_BYTES, s, 0);
+    for (int k = 0; k < WEIGHTS; k++) must(&weight[k], WEIGHT_BYTES, s, (uint32_t)k);
+    for (int it = 0; it < ROUNDS; it++) {
+        for (int k = 0; k < WEIGHTS; k++) add_to(k, s, &out, &weight[k]);
+        for (int k = WEIGHTS - 1; k >= 0; k--) add_to(k, s, &out, &weight[k]);
+        add(it, s, &weight[it * 7 % WEIGHTS], 1);
+    }
+    SYNC(s);
+    check_value(&out);
+    for (int k = 0; k < WEIGHTS; k++) check_value(&weight[k]);
+}
+
 /* ---- pointer tables ---- */
 
 enum { TARGETS = 4 };
@@ -507,7 +524,7 @@ int main(int argc, char **argv) {
     const struct {
         const char *name;
         void (*run)(void);
-    } modes[] = {{"train", train}, {"streams", streams}, {"tails", tails}, {"race", race}, {"copies", copies}, {"nevernamed", never_named},
+    } modes[] = {{"train", train}, {"frozen", frozen}, {"streams", streams}, {"tails", tails}, {"race", race}, {"copies", copies}, {"nevernamed", never_named},
                  {"freed", freed}, {"recordstream", record_stream}, {"graphs", graphs}, {"nccl", nccl}, {"crowded", crowded}};
     tensor small; /* resolves what threads share */
     must(&small, 4096, NULL, 0);
