@@ -29,12 +29,26 @@ __attribute__((constructor)) static void watch_forks(void) { pthread_atfork(NULL
 /* Whether the engine may be entered. */
 static int alive(void) { return !in_child; }
 
-/* Serves what it can before Go is entered; NULL until the engine has started. */
-static struct front *front;
+/* They serve what they can before Go is entered; NULL until the engine has started. */
+static struct front *pool_front, *tensor_front;
 
-void exports_use_front(void *f) { __atomic_store_n(&front, (struct front *)f, __ATOMIC_RELEASE); }
+void exports_use_fronts(void *pool, void *tensors)
+{
+    __atomic_store_n(&pool_front, (struct front *)pool, __ATOMIC_RELEASE);
+    __atomic_store_n(&tensor_front, (struct front *)tensors, __ATOMIC_RELEASE);
+}
 
-static struct front *the_front(void) { return __atomic_load_n(&front, __ATOMIC_ACQUIRE); }
+static struct front *front_for(int64_t bytes)
+{
+    struct front *t = __atomic_load_n(&tensor_front, __ATOMIC_ACQUIRE);
+    return t && bytes >= t->least ? t : __atomic_load_n(&pool_front, __ATOMIC_ACQUIRE);
+}
+
+static struct front *front_of(void *p)
+{
+    struct front *t = __atomic_load_n(&tensor_front, __ATOMIC_ACQUIRE);
+    return t && (uintptr_t)p >= t->base && (uintptr_t)p < t->end ? t : __atomic_load_n(&pool_front, __ATOMIC_ACQUIRE);
+}
 
 /* Allocations and frees are noted in it; NULL when nobody records them here. */
 static struct alloc_log *alloc_log;
@@ -65,7 +79,7 @@ PUBLIC int penstock_init(int device) { return alive() ? engineInit(device) : -EC
 
 static void *allocate(ssize_t size, int device, void *stream)
 {
-    struct front *f = the_front();
+    struct front *f = front_for(size);
     uint32_t epoch = 0;
     uint64_t p = f ? front_take(f, size, device, (uintptr_t)stream, &epoch) : 0;
     if (p)
@@ -94,7 +108,7 @@ PUBLIC void penstock_free(void *ptr, ssize_t size, int device, void *stream)
     if (!ptr || !alive())
         return;
     note_call(ptr, 0, NULL);
-    struct front *f = the_front();
+    struct front *f = front_of(ptr);
     switch (f ? front_hold(f, (uintptr_t)ptr) : FRONT_PASS) {
     case FRONT_PASS:
         engineFree((uintptr_t)ptr);
@@ -111,7 +125,7 @@ PUBLIC void penstock_record_stream(void *ptr, void *stream)
 {
     if (!ptr || !alive())
         return;
-    struct front *f = the_front();
+    struct front *f = front_of(ptr);
     if (!f || front_forget(f, (uintptr_t)ptr))
         engineRecordStream((uintptr_t)ptr, (uintptr_t)stream);
 }

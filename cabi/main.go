@@ -168,11 +168,15 @@ func start(device int) (*live.Live, error) {
 	if layout.Front, err = front.New(device); err != nil {
 		return nil, err
 	}
+	tensorFront, err := front.New(device)
+	if err != nil {
+		return nil, err
+	}
 	c := live.Config{
 		Engine: live.EngineFor(o.Engine), Verify: o.Verify,
 		Policy: policy, BudgetBytes: o.Budget, HostBudgetBytes: o.HostBudget,
 		ManagedLimitBytes: o.ManagedLimit, PlainOnly: o.Engine == options.EngineNone, LookaheadBytes: o.LookaheadBytes,
-		MissedRoutes: missed, Pool: layout,
+		MissedRoutes: missed, Pool: layout, TensorFront: tensorFront,
 	}
 	if o.TracePath != "" {
 		r, err := startRecording(o, d.Info().Name, log)
@@ -186,7 +190,7 @@ func start(device int) (*live.Live, error) {
 	if err != nil {
 		return nil, err
 	}
-	C.exports_use_front(layout.Front.C())
+	C.exports_use_fronts(layout.Front.C(), tensorFront.C())
 	if choice := e.Choice(); choice != "" {
 		fmt.Fprintf(os.Stderr, "penstock: %s\n", choice)
 	}

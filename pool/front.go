@@ -74,13 +74,13 @@ func (p *Pool) catchUp() {
 	if f == nil || !f.HasNotes() {
 		return
 	}
-	f.Notes(func(at cuda.Ptr, bytes int64, stream uint64) {
+	f.Notes(func(n front.Note) {
 		switch {
 		case p.service.phase != recording: // an iteration was found meanwhile
-		case bytes == 0:
-			p.service.recorder.Free(at)
+		case n.Bytes == 0:
+			p.service.recorder.Free(n.At)
 		default:
-			p.record(at, bytes, stream)
+			p.record(n.At, n.Bytes, n.Stream)
 		}
 	})
 }

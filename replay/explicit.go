@@ -318,6 +318,12 @@ func (x *swapper) LastSeq(slot uint32) uint64 { return x.lastSeq[slot] }
 
 func (x *swapper) TakeHost(bytes int64) ([]cuda.Range, bool) { return x.host.take(bytes) }
 
+// Offer and Recall: nothing is held in the simulation, where the engine's lock costs nothing.
+
+func (x *swapper) Offer(cuda.Range, int) bool { return false }
+
+func (x *swapper) Recall(cuda.Ptr) bool { return true }
+
 func (x *swapper) GiveHost(r []cuda.Range) { x.host.give(r) }
 
 func (x *swapper) Now() time.Duration { return x.gpu.Now() }

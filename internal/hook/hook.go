@@ -213,6 +213,12 @@ func Widen(low uint32, head uint64) uint64 {
 // Head is the seq of the newest operation that was given one.
 func (h *Shared) Head() uint64 { return atomic.LoadUint64((*uint64)(unsafe.Pointer(&h.s.head))) }
 
+// HeadWord is where Head is, for C.
+func (h *Shared) HeadWord() *uint64 { return (*uint64)(unsafe.Pointer(&h.s.head)) }
+
+// Read is how far the ring was read: every operation with a seq up to it was visited.
+func (h *Shared) Read() uint64 { return h.next }
+
 // Drain reads every published record, in order. The record and its slots are
 // only valid during the call.
 func (h *Shared) Drain(visit func(*Record)) (n int) {

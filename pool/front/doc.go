@@ -1,4 +1,4 @@
-// Package front stands before the pool: memory that a job has just freed is given
+// Package front stands before an owner of memory: what a job has just freed is given
 // out again for its next request of the same size and stream without a call into Go.
 //
 // # The story
@@ -17,6 +17,15 @@
 // layers and iterations repeat, large memory is used best when the pool chooses
 // each time what lies where. While it records an iteration, calls above 1 MiB are
 // noted, and the pool reads the notes before it does anything else.
+//
+// There is a second one, before the explicit engine's tensors (um/live): a call would
+// wait for the engine's lock, which is held while it plans. All calls are noted there, with
+// the operation that the launch hook had last seen, so that the engine can hear of them
+// in the order of the job's work, later. Until then it believes that the allocation before
+// still lies there. Where it wants the memory of what is held for something else, it
+// recalls it; that fails when the job has taken it, or was about to when the last
+// note was read ([Front.Recall]). And it says how much more may be given out
+// ([Front.SetMost]), so that nobody gets more than the budgets allow.
 //
 // # Invariants
 //

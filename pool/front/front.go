@@ -17,8 +17,8 @@ import (
 // All is for Serve: every size.
 const All = math.MaxInt64
 
-// Front serves requests before the pool does. Its methods are the pool's side, to be
-// called with the pool's lock held, but for the counters.
+// Front serves requests before its owner does. Its methods are the owner's side, to be
+// called with the owner's lock held, but for the counters.
 type Front struct {
 	c      *C.struct_front
 	device int
@@ -33,6 +33,15 @@ func New(device int) (*Front, error) {
 		return nil, errors.New("no host memory for the front of the pool")
 	}
 	return &Front{c: c, device: device}, nil
+}
+
+// Stand says whose front it is, before it serves anything: that of an owner of the
+// addresses of a range, for requests of at least so many bytes, which are alike when they
+// are in whole units. Notes get their time from the clock.
+func (f *Front) Stand(r cuda.Range, leastBytes, unitBytes int64, clock *uint64) {
+	f.c.base, f.c.end = C.uint64_t(r.Base), C.uint64_t(r.End())
+	f.c.least, f.c.unit = C.int64_t(leastBytes), C.int64_t(unitBytes)
+	f.c.clock = (*C.uint64_t)(unsafe.Pointer(clock))
 }
 
 // C is the struct front, for the C side.
@@ -72,13 +81,36 @@ func (f *Front) Settle(live, freed int64) {
 	}
 }
 
+// Offer holds memory of the owner's for a request, as if it had been allocated and freed.
+func (f *Front) Offer(at cuda.Ptr, bytes int64, stream uint64) bool {
+	return C.front_offer(f.c, C.uint64_t(at), C.int64_t(bytes), C.uint64_t(stream)) != 0
+}
+
+// Recall takes one allocation back that is held, if it is since a note that the owner
+// has seen, which is the number of notes that it has dealt with.
+func (f *Front) Recall(at cuda.Ptr, seen uint64) bool {
+	return C.front_recall(f.c, C.uint64_t(at), C.uint64_t(seen)) != 0
+}
+
+// SetMost says how many bytes may be given out here, in whole units and less those
+// held here, of all time.
+func (f *Front) SetMost(bytes int64) { atomic.StoreInt64((*int64)(&f.c.most_taken), bytes) }
+
 // HasNotes says whether there is something for Notes.
 func (f *Front) HasNotes() bool { return atomic.LoadUint32((*uint32)(&f.c.notes)) != 0 }
 
-// Notes visits the calls that were noted, in order; frees have 0 bytes.
-func (f *Front) Notes(visit func(at cuda.Ptr, bytes int64, stream uint64)) {
+// Note is a call that was served.
+type Note struct {
+	At     cuda.Ptr
+	Bytes  int64 // as asked for; 0: a free
+	Stream uint64
+	When   uint64 // by the clock
+}
+
+// Notes visits the calls that were noted, in order.
+func (f *Front) Notes(visit func(Note)) {
 	for _, n := range f.notes[:C.front_read(f.c, &f.notes[0])] {
-		visit(cuda.Ptr(n.at), int64(n.bytes), uint64(n.stream))
+		visit(Note{At: cuda.Ptr(n.at), Bytes: int64(n.bytes), Stream: uint64(n.stream), When: uint64(n.when)})
 	}
 }
 

@@ -1,10 +1,10 @@
 /*
- * The front of the pool, in C: memory that was just freed is given out again for
+ * The front of an owner of memory, in C: what was just freed is given out again for
  * the next request of the same size and stream, without entering Go. The story,
  * the invariants and the order of locks are in doc.go.
  *
  * Everything here is for the threads of the job (cabi/exports.c), but for what
- * follows "the pool's side", which front.go calls.
+ * follows "the owner's side", which front.go calls.
  */
 #ifndef PENSTOCK_FRONT_H
 #define PENSTOCK_FRONT_H
@@ -26,6 +26,7 @@ struct front_node {
     int32_t next;      /* with the same hash, or unused */
     int32_t next_held; /* on the shelf */
     int32_t held;
+    uint64_t note; /* the number of the last note about it */
 };
 
 /* What is held of one size for one stream. */
@@ -36,14 +37,21 @@ struct front_shelf {
     int32_t next;  /* with the same hash */
 };
 
-/* A call that the pool has not seen; of a free the bytes are 0. */
+/* A call that the owner has not seen; of a free the bytes are 0. */
 struct front_note {
     uint64_t at;
     int64_t bytes;
     uint64_t stream;
+    uint64_t when; /* by the clock */
 };
 
 struct front {
+    /* Set before anything is served. */
+    const uint64_t *clock; /* what time a note has; NULL: none */
+    int64_t unit;          /* sizes are told apart by so many bytes */
+    int64_t least;         /* smallest request that is for this front */
+    uint64_t base, end;    /* its owner's addresses, where no other has any */
+
     /* Written under the lock; also read without. */
     uint32_t lock;
     uint32_t epoch;      /* changes whenever what is live may not be all the pool's */
@@ -56,8 +64,11 @@ struct front {
     int64_t held_count;
     int64_t served;      /* calls */
     int64_t live_peak;   /* of live without held, at calls served here */
+    int64_t taken;       /* bytes given out here, less those held here, of all time */
+    int64_t most_taken;  /* more than that must not be given out */
 
     /* Under the lock. */
+    uint64_t noted; /* notes so far */
     struct front_node *nodes;
     int32_t *by_address; /* first node by hash */
     int32_t capacity;    /* of both; power of two */
@@ -148,15 +159,19 @@ static inline void front_remove(struct front *f, struct front_node *n)
 /* Whether there is room for a note. */
 static inline int front_can_note(struct front *f, int64_t bytes) { return bytes <= f->noted_above || f->notes < FRONT_NOTES; }
 
-static inline void front_write(struct front *f, uint64_t at, int64_t bytes, uint64_t stream, int64_t size)
+static inline void front_write(struct front *f, struct front_node *n, int64_t bytes, uint64_t stream, int64_t size)
 {
     if (size > f->noted_above) {
-        f->note[f->notes] = (struct front_note){at, bytes, stream};
+        uint64_t when = f->clock ? __atomic_load_n(f->clock, __ATOMIC_SEQ_CST) : 0;
+        f->note[f->notes] = (struct front_note){n->at, bytes, stream, when};
+        n->note = ++f->noted;
         __atomic_store_n(&f->notes, f->notes + 1, __ATOMIC_RELEASE);
     }
 }
 
-/* Memory that is held for such a request, or 0: then ask the pool, and front_add
+static inline int64_t front_size(const struct front *f, int64_t bytes) { return (bytes + f->unit - 1) / f->unit * f->unit; }
+
+/* Memory that is held for such a request, or 0: then ask the owner, and front_add
  * what it gives with the epoch. */
 static inline uint64_t front_take(struct front *f, int64_t bytes, int device, uint64_t stream, uint32_t *epoch)
 {
@@ -164,17 +179,19 @@ static inline uint64_t front_take(struct front *f, int64_t bytes, int device, ui
     if (bytes > __atomic_load_n(&f->most, __ATOMIC_RELAXED) || device != f->device)
         return 0;
     uint64_t at = 0;
+    int64_t size = front_size(f, bytes);
     front_lock(f);
-    struct front_shelf *s = bytes <= f->most && front_can_note(f, bytes) ? front_shelf_of(f, bytes, stream, 0) : NULL;
+    struct front_shelf *s = bytes <= f->most && f->taken + size <= __atomic_load_n(&f->most_taken, __ATOMIC_RELAXED) && front_can_note(f, bytes) ? front_shelf_of(f, size, stream, 0) : NULL;
     if (s && s->first != FRONT_NONE) {
         struct front_node *n = &f->nodes[s->first];
         s->first = n->next_held;
         n->held = 0;
         at = n->at;
-        front_write(f, at, bytes, stream, bytes);
+        front_write(f, n, bytes, stream, size);
         f->served++;
         f->held_count--;
-        int64_t live = __atomic_load_n(&f->live, __ATOMIC_RELAXED) - __atomic_sub_fetch(&f->held, bytes, __ATOMIC_RELAXED);
+        f->taken += size;
+        int64_t live = __atomic_load_n(&f->live, __ATOMIC_RELAXED) - __atomic_sub_fetch(&f->held, size, __ATOMIC_RELAXED);
         if (live > f->live_peak)
             __atomic_store_n(&f->live_peak, live, __ATOMIC_RELAXED);
     }
@@ -182,13 +199,13 @@ static inline uint64_t front_take(struct front *f, int64_t bytes, int device, ui
     return at;
 }
 
-/* Tells the front of an allocation that the pool has made. */
+/* Tells the front of an allocation that the owner has made. */
 static inline void front_add(struct front *f, uint64_t at, int64_t bytes, uint64_t stream, uint32_t epoch)
 {
     if (bytes > __atomic_load_n(&f->most, __ATOMIC_RELAXED))
         return;
     front_lock(f);
-    struct front_shelf *s = epoch == f->epoch && bytes <= f->most && front_grow(f) ? front_shelf_of(f, bytes, stream, 1) : NULL;
+    struct front_shelf *s = epoch == f->epoch && bytes <= f->most && front_grow(f) ? front_shelf_of(f, front_size(f, bytes), stream, 1) : NULL;
     if (s) {
         int32_t i = f->first_unused;
         if (i != FRONT_NONE)
@@ -196,7 +213,7 @@ static inline void front_add(struct front *f, uint64_t at, int64_t bytes, uint64
         else
             i = f->used++;
         int32_t *bucket = front_bucket(f, at);
-        f->nodes[i] = (struct front_node){at, (int32_t)(s - f->shelves), *bucket, FRONT_NONE, 0};
+        f->nodes[i] = (struct front_node){at, (int32_t)(s - f->shelves), *bucket, FRONT_NONE, 0, 0};
         *bucket = i;
     }
     front_unlock(f);
@@ -204,7 +221,7 @@ static inline void front_add(struct front *f, uint64_t at, int64_t bytes, uint64
 
 enum front_freed { FRONT_PASS, FRONT_HELD, FRONT_NOT_LIVE };
 
-/* Holds memory that is freed. FRONT_PASS: it is for the pool to free. */
+/* Holds memory that is freed. FRONT_PASS: it is for the owner to free. */
 static inline enum front_freed front_hold(struct front *f, uint64_t at)
 {
     enum front_freed how = FRONT_PASS;
@@ -218,8 +235,9 @@ static inline enum front_freed front_hold(struct front *f, uint64_t at)
             n->next_held = s->first;
             n->held = 1;
             s->first = (int32_t)(n - f->nodes);
-            front_write(f, n->at, 0, 0, s->bytes);
+            front_write(f, n, 0, 0, s->bytes);
             f->held_count++;
+            f->taken -= s->bytes;
             __atomic_fetch_add(&f->held, s->bytes, __ATOMIC_RELAXED);
             how = FRONT_HELD;
         } else
@@ -229,7 +247,7 @@ static inline enum front_freed front_hold(struct front *f, uint64_t at)
     return how;
 }
 
-/* Another stream uses an allocation: the pool will have to free it. Says whether it
+/* Another stream uses an allocation: the owner will have to free it. Says whether it
  * is to be told; not of what is held, which is in use by nobody. */
 static inline int front_forget(struct front *f, uint64_t at)
 {
@@ -242,10 +260,10 @@ static inline int front_forget(struct front *f, uint64_t at)
     return live;
 }
 
-/* ---- the pool's side ---- */
+/* ---- the owner's side ---- */
 
 /* From now on serves requests up to most, of a device, and notes those above
- * noted_above. New is set when some allocations from here on are not the pool's, or
+ * noted_above. New is set when some allocations from here on are not the owner's, or
  * again are: what is under way then is not added. */
 static inline void front_serve(struct front *f, int32_t device, int64_t most, int64_t noted_above, int new_epoch)
 {
@@ -289,6 +307,46 @@ static inline int32_t front_empty(struct front *f, int64_t above, int64_t to, ui
     return k;
 }
 
+/* Holds memory that its owner offers: as if it had been allocated, and freed. */
+static inline int front_offer(struct front *f, uint64_t at, int64_t bytes, uint64_t stream)
+{
+    int held = 0;
+    uint32_t epoch = __atomic_load_n(&f->epoch, __ATOMIC_ACQUIRE);
+    front_add(f, at, bytes, stream, epoch);
+    front_lock(f);
+    struct front_node *n = front_find(f, at);
+    if (n) {
+        struct front_shelf *s = &f->shelves[n->shelf];
+        n->next_held = s->first;
+        n->held = held = 1;
+        s->first = (int32_t)(n - f->nodes);
+        f->held_count++;
+        __atomic_fetch_add(&f->held, s->bytes, __ATOMIC_RELAXED);
+    }
+    front_unlock(f);
+    return held;
+}
+
+/* Takes one allocation back that is held since a note that the owner has seen. */
+static inline int front_recall(struct front *f, uint64_t at, uint64_t seen)
+{
+    front_lock(f);
+    struct front_node *n = front_find(f, at);
+    int held = n && n->held && n->note <= seen;
+    if (held) {
+        struct front_shelf *s = &f->shelves[n->shelf];
+        int32_t i = (int32_t)(n - f->nodes), *link = &s->first;
+        while (*link != i)
+            link = &f->nodes[*link].next_held;
+        *link = n->next_held;
+        f->held_count--;
+        __atomic_sub_fetch(&f->held, s->bytes, __ATOMIC_RELAXED);
+        front_remove(f, n);
+    }
+    front_unlock(f);
+    return held;
+}
+
 /* Hands over the notes, in order. */
 static inline uint32_t front_read(struct front *f, struct front_note *out)
 {
@@ -311,8 +369,12 @@ static inline void front_reset_peak(struct front *f)
 static inline struct front *front_new(void)
 {
     struct front *f = (struct front *)calloc(1, sizeof *f);
-    if (f)
+    if (f) {
         f->first_unused = FRONT_NONE;
+        f->unit = 1;
+        f->most_taken = INT64_MAX;
+        f->least = INT64_MAX; /* of one that stands nowhere */
+    }
     return f;
 }
 

@@ -2,6 +2,7 @@ package front
 
 import (
 	"math/rand/v2"
+	"runtime"
 	"sync"
 	"testing"
 
@@ -132,9 +133,9 @@ func TestNotes(t *testing.T) {
 		t.Fatal("nothing is noted")
 	}
 	n := 0
-	f.Notes(func(at cuda.Ptr, bytes int64, stream uint64) {
-		if n++; at != 512 || n%2 == 1 && bytes != 0 || n%2 == 0 && (bytes != 1000 || stream != 3) {
-			t.Errorf("note %d: %#x, %d bytes, stream %d", n, uint64(at), bytes, stream)
+	f.Notes(func(c Note) {
+		if n++; c.At != 512 || n%2 == 1 && c.Bytes != 0 || n%2 == 0 && (c.Bytes != 1000 || c.Stream != 3) {
+			t.Errorf("note %d: %+v", n, c)
 		}
 	})
 	if n != 600 || f.HasNotes() {
@@ -222,5 +223,75 @@ func TestThreads(t *testing.T) {
 	f.Empty(0, All, func(at cuda.Ptr) { back[at] = true })
 	if len(back) != int(made/512) || f.HeldCount() != 0 {
 		t.Errorf("%d of %d came back, %d are left", len(back), made/512, f.HeldCount())
+	}
+}
+
+// TestRecall: what is held goes back to its owner, but not when the job has taken it
+// again meanwhile, also if it was freed once more since.
+func TestRecall(t *testing.T) {
+	f := newFront(t, All, -1) // every call is noted
+	read := func() (n uint64) {
+		f.Notes(func(Note) { n++ })
+		return n
+	}
+	for _, at := range []cuda.Ptr{512, 1024, 1536} {
+		add(t, f, at, 100, 3)
+	}
+	for _, at := range []cuda.Ptr{512, 1024, 1536} {
+		f.Hold(at)
+	}
+	seen := uint64(2)
+	if f.Recall(1536, seen) {
+		t.Error("recalled, although the owner has not seen that it is held")
+	}
+	seen += read() - 2
+	if !f.Recall(1024, seen) || f.Recall(1024, seen) {
+		t.Error("what is in the middle of the shelf is not recalled once")
+	}
+	if at, _ := f.Take(100, 3); at != 1536 || f.Recall(1536, seen) {
+		t.Errorf("%#x is given out, or recalled after", uint64(at))
+	}
+	f.Hold(1536)
+	if f.Recall(1536, seen) {
+		t.Error("recalled, although it was in use since the owner has last looked")
+	}
+	seen += read()
+	if !f.Recall(1536, seen) || !f.Recall(512, seen) {
+		t.Error("what is held is not recalled")
+	}
+	if at, _ := f.Take(100, 3); at != 0 || f.HeldCount() != 0 || f.HeldBytes() != 0 {
+		t.Errorf("%#x is given out of nothing; %d of %d bytes are held", uint64(at), f.HeldCount(), f.HeldBytes())
+	}
+	if how := f.Hold(512); how != Pass {
+		t.Errorf("a free of what was recalled is answered with %d", how)
+	}
+}
+
+// TestUnits: requests are alike in whole units, notes say what was asked for and when,
+// and no more is given out than the owner says.
+func TestUnits(t *testing.T) {
+	f := newFront(t, All, -1)
+	clock := uint64(7)
+	f.Stand(cuda.Range{Base: 1 << 20, Bytes: 1 << 20}, 1000, 1000, &clock)
+	add(t, f, 1<<20, 1700, 3)
+	add(t, f, 1<<20+2000, 1001, 3)
+	f.Hold(1 << 20)
+	f.Hold(1<<20 + 2000)
+	f.SetMost(-2000) // 4000 were given back
+	clock = 9
+	if at, _ := f.Take(2001, 3); at != 0 {
+		t.Errorf("%#x is given out for more than it has", uint64(at))
+	}
+	if at, _ := f.Take(1999, 3); at != 1<<20+2000 {
+		t.Errorf("%#x is given out", uint64(at))
+	}
+	if at, _ := f.Take(1999, 3); at != 0 {
+		t.Errorf("%#x is given out beyond what may be", uint64(at))
+	}
+	runtime.KeepAlive(&clock)
+	var last Note
+	f.Notes(func(n Note) { last = n })
+	if want := (Note{At: 1<<20 + 2000, Bytes: 1999, Stream: 3, When: 9}); last != want {
+		t.Errorf("the last note is %+v, want %+v", last, want)
 	}
 }

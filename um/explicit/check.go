@@ -59,6 +59,17 @@ func (r *Runtime) Check() error {
 			return err
 		}
 	}
+	for p, t := range r.held {
+		if !t.freed || !t.held || t.base != p || r.slots[t.slot] != t {
+			return fmt.Errorf("tensor at %#x: held, and not dead with a slot of its own", uint64(p))
+		}
+		if t.buried { // it is counted there
+			continue
+		}
+		if err := count(t); err != nil {
+			return err
+		}
+	}
 	for _, t := range r.graves.order {
 		graves += t.deviceBytes()
 		if err := count(t); err != nil {

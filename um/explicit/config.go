@@ -68,6 +68,12 @@ type Process interface {
 	SetState(slot uint32, s State, ticket uint32)
 	// LastSeq is the newest operation that named a slot, reported or not.
 	LastSeq(slot uint32) uint64
+	// Recall takes a dead range back that [Runtime.Hold] was told of, so that the job does
+	// not take it again; false when it has, or may have.
+	Recall(p cuda.Ptr) bool
+	// Offer lets the job take a dead range without asking, for work on a stream, as after
+	// [Runtime.Hold]; false when it takes none.
+	Offer(r cuda.Range, stream int) bool
 	// TakeHost takes pinned host memory for a chunk; ok is false when there is none.
 	TakeHost(bytes int64) (extents []cuda.Range, ok bool)
 	// GiveHost gives it back.

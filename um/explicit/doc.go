@@ -33,7 +33,8 @@
 //
 // Freed tensors are dead: nothing of them is ever copied. Their ranges stay mapped
 // for allocations of the same size, which then cost nothing, until the memory is
-// needed for something else.
+// needed for something else. The job may take such a range again without waiting for
+// the engine, which hears of it before any operation that came after (held.go).
 //
 // # Invariants
 //

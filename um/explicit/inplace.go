@@ -83,7 +83,7 @@ func (r *Runtime) bare() *Move {
 		return nil
 	}
 	for _, g := range r.graves.order {
-		if g.bytesIn(inPlace) == 0 || !r.idle(g) {
+		if g.bytesIn(inPlace) == 0 || !r.idle(g) || !r.recall(g) {
 			continue
 		}
 		m := &Move{Kind: MoveTrim}

@@ -25,6 +25,7 @@ func TestDeadInPlace(t *testing.T) {
 		t.Fatalf("%d chunks are in place and %d operations wait, although one exceeds the budget", w.placed, len(w.waiting))
 	}
 	w.free(small)
+	w.drain()
 	if w.r.ReservePlain(PageBytes) {
 		t.Fatal("there is room for plain memory in a full budget")
 	}

@@ -159,6 +159,7 @@ type graveyard struct {
 }
 
 func (g *graveyard) add(t *tensor) {
+	t.buried = true
 	g.order = append(g.order, t)
 	n := t.deviceBytes()
 	g.bytes += n
@@ -168,6 +169,7 @@ func (g *graveyard) add(t *tensor) {
 }
 
 func (g *graveyard) remove(t *tensor) {
+	t.buried = false
 	g.order = slices.Delete(g.order, slices.Index(g.order, t), slices.Index(g.order, t)+1)
 	g.bytes -= t.deviceBytes()
 	if l := g.bySize[t.size]; len(l) > 0 {

@@ -353,7 +353,7 @@ func (r *Runtime) Failed(m *Move) error {
 	switch {
 	case !t.freed:
 		r.setState(t)
-	case t.flying == 0:
+	case t.flying == 0 && !t.held:
 		r.bury(t)
 	}
 	r.Shrink()
@@ -404,7 +404,7 @@ func (r *Runtime) Done(m *Move) {
 			c.habit.note(m.Compare, m.Clean)
 		}
 		c.where, c.handle = onHost, 0
-		c.sum, c.summed = m.Sum, m.Summed
+		c.sum, c.summed = m.Sum, m.Summed && m.Bytes == t.used(c) // else it was taken again meanwhile
 		t.absent += c.bytes
 		r.stats.Evictions++
 		if m.Clean {
@@ -416,8 +416,11 @@ func (r *Runtime) Done(m *Move) {
 	switch {
 	case !t.freed:
 		r.setState(t)
-	case t.flying == 0 && t != r.making:
+	case t.flying == 0 && t != r.making && !t.held:
 		r.bury(t)
+		if t.slot == 0 && t.whole() { // it was never anyone's: it has been made ready
+			r.offer(t)
+		}
 	}
 	r.epoch++
 	r.accountStall()

@@ -42,7 +42,7 @@ func (r *Runtime) Op(o Op) {
 	x := &op{position: r.history.Now(), seq: o.Seq, stream: o.Stream, name: o.Name}
 	touched := make([]correlate.InstanceID, 0, len(o.Slots))
 	for _, s := range o.Slots {
-		if int(s) >= len(r.slots) || r.slots[s] == nil {
+		if int(s) >= len(r.slots) || r.slots[s] == nil || r.slots[s].freed {
 			continue // freed by another thread meanwhile: the job's own race
 		}
 		t := r.slots[s]
@@ -166,7 +166,7 @@ func (r *Runtime) ExtendAll(seq uint64) error {
 			nameOf(x.name), um.SizeText(r.liveSize+r.plainBytes), um.SizeText(r.config.BudgetBytes))
 	}
 	for _, t := range r.slots {
-		if t != nil && !slices.Contains(x.tensors, t) {
+		if t != nil && !t.freed && !slices.Contains(x.tensors, t) {
 			r.join(x, t)
 		}
 	}

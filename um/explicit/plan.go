@@ -127,7 +127,7 @@ func (r *Runtime) look(p *plan) {
 // lookAtTensors enters what live tensors need, and which of them could leave.
 func (r *Runtime) lookAtTensors(o *outlook) {
 	for _, t := range r.slots {
-		if t == nil {
+		if t == nil || t.freed {
 			continue
 		}
 		if t.absent > 0 {

@@ -3,6 +3,7 @@ package explicit
 import (
 	"fmt"
 	"math/rand"
+	"slices"
 	"testing"
 	"time"
 
@@ -34,6 +35,13 @@ type world struct {
 	budget   int64
 	plain    int64
 
+	late     []func()             // what the runtime has not heard of yet, in order
+	shelf    map[shelf][]cuda.Ptr // dead ranges that the job may take again
+	unheard  map[cuda.Ptr]int     // calls about a range among what is late
+	retaken  int
+	offered  int
+	surprise int // retaken while the runtime was moving the range, or had moved it away
+
 	live     map[cuda.Ptr]*expected
 	waiting  []*task
 	running  [2][]*task // by stream, in order
@@ -50,6 +58,12 @@ type world struct {
 	inHost   map[cuda.Handle]bool // physical memory that is on the host
 }
 
+// shelf is where a dead range is held.
+type shelf struct {
+	size   int64
+	stream int
+}
+
 // expected is what an allocation must contain, by chunk; 0 is unspecified.
 type expected struct {
 	bytes    int64
@@ -62,6 +76,7 @@ type task struct {
 	stream int
 	slots  []uint32
 	ptrs   []cuda.Ptr
+	owners []*expected // of ptrs, when it was issued
 	writes bool
 }
 
@@ -73,6 +88,56 @@ func (w *world) Withdraw(slot uint32, r cuda.Range) {
 func (w *world) SetState(slot uint32, s State, ticket uint32) {
 	w.states[slot], w.tickets[slot] = s, ticket
 }
+
+// Recall is for ranges that are held since a call that the runtime has heard of.
+func (w *world) Recall(p cuda.Ptr) bool {
+	if w.unheard[p] > 0 {
+		return false
+	}
+	for k, l := range w.shelf {
+		if i := slices.Index(l, p); i >= 0 {
+			w.shelf[k] = slices.Delete(l, i, i+1)
+			return true
+		}
+	}
+	w.t.Fatalf("%#x is recalled, and not held", uint64(p))
+	return false
+}
+
+// Offer puts a range on the shelf, now and then.
+func (w *world) Offer(r cuda.Range, stream int) bool {
+	if w.rng.Intn(4) == 0 {
+		return false
+	}
+	k := shelf{r.Bytes, stream}
+	w.shelf[k] = append(w.shelf[k], r.Base)
+	w.offered++
+	return true
+}
+
+// drain tells the runtime what it has not heard of.
+func (w *world) drain() { w.tell(len(w.late)) }
+
+// tell tells it of the first n.
+func (w *world) tell(n int) {
+	for range n {
+		f := w.late[0]
+		w.late = w.late[1:]
+		f()
+	}
+}
+
+// note tells the runtime of a call about a range, later.
+func (w *world) note(p cuda.Ptr, f func() error) {
+	w.unheard[p]++
+	w.late = append(w.late, func() {
+		w.unheard[p]--
+		if err := f(); err != nil {
+			w.t.Fatal(err)
+		}
+	})
+}
+
 func (w *world) LastSeq(slot uint32) uint64 { return w.last[slot] }
 func (w *world) Now() time.Duration         { return 0 }
 
@@ -111,6 +176,7 @@ func newWorld(t *testing.T, seed int64, budget, host int64, ahead bool) *world {
 		t: t, rng: rand.New(rand.NewSource(seed)), slots: map[cuda.Ptr]uint32{}, ranges: map[uint32]cuda.Range{}, states: map[uint32]State{},
 		tickets: map[uint32]uint32{}, last: map[uint32]uint64{}, handles: map[cuda.Handle]int64{}, device: map[cuda.Handle]int{}, mapped: map[cuda.Ptr]Mapping{},
 		host: map[cuda.Ptr]int{}, hostUsed: map[cuda.Ptr]int64{}, hostLeft: host, nextHost: 1 << 30, budget: budget, inHost: map[cuda.Handle]bool{}, live: map[cuda.Ptr]*expected{},
+		shelf: map[shelf][]cuda.Ptr{}, unheard: map[cuda.Ptr]int{},
 	}
 	w.r = New(Config{
 		BudgetBytes: budget, HostBudgetBytes: host, Addresses: cuda.Range{Base: 1 << 40, Bytes: 64 * (budget + host)},
@@ -121,16 +187,53 @@ func newWorld(t *testing.T, seed int64, budget, host int64, ahead bool) *world {
 }
 
 func (w *world) malloc(bytes int64, stream int) cuda.Ptr {
-	p, err := w.r.Malloc(bytes, stream)
-	if err != nil {
+	k := shelf{WholePages(bytes), stream}
+	var p cuda.Ptr
+	var lives int64
+	for _, e := range w.live {
+		lives += WholePages(e.bytes)
+	}
+	const slack = 16 * PageBytes // the last chunks would have to leave in smaller pieces than they come in
+	if lives+k.size > w.r.config.BudgetBytes+w.r.config.HostBudgetBytes-w.plain-slack {
 		return 0
+	}
+	if l := w.shelf[k]; len(l) > 0 && w.rng.Intn(8) > 0 {
+		p = l[len(l)-1]
+		w.shelf[k] = l[:len(l)-1]
+		w.note(p, func() error {
+			w.retaken++
+			if t := w.r.held[p]; t != nil && (t.flying > 0 || t.absent > 0) {
+				w.surprise++
+			}
+			return w.r.Retake(p, bytes, stream)
+		})
+	} else {
+		w.drain()
+		var err error
+		if p, err = w.r.Malloc(bytes, stream); err != nil {
+			return 0
+		}
 	}
 	w.live[p] = &expected{bytes: bytes, contents: make([]int, len(cut(WholePages(bytes), 4*PageBytes))), stream: stream}
 	return p
 }
 
 func (w *world) free(p cuda.Ptr) {
+	e := w.live[p]
 	delete(w.live, p)
+	if w.rng.Intn(8) > 0 {
+		k := shelf{WholePages(e.bytes), e.stream}
+		w.shelf[k] = append(w.shelf[k], p)
+		w.note(p, func() error {
+			size, err := w.r.Hold(p)
+			if err == nil && size != k.size {
+				err = fmt.Errorf("%d bytes are held, want %d", size, k.size)
+			}
+			return err
+		})
+		return
+	}
+	w.drain()
 	if err := w.r.Free(p); err != nil {
 		w.t.Fatal(err)
 	}
@@ -144,10 +247,14 @@ func (w *world) report(stream int, ptrs []cuda.Ptr, writes bool, signature uint6
 	for _, p := range ptrs {
 		slot := w.slots[p]
 		x.slots = append(x.slots, slot)
+		x.owners = append(x.owners, w.live[p])
 		w.last[slot] = w.seq
 	}
 	w.waiting = append(w.waiting, x)
-	w.r.Op(Op{Seq: x.seq, Stream: stream, Signature: signature, Slots: x.slots})
+	w.late = append(w.late, func() { w.r.Op(Op{Seq: x.seq, Stream: stream, Signature: signature, Slots: x.slots}) })
+	if w.rng.Intn(3) > 0 {
+		w.drain()
+	}
 }
 
 // launch launches what waits, in order, as far as the states allow.
@@ -175,11 +282,8 @@ func (w *world) launch() {
 
 // touch runs an operation: everything must be mapped, with the right contents.
 func (w *world) touch(x *task) {
-	for _, p := range x.ptrs {
-		e := w.live[p]
-		if e == nil {
-			continue
-		}
+	for k, p := range x.ptrs {
+		e := x.owners[k]
 		for i, c := range cut(WholePages(e.bytes), 4*PageBytes) {
 			m, ok := w.mapped[p+cuda.Ptr(c.offset)]
 			if !ok || m.Bytes != c.bytes {
@@ -200,8 +304,8 @@ func (w *world) touch(x *task) {
 func (w *world) inUse(base cuda.Ptr) bool {
 	for _, q := range w.running {
 		for _, x := range q {
-			for _, p := range x.ptrs {
-				if e := w.live[p]; e != nil && base >= p && base < p+cuda.Ptr(WholePages(e.bytes)) {
+			for k, p := range x.ptrs {
+				if base >= p && base < p+cuda.Ptr(WholePages(x.owners[k].bytes)) {
 					return true
 				}
 			}
@@ -357,6 +461,7 @@ func (w *world) end(i int) {
 func (w *world) finish(s int) {
 	if q := w.running[s]; len(q) > 0 {
 		w.running[s] = q[1:]
+		w.drain() // what has run was reported
 		w.r.Progress(s, q[0].seq)
 	}
 }
@@ -364,6 +469,7 @@ func (w *world) finish(s int) {
 // settle runs everything to its end.
 func (w *world) settle() {
 	for idle := 0; idle < 50; idle++ {
+		w.drain()
 		w.launch()
 		if len(w.waiting) == 0 && len(w.running[0])+len(w.running[1]) == 0 && len(w.moves) == 0 {
 			return
@@ -408,7 +514,9 @@ func (w *world) oldest(d Direction) {
 
 // step does something at random.
 func (w *world) step() {
-	switch w.rng.Intn(6) {
+	switch w.rng.Intn(7) {
+	case 6:
+		w.tell(w.rng.Intn(len(w.late) + 1))
 	case 0:
 		w.begin(In)
 	case 1:
@@ -425,6 +533,7 @@ func (w *world) step() {
 }
 
 func TestRandomWork(t *testing.T) {
+	retaken, surprise, offered := 0, 0, 0
 	for seed := int64(0); seed < 200; seed++ {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			budget := int64(64 * PageBytes)
@@ -448,8 +557,18 @@ func TestRandomWork(t *testing.T) {
 					}
 				case n < 3 && len(ptrs) > 0 && len(w.waiting) == 0:
 					k := w.rng.Intn(len(ptrs))
+					e := w.live[ptrs[k]]
 					w.free(ptrs[k])
 					ptrs = append(ptrs[:k], ptrs[k+1:]...)
+					if w.rng.Intn(2) == 0 {
+						break
+					}
+					// As a layer does that is like the one before.
+					if p := w.malloc(e.bytes, e.stream); p != 0 {
+						ptrs = append(ptrs, p)
+						w.settleWaiting()
+						w.report(e.stream, []cuda.Ptr{p}, true, 7)
+					}
 				case n < 6 && len(ptrs) > 0 && len(w.waiting) == 0:
 					stream := w.rng.Intn(2)
 					var named []cuda.Ptr
@@ -468,6 +587,7 @@ func TestRandomWork(t *testing.T) {
 					w.r.trial.on = w.rng.Intn(3) > 0
 				}
 				if i%50 == 0 {
+					w.drain()
 					if err := w.r.Check(); err != nil {
 						t.Fatal(err)
 					}
@@ -481,6 +601,10 @@ func TestRandomWork(t *testing.T) {
 				w.free(p)
 			}
 			w.settle()
+			if len(w.ranges) != len(w.r.held) || len(w.r.byPtr) != 0 {
+				t.Fatalf("%d slots are in use, with %d dead ranges held and %d live", len(w.ranges), len(w.r.held), len(w.r.byPtr))
+			}
+			retaken, surprise, offered = retaken+w.retaken, surprise+w.surprise, offered+w.offered
 			if len(w.hostUsed) != 0 {
 				t.Fatalf("%d pieces of host memory are still in use", len(w.hostUsed))
 			}
@@ -490,10 +614,13 @@ func TestRandomWork(t *testing.T) {
 			if seed%3 == 0 && w.placed == 0 {
 				t.Fatal("nothing was mapped in place")
 			}
-			if w.launched < 200 || w.moved < 1000 {
+			if w.launched < 200 || w.moved < 800 {
 				t.Fatalf("only %d launches and %d moves: the test tests little", w.launched, w.moved)
 			}
 		})
+	}
+	if retaken < 5000 || surprise < 500 || offered < 100 {
+		t.Fatalf("%d ranges were taken again, %d of them by surprise, and %d offered: the test tests little of it", retaken, surprise, offered)
 	}
 }
 

@@ -20,20 +20,46 @@ func (r *Runtime) provide(m *Move, which reclaiming) bool {
 	if short > r.physical.spares+r.reclaimable(which) {
 		return false
 	}
+	graves, ok := r.pick(m.Chunk.Bytes, short-r.physical.spares, which)
+	if !ok {
+		return false
+	}
 	handles, dropped := r.physical.drop(short)
 	m.Release = append(m.Release, handles...)
 	m.limbo += dropped
 	short -= dropped
-	for short > 0 {
-		g := r.nextGrave(m.Chunk.Bytes, which)
-		if g == nil { // cannot be: it was counted
-			break
+	for _, g := range graves {
+		if short > 0 {
+			short = r.unearth(m, g, short)
 		}
-		short = r.unearth(m, g, short)
 	}
 	r.suspend(m)
 	m.created = m.Handle == 0
 	return true
+}
+
+// pick chooses dead ranges with so many bytes, for a move that needs memory in one
+// chunk, and makes sure that the job does not take them again.
+func (r *Runtime) pick(chunk, bytes int64, which reclaiming) (graves []*tensor, ok bool) {
+	r.beginSearch()
+	for bytes > 0 {
+		g := r.nextGrave(chunk, which)
+		if g == nil {
+			return nil, false // the job has taken what was counted on
+		}
+		if g.passed = r.searches; !r.recall(g) {
+			continue
+		}
+		graves = append(graves, g)
+		r.picked[g.size]++
+		bytes -= g.deviceBytes()
+	}
+	return graves, true
+}
+
+func (r *Runtime) beginSearch() {
+	r.searches++
+	clear(r.picked)
 }
 
 // suspend enters what a move is to unmap and release, until it is submitted.
@@ -46,12 +72,15 @@ func (r *Runtime) suspend(m *Move) {
 func (r *Runtime) trim(bytes int64) *Move {
 	m := &Move{Kind: MoveTrim}
 	m.Release, m.limbo = r.physical.drop(bytes)
+	r.beginSearch()
 	for short := bytes - m.limbo; short > 0; {
 		g := r.nextGrave(0, anyIdle)
 		if g == nil {
 			break
 		}
-		short = r.unearth(m, g, short)
+		if g.passed = r.searches; r.recall(g) {
+			short = r.unearth(m, g, short)
+		}
 	}
 	if m.limbo == 0 && len(m.graves) == 0 {
 		return nil
@@ -125,7 +154,7 @@ func (r *Runtime) wantedOf(size int64, which reclaiming) int {
 
 // surplus says whether a dead range is of no use for coming allocations.
 func (r *Runtime) surplus(g *tensor, which reclaiming) bool {
-	return len(r.graves.bySize[g.size]) > r.wantedOf(g.size, which) || g.deviceBytes() < g.size
+	return len(r.graves.bySize[g.size])-r.picked[g.size] > r.wantedOf(g.size, which) || g.deviceBytes() < g.size
 }
 
 // nextGrave is the dead tensor whose memory goes next: one in surplus, and, among
@@ -133,7 +162,7 @@ func (r *Runtime) surplus(g *tensor, which reclaiming) bool {
 func (r *Runtime) nextGrave(bytes int64, which reclaiming) *tensor {
 	var oldest, surplus *tensor
 	for _, g := range r.graves.order {
-		if !r.idle(g) {
+		if g.passed == r.searches || !r.idle(g) {
 			continue
 		}
 		if oldest == nil {

@@ -28,7 +28,8 @@ type Runtime struct {
 	history   *correlate.History
 
 	byPtr     map[cuda.Ptr]*tensor
-	slots     []*tensor // by slot; slot 0 is unused
+	held      map[cuda.Ptr]*tensor // dead, and the job may take them again: see held.go
+	slots     []*tensor            // by slot; slot 0 is unused
 	freeSlots []uint32
 
 	pending  []*op
@@ -38,6 +39,7 @@ type Runtime struct {
 
 	plainBytes int64
 	plainNeed  int64 // of plain memory, wanted and not taken yet
+	lastStream int   // that something was allocated for
 	liveBytes  int64 // as asked for
 	liveSize   int64 // in whole pages
 	incoming   int64 // bytes of chunks on the way in
@@ -49,6 +51,8 @@ type Runtime struct {
 
 	plan     plan
 	have     map[int64]int // scratch of reclaimable
+	picked   map[int64]int // scratch of pick
+	searches uint64        // for dead memory
 	covered  map[int64]int // scratch of makeReady
 	born     map[int64]int // scratch of lookAtFuture
 	placed   int64         // bytes in place
@@ -111,8 +115,9 @@ func New(c Config, p Process) *Runtime {
 		graves:    graveyard{bySize: map[int64][]*tensor{}},
 		history:   correlate.NewHistory(correlate.HistoryConfig{}),
 		byPtr:     map[cuda.Ptr]*tensor{},
+		held:      map[cuda.Ptr]*tensor{},
 		slots:     make([]*tensor, 1),
-		have:      map[int64]int{}, covered: map[int64]int{}, born: map[int64]int{},
+		have:      map[int64]int{}, picked: map[int64]int{}, covered: map[int64]int{}, born: map[int64]int{},
 	}
 }
 
@@ -122,7 +127,7 @@ func (r *Runtime) Malloc(bytes int64, stream int) (cuda.Ptr, error) {
 		return 0, r.outOfMemory(bytes)
 	}
 	size := WholePages(bytes)
-	if r.liveSize+size+r.plainBytes > r.config.BudgetBytes+r.config.HostBudgetBytes {
+	if size > r.BeyondLiveBytes() {
 		return 0, r.outOfMemory(bytes)
 	}
 	t := &tensor{size: size, bytes: bytes, stream: stream}
@@ -138,6 +143,13 @@ func (r *Runtime) Malloc(bytes int64, stream int) (cuda.Ptr, error) {
 		r.stats.FreshRanges++
 	}
 	t.instance = r.history.Alloc(size)
+	r.takeSlot(t)
+	r.live(t)
+	return t.base, nil
+}
+
+// takeSlot makes a tensor known to the launch hook.
+func (r *Runtime) takeSlot(t *tensor) {
 	if k := len(r.freeSlots); k > 0 {
 		t.slot = r.freeSlots[k-1]
 		r.freeSlots = r.freeSlots[:k-1]
@@ -146,16 +158,25 @@ func (r *Runtime) Malloc(bytes int64, stream int) (cuda.Ptr, error) {
 		t.slot = uint32(len(r.slots))
 		r.slots = append(r.slots, t)
 	}
-	r.byPtr[t.base] = t
-	r.liveBytes += bytes
-	r.liveSize += size
-	r.stats.LivePeakBytes = max(r.stats.LivePeakBytes, r.liveBytes)
 	var ticket uint32
 	t.state, ticket = t.usable()
-	r.process.Publish(t.slot, cuda.Range{Base: t.base, Bytes: size})
+	r.process.Publish(t.slot, cuda.Range{Base: t.base, Bytes: t.size})
 	r.process.SetState(t.slot, t.state, ticket)
+}
+
+// live enters a tensor among the living.
+func (r *Runtime) live(t *tensor) {
+	r.lastStream = t.stream
+	r.byPtr[t.base] = t
+	r.liveBytes += t.bytes
+	r.liveSize += t.size
+	r.stats.LivePeakBytes = max(r.stats.LivePeakBytes, r.liveBytes)
 	r.epoch++
-	return t.base, nil
+}
+
+// BeyondLiveBytes is how much more may be allocated, in whole pages.
+func (r *Runtime) BeyondLiveBytes() int64 {
+	return r.config.BudgetBytes + r.config.HostBudgetBytes - r.liveSize - r.plainBytes
 }
 
 // exhume finds a dead range of the size whose memory is mapped and may be used by
@@ -163,7 +184,7 @@ func (r *Runtime) Malloc(bytes int64, stream int) (cuda.Ptr, error) {
 func (r *Runtime) exhume(size int64, stream int) *tensor {
 	l := r.graves.bySize[size]
 	for i := len(l) - 1; i >= 0; i-- {
-		if g := l[i]; g.stream == stream && len(g.others) == 0 || r.idle(g) {
+		if g := l[i]; (g.stream == stream && len(g.others) == 0 || r.idle(g)) && r.recall(g) {
 			r.graves.remove(g)
 			return g
 		}
@@ -195,10 +216,17 @@ func (r *Runtime) Free(p cuda.Ptr) error {
 	if t == nil {
 		return fmt.Errorf("%w: %#x", ErrNotOurs, uint64(p))
 	}
-	delete(r.byPtr, p)
-	r.slots[t.slot] = nil
-	r.freeSlots = append(r.freeSlots, t.slot)
-	r.process.Withdraw(t.slot, cuda.Range{Base: t.base, Bytes: t.size})
+	r.die(t)
+	r.giveSlot(t)
+	if t.flying == 0 {
+		r.bury(t)
+	}
+	return nil
+}
+
+// die ends a tensor's life. Its slot is still its own.
+func (r *Runtime) die(t *tensor) {
+	delete(r.byPtr, t.base)
 	r.liveBytes -= t.bytes
 	r.liveSize -= t.size
 	r.history.Free(t.instance)
@@ -213,11 +241,14 @@ func (r *Runtime) Free(p cuda.Ptr) error {
 			t.freedAt = append(t.freedAt, streamSeq{s, r.lastOn[s]})
 		}
 	}
-	if t.flying == 0 {
-		r.bury(t)
-	}
 	r.epoch++
-	return nil
+}
+
+// giveSlot ends what the launch hook knows of a tensor.
+func (r *Runtime) giveSlot(t *tensor) {
+	r.slots[t.slot] = nil
+	r.freeSlots = append(r.freeSlots, t.slot)
+	r.process.Withdraw(t.slot, cuda.Range{Base: t.base, Bytes: t.size})
 }
 
 // bury puts a dead tensor of which nothing is in flight into the graveyard, or
@@ -278,7 +309,7 @@ func (r *Runtime) at(p cuda.Ptr) *tensor {
 		return nil
 	}
 	for _, t := range r.slots {
-		if t != nil && p >= t.base && p < t.base+cuda.Ptr(t.size) {
+		if t != nil && !t.freed && p >= t.base && p < t.base+cuda.Ptr(t.size) {
 			return t
 		}
 	}

@@ -58,6 +58,9 @@ type tensor struct {
 	arrived  int64  // when it last came, in moves
 
 	freed   bool
+	held    bool        // dead, and the job may take it again without asking: see held.go
+	buried  bool        // dead, and in the graveyard
+	passed  uint64      // the search for dead memory that has passed it over
 	freedAt []streamSeq // what must have passed before its memory is idle
 }
 
@@ -80,6 +83,9 @@ func (t *tensor) bytesIn(w where) (n int64) {
 	}
 	return n
 }
+
+// whole says whether all of it is in mapped device memory.
+func (t *tensor) whole() bool { return t.deviceBytes() == t.size }
 
 // busy says whether unfinished operations use it.
 func (t *tensor) busy() bool { return len(t.queued) > 0 }

@@ -207,7 +207,7 @@ func (l *Live) Free(p cuda.Ptr) error {
 func (l *Live) freeTensor(p cuda.Ptr) error {
 	l.lock()
 	defer l.mu.Unlock()
-	l.drain()
+	l.catchUp()
 	if l.swap == nil { // the explicit engine goes by the stream on which each tensor was used
 		l.runtime.Reserved(l.hookHead())
 	}
@@ -242,6 +242,7 @@ func (l *Live) RecordStream(p cuda.Ptr, stream uint64) error {
 	if (l.swap != nil || l.managed.Load()) && l.tensors.Owns(p) {
 		l.mu.Lock()
 		defer l.mu.Unlock()
+		l.catchUp()
 		return l.tensors.RecordStream(p, l.streamID(stream))
 	}
 	if !l.recordPrivate(p, stream) {
@@ -291,6 +292,7 @@ func (l *Live) streamID(handle uint64) int {
 	if !ok {
 		id = len(l.ownStreams)
 		l.streamIDs[handle] = id
+		l.handles = append(l.handles, handle)
 		l.ownStreams = append(l.ownStreams, -1)
 	}
 	return id

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/penstock-gpu/penstock/pool"
+	"github.com/penstock-gpu/penstock/pool/front"
 	"github.com/penstock-gpu/penstock/um"
 )
 
@@ -44,7 +45,9 @@ type Config struct {
 	LookaheadBytes    int64       // most that is fetched ahead of need at a time; 0 = as much as fits
 	PlainOnly         bool        // no managed memory at all: nothing leaves the device
 	Pool              pool.Config // how plain memory is laid out
-	Sink              Sink        // receives what happens; may be nil
+	// TensorFront gives out what the job has just freed, under the explicit engine; nil: nothing does.
+	TensorFront *front.Front
+	Sink        Sink // receives what happens; may be nil
 	// AllocsToldElsewhere: the sink hears of allocations from whoever calls, not from here.
 	AllocsToldElsewhere bool
 	// MissedRoutes are ways to the driver whose launches the hook does not see, in words.

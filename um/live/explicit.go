@@ -12,6 +12,7 @@ import (
 	"github.com/penstock-gpu/penstock/cuda/kernels"
 	"github.com/penstock-gpu/penstock/evict"
 	"github.com/penstock-gpu/penstock/internal/hook"
+	"github.com/penstock-gpu/penstock/pool/front"
 	"github.com/penstock-gpu/penstock/um"
 	"github.com/penstock-gpu/penstock/um/explicit"
 	"github.com/penstock-gpu/penstock/um/explicit/hostpool"
@@ -32,6 +33,11 @@ type swap struct {
 	asking  *question
 	hostErr error // why host memory cannot be had
 	warned  bool  // of the launch that waits now
+
+	front *front.Front // of the tensors' ranges; nil: the job asks the engine each time
+	calls []front.Note // that the front served, read and not dealt with
+	heard uint64       // how many were dealt with
+	taken int64        // bytes that they took, less those they gave back
 
 	plainMu      sync.Mutex               // guards plainHandles; the last of all locks
 	plainHandles map[cuda.Ptr]cuda.Handle // of segments of plain memory
@@ -56,6 +62,8 @@ type StrictHook interface {
 	Inspection() (seq uint64, addresses []uint64)
 	Grant(seq uint64)
 	SetInspect(function uint32, state hook.Inspect)
+	HeadWord() *uint64
+	Read() uint64
 }
 
 const (
@@ -124,6 +132,9 @@ func (l *Live) openSwap() error {
 	defer l.mu.Unlock()
 	e.runtime = explicit.New(c, swapProcess{e})
 	l.swap, l.tensors = e, e.runtime
+	if e.front = l.config.TensorFront; e.front != nil {
+		e.front.Stand(c.Addresses, explicit.SmallBytes, explicit.PageBytes, h.HeadWord())
+	}
 	gate := e.words
 	l.gateWords, l.progressWords = gate, gate+hook.WordsBytes
 	h.Words(l.gateWords, l.progressWords)
@@ -134,6 +145,7 @@ func (l *Live) openSwap() error {
 	go e.loop()
 	go e.worker(explicit.In)
 	go e.worker(explicit.Out)
+	l.serveFront()
 	return nil
 }
 
@@ -164,6 +176,12 @@ func (p swapProcess) SetState(slot uint32, s explicit.State, ticket uint32) {
 }
 
 func (p swapProcess) LastSeq(slot uint32) uint64 { return p.e.hook.LastSeq(slot) }
+
+func (p swapProcess) Offer(r cuda.Range, stream int) bool {
+	return p.e.front != nil && p.e.front.Offer(r.Base, r.Bytes, p.e.l.handles[stream])
+}
+
+func (p swapProcess) Recall(at cuda.Ptr) bool { return p.e.front.Recall(at, p.e.heard) }
 
 func (p swapProcess) TakeHost(bytes int64) ([]cuda.Range, bool) {
 	extents, ready, err := p.e.host.TryTake(bytes)

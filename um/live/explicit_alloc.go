@@ -16,12 +16,13 @@ func (e *swap) malloc(bytes int64, stream uint64) (cuda.Ptr, error) {
 	l := e.l
 	l.lock()
 	defer l.mu.Unlock()
-	l.drain()
+	l.catchUp()
 	p, err := e.runtime.Malloc(bytes, l.streamID(stream))
 	if err != nil {
 		return 0, err
 	}
 	l.noteTensors()
+	e.hearAll()
 	return p, nil
 }
 

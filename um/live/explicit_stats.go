@@ -32,6 +32,7 @@ type ExplicitStats struct {
 	HandlesReleased    int64   `json:"handles_released"`
 	ReusedRanges       int64   `json:"reused_ranges"`
 	FreshRanges        int64   `json:"fresh_ranges"`
+	FrontAllocs        int64   `json:"front_allocs"` // allocations that did not wait for the engine
 	EvictionsTakenBack int64   `json:"evictions_taken_back"`
 	Inspected          int64   `json:"inspected_launches"`
 	Chasers            int64   `json:"pointer_chasing_launches"`
@@ -60,6 +61,10 @@ func (e *swap) report(s *Stats) {
 	s.SpaceStallSeconds = stall[explicit.ForSpace].Seconds()
 	s.OversizeLaunches, s.OversizeName, s.OversizeBytes = r.OversizeOps, r.OversizeName, r.OversizeBytes
 	s.IterationLaunches, s.Moving = r.History.Period, e.runtime.Moving()
+	var served int64
+	if e.front != nil {
+		served = e.front.Served()
+	}
 	if r.History.Ops > 0 {
 		s.PredictionHitRate = float64(r.History.Predicted) / float64(r.History.Ops)
 	}
@@ -72,7 +77,7 @@ func (e *swap) report(s *Stats) {
 		WaitedLaunches: r.WaitedOps, WaitedForMap: r.WaitedForMap, WaitedForFetch: r.WaitedForFetch, WaitedForLeaving: r.WaitedForLeaving,
 		HostBytes: h.InUseBytes, HostKeptBytes: r.KeptBytes, HostNeedBytes: r.HostPeakBytes, HostPeakBytes: h.PeakBytes, HostPinnedBytes: h.GrownBytes, HostWaitSeconds: h.Waited.Seconds(),
 		Maps: r.Maps, Reclaims: r.Reclaims, HandlesCreated: r.Created, HandlesReleased: r.Released,
-		ReusedRanges: r.ReusedRanges, FreshRanges: r.FreshRanges, EvictionsTakenBack: r.TakenBack,
+		ReusedRanges: r.ReusedRanges, FreshRanges: r.FreshRanges, FrontAllocs: served, EvictionsTakenBack: r.TakenBack,
 		Inspected: e.inspected, Chasers: e.chasers, Unresolved: e.unresolved,
 		CPUWaitSeconds: time.Duration(c.CPUWaitNS).Seconds(), Plans: r.Plans,
 	}

@@ -66,6 +66,7 @@ type Live struct {
 	arenaBytes int64 // of address space for tensors; 0 without an arena
 
 	streamIDs   map[uint64]int // stream handle to the runtime's number for it
+	handles     []uint64       // the runtime's number to the handle
 	hookStreams []hookStream   // by the hook's index
 	ownStreams  []int          // the runtime's number to the hook's index, -1 if unknown
 	sink        Sink
@@ -144,7 +145,7 @@ func New(c Config, d cuda.Driver, hookOrNil Hook, log *zap.Logger) (*Live, error
 	l := &Live{
 		config: c, why: why, driver: d, hook: hookOrNil, log: log, sink: c.Sink,
 		budget: c.BudgetBytes, privates: map[PoolID]*private{},
-		streamIDs: map[uint64]int{0: 0}, ownStreams: []int{0},
+		streamIDs: map[uint64]int{0: 0}, handles: []uint64{0}, ownStreams: []int{0},
 		lastMove: time.Now(),
 	}
 	if l.budget == 0 {

@@ -3,9 +3,11 @@ package live
 import (
 	"fmt"
 	"sync"
+	"sync/atomic"
 
 	"github.com/penstock-gpu/penstock/cuda"
 	"github.com/penstock-gpu/penstock/pool"
+	"github.com/penstock-gpu/penstock/pool/front"
 )
 
 // plainPool serves memory that stays on the device. It may be used by several
@@ -19,7 +21,7 @@ type plainPool interface {
 	Trim(bytes int64) (released int64)
 	// GiveBackEmpty gives back what is wholly free, for a device that is full.
 	GiveBackEmpty()
-	LiveBytes() int64
+	LiveBytes() int64 // without a lock
 	Stats() pool.PoolStats
 	ResetPeaks()
 	// ServeFront lets the pool's front serve requests, or stops it.
@@ -30,9 +32,18 @@ type plainPool interface {
 }
 
 // serveFront lets the front of the pool serve the job where every allocation is the
-// pool's and the sink, if there is one, need not be told here.
+// pool's, and that of the tensors where large ones are tensors; if the sink, where
+// there is one, need not be told here.
 func (l *Live) serveFront() {
-	l.plain.ServeFront((l.sink == nil || l.config.AllocsToldElsewhere) && l.swap == nil && !l.managed.Load() && l.active.Load() == nil)
+	may := (l.sink == nil || l.config.AllocsToldElsewhere) && l.active.Load() == nil
+	l.plain.ServeFront(may && l.swap == nil && !l.managed.Load())
+	if l.swap != nil && l.swap.front != nil {
+		most := int64(0)
+		if may {
+			most = front.All
+		}
+		l.swap.front.Serve(most, -1, true)
+	}
 }
 
 // openPlain makes the pool: planned and stitched where the driver can map memory, else a
@@ -76,19 +87,24 @@ func (p *stitchedPool) GiveBackEmpty() {
 type cachingPool struct {
 	mu      sync.Mutex
 	caching *pool.Caching
+	live    atomic.Int64 // the engine's threads, which must not take mu, ask for it
 }
 
 func (c *cachingPool) Malloc(bytes int64, stream uint64) (cuda.Ptr, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	defer c.note()
 	return c.caching.Malloc(bytes, stream)
 }
 
 func (c *cachingPool) Free(p cuda.Ptr) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	defer c.note()
 	return c.caching.Free(p)
 }
+
+func (c *cachingPool) note() { c.live.Store(c.caching.Stats().LiveBytes) }
 
 func (c *cachingPool) RecordStream(p cuda.Ptr, stream uint64) {
 	c.mu.Lock()
@@ -126,7 +142,7 @@ func (c *cachingPool) Containing(p cuda.Ptr) (cuda.Range, bool) {
 	return c.caching.Containing(p)
 }
 
-func (c *cachingPool) LiveBytes() int64 { return c.Stats().LiveBytes }
+func (c *cachingPool) LiveBytes() int64 { return c.live.Load() }
 
 func (c *cachingPool) Stats() pool.PoolStats {
 	c.mu.Lock()

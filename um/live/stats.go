@@ -82,7 +82,7 @@ func (l *Live) Stats() Stats {
 	plain := l.plain.Stats()
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.drain()
+	l.catchUp()
 	s := Stats{
 		AllocatedBytes: l.liveBytes(), AllocatedPeakBytes: max(l.counts.livePeak.Load(), plain.FrontPeakBytes),
 		ReservedBytes: l.reservedBytes(), ReservedPeakBytes: l.counts.reservedPeak.Load(),
@@ -140,6 +140,9 @@ func (l *Live) Stats() Stats {
 // ResetPeaks makes the present the peak.
 func (l *Live) ResetPeaks() {
 	l.plain.ResetPeaks()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.catchUp()
 	l.counts.livePeak.Store(l.liveBytes())
 	l.counts.reservedPeak.Store(l.reservedBytes())
 }

@@ -19,7 +19,13 @@ func (l *Live) drain() (n int) {
 		return 0
 	}
 	name, address := l.hook.FunctionName, l.slotAddress
+	if l.swap != nil {
+		defer l.swap.hearAll()
+	}
 	return l.hook.Drain(func(rec *hook.Record) {
+		if l.swap != nil {
+			l.swap.hear(rec.Seq - 1)
+		}
 		if l.sink != nil && !l.paused {
 			l.sink.Record(rec, l.handle(rec.Stream), name, address)
 		}

@@ -1,0 +1,85 @@
+package explicit
+
+import (
+	"fmt"
+
+	"github.com/penstock-gpu/penstock/cuda"
+)
+
+// This file is for dead ranges that the job takes again without asking: an
+// allocation of the size that was freed last is by far the commonest, and would
+// else wait for the engine's lock. The process around the Runtime holds such ranges,
+// gives them out, and says so afterwards, in the order of the calls and before any
+// operation that came after them: [Runtime.Hold] and [Runtime.Retake]. Until then the
+// Runtime takes a tensor for the one that lay there before. All that can follow is
+// that garbage is moved: an operation that names it waits until the Runtime has heard.
+//
+// A held range keeps its slot, and the launch hook finds it there when the job has
+// taken it. Before its memory can go, it is recalled from the process.
+
+// Hold reports that an allocation was freed, and that the job may take its range
+// again; it answers the bytes of the range.
+func (r *Runtime) Hold(p cuda.Ptr) (size int64, err error) {
+	t := r.byPtr[p]
+	if t == nil {
+		return 0, fmt.Errorf("%w: %#x", ErrNotOurs, uint64(p))
+	}
+	r.die(t)
+	t.held = true
+	r.held[p] = t
+	if !t.whole() && !r.recall(t) {
+		return t.size, nil // it has been taken again: Retake will follow
+	}
+	if t.flying == 0 {
+		r.bury(t)
+	}
+	return t.size, nil
+}
+
+// Retake reports that the job has taken a range again that was held.
+func (r *Runtime) Retake(p cuda.Ptr, bytes int64, stream int) error {
+	t := r.held[p]
+	if t == nil || WholePages(bytes) != t.size {
+		return fmt.Errorf("%w: %#x", ErrNotOurs, uint64(p))
+	}
+	if t.buried {
+		r.graves.remove(t)
+	}
+	delete(r.held, p)
+	t.held, t.freed, t.freedAt = false, false, nil
+	t.bytes, t.stream, t.others, t.named = bytes, stream, nil, false
+	for i := range t.chunks {
+		t.chunks[i].summed = false // of garbage, and of as much as there was before
+	}
+	t.instance = r.history.Alloc(t.size)
+	r.stats.ReusedRanges++
+	r.live(t)
+	r.setState(t)
+	return nil
+}
+
+// offer lets the job take a dead range that was made ready for it.
+func (r *Runtime) offer(t *tensor) {
+	t.stream = r.lastStream // made for no stream in particular
+	r.takeSlot(t)
+	if !r.process.Offer(cuda.Range{Base: t.base, Bytes: t.size}, t.stream) {
+		r.giveSlot(t)
+		return
+	}
+	t.held = true
+	r.held[t.base] = t
+}
+
+// recall makes sure that the job does not take a dead range again; false when it has.
+func (r *Runtime) recall(t *tensor) bool {
+	if !t.held {
+		return true
+	}
+	if !r.process.Recall(t.base) {
+		return false
+	}
+	t.held = false
+	delete(r.held, t.base)
+	r.giveSlot(t)
+	return true
+}

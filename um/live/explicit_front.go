@@ -1,0 +1,81 @@
+package live
+
+import (
+	"runtime"
+
+	"github.com/penstock-gpu/penstock/pool/front"
+	"github.com/penstock-gpu/penstock/um/explicit"
+)
+
+// hear tells the runtime of the calls that the front served and before which every
+// operation was reported, which are those up to a seq: a free that is heard of before
+// an operation that came before it would let memory go that is in use. The caller
+// holds the lock.
+func (e *swap) hear(reported uint64) {
+	if e.front == nil {
+		return
+	}
+	if e.front.HasNotes() {
+		e.front.Notes(func(n front.Note) { e.calls = append(e.calls, n) })
+	}
+	k := 0
+	for k < len(e.calls) && e.calls[k].When <= reported {
+		e.dealWith(e.calls[k])
+		k++
+	}
+	if k > 0 {
+		e.calls = append(e.calls[:0], e.calls[k:]...)
+	}
+}
+
+// hearAll tells it of all that can be told, and the front how much more it may give
+// out. The caller holds the lock.
+func (e *swap) hearAll() {
+	if e.front != nil {
+		e.hear(e.hook.Read())
+		e.front.SetMost(e.taken + e.runtime.BeyondLiveBytes())
+	}
+}
+
+// catchUp drains; under the explicit engine until the runtime knows of everything that
+// the job has done until now, for who is about to speak of an allocation. It waits at
+// most for another thread that is between taking its place in the ring and writing
+// there. The caller holds the lock, which is released meanwhile.
+func (l *Live) catchUp() {
+	if l.swap == nil {
+		l.drain()
+		return
+	}
+	h := l.swap.hook
+	head := h.Head()
+	for l.drain(); h.Read() < head && l.failed == nil && !l.closing; l.drain() {
+		l.mu.Unlock()
+		runtime.Gosched()
+		l.mu.Lock()
+	}
+}
+
+// dealWith tells the runtime of one call. The caller holds the lock.
+func (e *swap) dealWith(n front.Note) {
+	l := e.l
+	e.heard++
+	var err error
+	if n.Bytes == 0 {
+		var size int64
+		size, err = e.runtime.Hold(n.At)
+		e.taken -= size
+		l.freed(err)
+	} else {
+		e.taken += explicit.WholePages(n.Bytes)
+		err = e.runtime.Retake(n.At, n.Bytes, l.streamID(n.Stream))
+		l.counts.allocs.Add(1)
+	}
+	if err != nil { // the two accounts of what is allocated differ: nothing can be relied on
+		l.fail(err)
+		return
+	}
+	l.noteTensors()
+	if n.Bytes > 0 {
+		raise(&l.counts.livePeak, l.liveBytes())
+	}
+}
