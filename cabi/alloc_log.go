@@ -13,15 +13,18 @@ import (
 	"sync"
 	"sync/atomic"
 	"unsafe"
+
+	"github.com/penstock-gpu/penstock/internal/hook"
 )
 
 // allocLog is the Go side of alloc_log.h. The memory stays for the rest of the process.
 type allocLog struct {
 	c *C.struct_alloc_log
 
-	mu   sync.Mutex // one reader at a time; taken before the recording's locks
-	next uint64
-	lost uint64
+	mu    sync.Mutex // one reader at a time; taken before the recording's locks
+	times *hook.Times
+	next  uint64
+	lost  uint64
 }
 
 // allocCall is an allocation, or with 0 bytes a free.
@@ -38,7 +41,8 @@ func newAllocLog() (*allocLog, error) {
 		return nil, errors.New("no host memory to record allocations in")
 	}
 	C.memset(unsafe.Pointer(c), 0, C.sizeof_struct_alloc_log)
-	return &allocLog{c: c}, nil
+	c.stamp = C.uint32_t(hook.Stamping())
+	return &allocLog{c: c, times: hook.NewTimes(hook.Stamping())}, nil
 }
 
 // use says whether calls are noted from now on.
@@ -59,7 +63,7 @@ func (l *allocLog) read(visit func(allocCall)) (n int, lost uint64) {
 		if atomic.LoadUint64((*uint64)(unsafe.Pointer(&c.turn))) != l.next+1 {
 			break
 		}
-		visit(allocCall{nanos: int64(c.nanos), at: uint64(c.at), bytes: int64(c.bytes), stream: uint64(c.stream)})
+		visit(allocCall{nanos: l.times.Nanos(uint64(c.when)), at: uint64(c.at), bytes: int64(c.bytes), stream: uint64(c.stream)})
 		l.next++
 		n++
 	}

@@ -8,13 +8,14 @@
 #define PENSTOCK_ALLOC_LOG_H
 
 #include <stdint.h>
-#include <time.h>
+
+#include "hook/stamp.h"
 
 #define ALLOC_LOG_ENTRIES (1u << 16) /* power of two */
 
 struct alloc_call {
     uint64_t turn;  /* position + 1 when it can be read; stored last */
-    uint64_t nanos; /* CLOCK_MONOTONIC_RAW: of an allocation when it is made, of a free before it */
+    uint64_t when;  /* a stamp: of an allocation when it is made, of a free before it */
     uint64_t at;
     int64_t bytes;  /* 0: a free */
     uint64_t stream;
@@ -22,7 +23,8 @@ struct alloc_call {
 };
 
 struct alloc_log {
-    uint64_t head; /* next position to write */
+    uint32_t stamp; /* PSK_STAMP_*, of every call */
+    uint64_t head __attribute__((aligned(64))); /* next position to write */
     uint64_t lost;
     uint64_t tail __attribute__((aligned(64))); /* everything before it has been read; the reader writes it */
     struct alloc_call ring[ALLOC_LOG_ENTRIES];
@@ -30,8 +32,7 @@ struct alloc_log {
 
 static inline void alloc_log_note(struct alloc_log *l, uint64_t at, int64_t bytes, uint64_t stream)
 {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC_RAW, &t);
+    uint64_t when = psk_stamp(l->stamp);
     uint64_t n = __atomic_load_n(&l->head, __ATOMIC_RELAXED);
     do {
         if (n - __atomic_load_n(&l->tail, __ATOMIC_ACQUIRE) >= ALLOC_LOG_ENTRIES) {
@@ -40,7 +41,7 @@ static inline void alloc_log_note(struct alloc_log *l, uint64_t at, int64_t byte
         }
     } while (!__atomic_compare_exchange_n(&l->head, &n, n + 1, 1, __ATOMIC_RELAXED, __ATOMIC_RELAXED));
     struct alloc_call *c = &l->ring[n & (ALLOC_LOG_ENTRIES - 1)];
-    c->nanos = (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+    c->when = when;
     c->at = at;
     c->bytes = bytes;
     c->stream = stream;

@@ -70,7 +70,7 @@ func (r *recorder) readLoop() {
 	for {
 		pause := 20 * time.Millisecond
 		if r.readAllocs() > 0 {
-			pause = 2 * time.Millisecond
+			pause = 5 * time.Millisecond
 		}
 		select {
 		case <-r.stop:

@@ -163,7 +163,7 @@ typedef struct psk_op {
     uint32_t stream_index;
     psk_stream *locked;
     uint64_t seq; /* 0: dropped */
-    uint64_t nanos; /* when the program made the call; 0 when nobody asks */
+    uint64_t when; /* the program made the call; 0 when nobody asks */
     bool no_progress; /* gated mode: the real call is made after psk_op_done: a progress write would come too early */
     /* strict mode */
     bool waits;    /* the real call waits for the stream, inside the driver */

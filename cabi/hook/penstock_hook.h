@@ -58,8 +58,9 @@
 #ifndef PENSTOCK_HOOK_H
 #define PENSTOCK_HOOK_H
 #include <stdint.h>
+#include "stamp.h"
 
-#define PSK_HOOK_ABI 4u
+#define PSK_HOOK_ABI 5u
 
 #define PSK_BLOCK_SHIFT 21                        /* address table granularity: 2 MiB */
 #define PSK_TABLE_BLOCKS (1u << (47 - PSK_BLOCK_SHIFT)) /* user addresses have 47 bits */
@@ -134,7 +135,7 @@ typedef struct psk_entry {
     uint32_t more;    /* continuation entries that follow */
     uint32_t grid;    /* low 32 bits of a hash of grid and block dimensions */
     uint32_t _pad;
-    uint64_t nanos;   /* CLOCK_MONOTONIC_RAW when the program made the call, before anything was looked up; 0 unless stamp is set */
+    uint64_t when;    /* the program made the call, before anything was looked up; ticks or nanoseconds, as stamp says */
     uint32_t slots[PSK_ENTRY_SLOTS]; /* distinct within the record */
 } psk_entry;
 
@@ -150,7 +151,11 @@ typedef struct psk_func {
 } psk_func;
 #define PSK_MAX_FUNCS 65536
 
-/* Shared state, allocated by the hook (anonymous memory, not inherited across fork). */
+#define PSK_LINE __attribute__((aligned(64))) /* begins a line of the cache */
+
+/* Shared state, allocated by the hook (anonymous memory, not inherited across fork).
+ * What launching threads write, what the reader writes and what both only read
+ * lie in lines of their own: else a launch waits for the line that the reader has. */
 typedef struct psk_shared {
     uint32_t abi_version; /* PSK_HOOK_ABI */
     uint32_t size;        /* sizeof(psk_shared) */
@@ -162,13 +167,17 @@ typedef struct psk_shared {
     uint64_t *slot_last_seq; /* [PSK_MAX_SLOTS]; atomic; written by the hook */
 
     psk_entry *ring;      /* [PSK_RING_ENTRIES] */
-    uint64_t head;        /* atomic; next position to reserve. The seq of a record is its position + 1, so never 0 */
-    uint64_t tail;        /* atomic; written by the engine: everything before it has been read */
+    uint32_t stamp;       /* atomic; PSK_STAMP_*, of every record; written by the engine */
+    uint32_t published;   /* atomic; 1 from before the first write to block_slot on: until then parameters name nothing; written by the engine */
+
+    PSK_LINE uint64_t head; /* atomic; next position to reserve. The seq of a record is its position + 1, so never 0 */
     uint64_t dropped;     /* atomic; records lost because the ring was full and nobody read it (such launches are never gated); in strict mode only after the engine left it or set refuse */
     uint32_t reader_sleeping; /* atomic; the engine sets it before a futex wait on doorbell */
     uint32_t doorbell;    /* atomic; futex word, bumped by the hook when reader_sleeping */
 
-    psk_func *funcs;      /* [PSK_MAX_FUNCS] */
+    PSK_LINE uint64_t tail; /* atomic; written by the engine: everything before it has been read */
+
+    PSK_LINE psk_func *funcs;      /* [PSK_MAX_FUNCS] */
     uint32_t nfuncs;      /* atomic */
     uint32_t nstreams;    /* atomic */
     uint64_t *streams;    /* [PSK_MAX_STREAMS] stream handles by index; index 0 is the legacy default stream */
@@ -180,12 +189,13 @@ typedef struct psk_shared {
     uint32_t *progress;
 
     /* counters for doctor and the exit verdict; atomic */
-    uint64_t launches, copies, graph_launches, gated, opaque_launches;
+    PSK_LINE uint64_t launches;
+    uint64_t copies, graph_launches, gated, opaque_launches;
     uint64_t route_elf, route_dlsym, route_getproc, route_runtime; /* resolutions handed out by each route */
     uint64_t unhooked;    /* launch/alloc/graph symbols handed out without a wrapper */
 
     /* ---- strict mode ---- */
-    uint32_t *slot_ticket; /* [PSK_MAX_SLOTS]; atomic; written by the engine before it stores ARRIVING */
+    PSK_LINE uint32_t *slot_ticket; /* [PSK_MAX_SLOTS]; atomic; written by the engine before it stores ARRIVING */
     uint32_t *arrived;     /* a word in pinned host memory that the engine provides before strict mode; its copy stream writes the ticket after each copy in */
     /* A CUresult, 0 while the engine is well. Else operations that name an ABSENT
      * slot or would ask for a grant return it and do not call the driver. Atomic. */
@@ -204,7 +214,7 @@ typedef struct psk_shared {
     uint64_t probes;
     uint64_t probe_word;
     uint32_t probing; /* 0: nobody */
-    uint32_t stamp;   /* atomic; 1: records carry the time of the call; written by the engine */
+    uint32_t _pad;
 
     /* Has every stream report its last operation, which otherwise stays unfinished for the
      * engine until more follow. From a thread with the context; it calls the driver. */

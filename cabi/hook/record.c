@@ -147,7 +147,9 @@ static void visit_op(void *arg, uint64_t word) { psk_op_address(arg, word); }
 
 void psk_op_params(psk_op *op, const psk_layout *l, void **params, void **extra) {
     if (PSK_UNLIKELY(op->flags & PSK_FLAG_INSPECT)) psk_visit_params(l, params, extra, psk_inspect_word, op);
-    if (PSK_LIKELY(params && !l->opaque)) { /* as psk_visit_params, without the calls */
+    if (PSK_LIKELY(params && !l->opaque)) {
+        if (!PSK_LOAD(psk_S.published)) return; /* a recording of plain memory */
+        /* As psk_visit_params, without the calls. */
         for (uint32_t i = 0; i < l->nscan; i++) {
             const psk_param *p = &l->scan[i];
             const unsigned char *at = params[p->index];
@@ -175,14 +177,9 @@ uint64_t psk_now_ns(void) {
     return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
-static uint64_t now_raw(void) {
-    struct timespec t;
-    return clock_gettime(CLOCK_MONOTONIC_RAW, &t) ? 0 : (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
-
 void psk_op_begin(psk_op *op, int kind, uint32_t id, CUstream stream, int ptsz) {
     psk_in_hook = 1;
-    op->nanos = PSK_UNLIKELY(PSK_LOAD(psk_S.stamp)) ? now_raw() : 0; /* first of all: a function's first launch has long look-ups before it */
+    op->when = psk_stamp(PSK_LOAD(psk_S.stamp)); /* first of all: a function's first launch has long look-ups before it */
     op->kind = (uint16_t)kind;
     op->flags = 0;
     op->id = id;
@@ -217,11 +214,21 @@ static void store_last_seq(uint32_t slot, uint64_t seq) {
 
 static uint32_t entries_of(const psk_op *op) { return op->n <= PSK_ENTRY_SLOTS ? 1 : (op->n + PSK_ENTRY_SLOTS - 1) / PSK_ENTRY_SLOTS; }
 
+/* The tail as it was once. Asking for it each time would take the line from the reader, which writes it all the time. */
+static uint64_t tail_seen;
+
+/* Whether the ring has room up to a position by now. */
+static bool more_room(uint64_t end) {
+    uint64_t tail = __atomic_load_n(&psk_S.tail, __ATOMIC_ACQUIRE);
+    __atomic_store_n(&tail_seen, tail, __ATOMIC_RELEASE);
+    return end <= tail + PSK_RING_ENTRIES;
+}
+
 bool psk_record_reserve(psk_op *op) {
     uint32_t entries = entries_of(op);
     uint64_t at = __atomic_load_n(&psk_S.head, __ATOMIC_RELAXED);
     do {
-        if (at + entries > __atomic_load_n(&psk_S.tail, __ATOMIC_ACQUIRE) + PSK_RING_ENTRIES) {
+        if (PSK_UNLIKELY(at + entries > __atomic_load_n(&tail_seen, __ATOMIC_ACQUIRE) + PSK_RING_ENTRIES) && !more_room(at + entries)) {
             wake_reader();
             return false;
         }
@@ -266,7 +273,7 @@ static void fill_entry(psk_entry *e, const psk_op *op, uint32_t kind, uint32_t f
     e->stream = (uint16_t)op->stream_index;
     e->more = more;
     e->grid = op->grid;
-    e->nanos = op->nanos;
+    e->when = op->when;
     memcpy(e->slots, op->slots + from, count * sizeof *e->slots);
 }
 

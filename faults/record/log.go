@@ -1,10 +1,8 @@
 package record
 
 import (
-	"cmp"
 	"fmt"
 	"os"
-	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -25,6 +23,8 @@ type Log struct {
 
 	encoding sync.Mutex // taken before mu
 	spare    batch      // empty, to be filled next
+	order    []place    // in which a batch is written
+	unsorted []place    // memory for sorting it
 
 	mu      sync.Mutex
 	err     error
@@ -54,9 +54,9 @@ type stream struct {
 type operation struct{ seq, number uint64 }
 
 const (
-	maxQueued  = 1 << 17 // operations that wait for progress on a stream
-	maxPending = 1 << 16 // events that wait for the encoder; whoever brings more encodes them itself
-	encodeBusy = 2 * time.Millisecond
+	maxQueued  = 1 << 17               // operations that wait for progress on a stream
+	maxPending = 1 << 16               // events that wait for the encoder; whoever brings more encodes them itself
+	encodeBusy = 10 * time.Millisecond // often enough for maxPending; each time threads are woken
 	encodeIdle = 20 * time.Millisecond
 )
 
@@ -140,8 +140,12 @@ func (l *Log) encode() int {
 	b := l.pending
 	l.pending = l.spare
 	l.mu.Unlock()
+	l.order = l.order[:0]
+	for i := range b.events {
+		l.order = append(l.order, place{b.events[i].Time, i})
+	}
 	if l.options.Sort {
-		slices.SortStableFunc(b.events, func(x, y trace.Event) int { return cmp.Compare(x.Time, y.Time) })
+		l.order, l.unsorted = inOrder(l.order, l.unsorted)
 	}
 	var failed error
 	write := func(e *trace.Event) {
@@ -149,11 +153,11 @@ func (l *Log) encode() int {
 			failed = err
 		}
 	}
-	for i := range b.events {
+	for _, p := range l.order {
 		if t := l.options.Translate; t != nil {
-			t(&b.events[i], write)
+			t(&b.events[p.index], write)
 		} else {
-			write(&b.events[i])
+			write(&b.events[p.index])
 		}
 	}
 	if failed != nil {

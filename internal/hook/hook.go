@@ -68,7 +68,7 @@ type Record struct {
 	ID     uint32 // function, kind of copy, or NCCL call
 	Stream int    // stream index
 	Grid   uint32 // hash of the launch dimensions
-	Nanos  int64  // CLOCK_MONOTONIC_RAW when the program made the call; 0 unless SetStamps
+	Nanos  int64  // CLOCK_MONOTONIC_RAW when the program made the call, to some hundred nanoseconds; 0 unless SetStamps
 	Slots  []uint32
 }
 
@@ -83,6 +83,7 @@ type Shared struct {
 	next      uint64 // position of the next entry to read
 	slots     []uint32
 	addresses []uint64
+	times     *Times // nil: no record was stamped yet
 }
 
 // New views shared state that penstock_hook_attach returned.
@@ -131,11 +132,14 @@ func (h *Shared) SetProgressEvery(n uint32) {
 
 // SetStamps says whether records carry the time of the call.
 func (h *Shared) SetStamps(on bool) {
-	var v uint32
+	kind := uint32(C.PSK_STAMP_NONE)
 	if on {
-		v = 1
+		kind = Stamping()
+		if h.times == nil {
+			h.times = NewTimes(kind)
+		}
 	}
-	atomic.StoreUint32((*uint32)(unsafe.Pointer(&h.s.stamp)), v)
+	atomic.StoreUint32((*uint32)(unsafe.Pointer(&h.s.stamp)), kind)
 }
 
 func (h *Shared) setState(slot uint32, state uint8) {
@@ -158,6 +162,9 @@ func (h *Shared) Publish(slot uint32, r cuda.Range, resident bool) {
 }
 
 func (h *Shared) setBlocks(r cuda.Range, slot uint32) {
+	if published := (*uint32)(unsafe.Pointer(&h.s.published)); atomic.LoadUint32(published) == 0 {
+		atomic.StoreUint32(published, 1)
+	}
 	first, last := uint64(r.Base)>>C.PSK_BLOCK_SHIFT, (uint64(r.End())-1)>>C.PSK_BLOCK_SHIFT
 	for b := first; b <= last; b++ {
 		atomic.StoreUint32(&h.blocks[b], slot)
@@ -232,7 +239,10 @@ func (h *Shared) Drain(visit func(*Record)) (n int) {
 		if !h.published(h.next+1, more) {
 			break // its continuation is still being written
 		}
-		rec = Record{Seq: h.next + 1, Kind: int(e.kind), Flags: int(e.flags), ID: uint32(e.id), Stream: int(e.stream), Grid: uint32(e.grid), Nanos: int64(e.nanos)}
+		rec = Record{Seq: h.next + 1, Kind: int(e.kind), Flags: int(e.flags), ID: uint32(e.id), Stream: int(e.stream), Grid: uint32(e.grid)}
+		if h.times != nil {
+			rec.Nanos = h.times.Nanos(uint64(e.when))
+		}
 		h.slots = h.slots[:0]
 		for i := uint64(0); i <= more; i++ {
 			c := &h.ring[(h.next+i)&(C.PSK_RING_ENTRIES-1)]

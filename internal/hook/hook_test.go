@@ -35,7 +35,7 @@ type entry struct {
 	stream      uint16
 	more        uint32
 	grid, pad   uint32
-	nanos       uint64
+	when        uint64
 	slots       [entrySlots]uint32
 }
 
@@ -53,16 +53,23 @@ type shared struct {
 	slotState                             *uint8
 	slotLastSeq                           *uint64
 	ring                                  *entry
-	head, tail, dropped                   uint64
+	stamp, published                      uint32
+	_                                     [8]byte
+	head, dropped                         uint64
 	readerSleeping, doorbell              uint32
+	_                                     [40]byte
+	tail                                  uint64
+	_                                     [56]byte
 	funcs                                 *function
 	nfuncs, nstreams                      uint32
 	streams                               *uint64
 	gate, progress                        *uint32
+	_                                     [24]byte
 	launches, copies, graphs, gated       uint64
 	opaque                                uint64
 	elf, dlsym, getproc, runtime          uint64
 	unhooked                              uint64
+	_                                     [48]byte
 	slotTicket                            *uint32
 	arrived                               *uint32
 	refuse, inspectN                      uint32
@@ -70,8 +77,9 @@ type shared struct {
 	inspectAddr                           [4096]uint64
 	cpuWaits, cpuWaitNS, asked, refused   uint64
 	probes, probeWord                     uint64
-	probing, stamp                        uint32
+	probing, _                            uint32
 	reportAll                             uintptr
+	_                                     [24]byte
 }
 
 // side is the hook's side of the shared state, in Go memory.
@@ -138,7 +146,7 @@ func (x *side) reserve(r Record) (publish []func()) {
 		if i == 0 {
 			e.kind, e.flags, e.id, e.stream, e.grid = uint16(r.Kind), uint16(r.Flags), r.ID, uint16(r.Stream), r.Grid
 		}
-		e.nanos = uint64(r.Nanos)
+		e.when = uint64(r.Nanos)
 		e.nslots = uint16(copy(e.slots[:], r.Slots[min(len(r.Slots), i*entrySlots):]))
 		publish = append(publish, func() { atomic.StoreUint64(&e.turn, at+uint64(i)+1) })
 	}
@@ -447,7 +455,7 @@ func TestLayout(t *testing.T) {
 		"PSK_TABLE_BLOCKS": tableBlocks, "PSK_MAX_STREAMS": MaxStreams,
 		"offsetof(psk_entry,kind)": unsafe.Offsetof(e.kind), "offsetof(psk_entry,id)": unsafe.Offsetof(e.id),
 		"offsetof(psk_entry,nslots)": unsafe.Offsetof(e.nslots), "offsetof(psk_entry,stream)": unsafe.Offsetof(e.stream),
-		"offsetof(psk_entry,more)": unsafe.Offsetof(e.more), "offsetof(psk_entry,grid)": unsafe.Offsetof(e.grid), "offsetof(psk_entry,nanos)": unsafe.Offsetof(e.nanos), "offsetof(psk_entry,slots)": unsafe.Offsetof(e.slots),
+		"offsetof(psk_entry,more)": unsafe.Offsetof(e.more), "offsetof(psk_entry,grid)": unsafe.Offsetof(e.grid), "offsetof(psk_entry,when)": unsafe.Offsetof(e.when), "offsetof(psk_entry,slots)": unsafe.Offsetof(e.slots),
 		"offsetof(psk_shared,mode)": unsafe.Offsetof(s.mode), "offsetof(psk_shared,block_slot)": unsafe.Offsetof(s.blockSlot),
 		"offsetof(psk_shared,ring)": unsafe.Offsetof(s.ring), "offsetof(psk_shared,head)": unsafe.Offsetof(s.head), "offsetof(psk_shared,tail)": unsafe.Offsetof(s.tail),
 		"offsetof(psk_shared,doorbell)": unsafe.Offsetof(s.doorbell), "offsetof(psk_shared,funcs)": unsafe.Offsetof(s.funcs),
@@ -460,7 +468,7 @@ func TestLayout(t *testing.T) {
 		"offsetof(psk_shared,granted)": unsafe.Offsetof(s.granted), "offsetof(psk_shared,inspect_seq)": unsafe.Offsetof(s.inspectSeq),
 		"offsetof(psk_shared,inspect_addr)": unsafe.Offsetof(s.inspectAddr), "offsetof(psk_shared,cpu_waits)": unsafe.Offsetof(s.cpuWaits),
 		"offsetof(psk_shared,refused)": unsafe.Offsetof(s.refused), "offsetof(psk_shared,probes)": unsafe.Offsetof(s.probes),
-		"offsetof(psk_shared,probe_word)": unsafe.Offsetof(s.probeWord), "offsetof(psk_shared,probing)": unsafe.Offsetof(s.probing), "offsetof(psk_shared,stamp)": unsafe.Offsetof(s.stamp), "offsetof(psk_shared,report_all)": unsafe.Offsetof(s.reportAll),
+		"offsetof(psk_shared,probe_word)": unsafe.Offsetof(s.probeWord), "offsetof(psk_shared,probing)": unsafe.Offsetof(s.probing), "offsetof(psk_shared,stamp)": unsafe.Offsetof(s.stamp), "offsetof(psk_shared,published)": unsafe.Offsetof(s.published), "offsetof(psk_shared,report_all)": unsafe.Offsetof(s.reportAll),
 	}
 	var src strings.Builder
 	src.WriteString("#include <stddef.h>\n#include \"penstock_hook.h\"\n")

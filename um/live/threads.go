@@ -132,13 +132,9 @@ func (l *Live) loop() {
 			return
 		}
 		if l.runtime == nil { // only recording
-			busy := l.drain() > 0
+			l.drain()
 			l.mu.Unlock()
-			if busy {
-				time.Sleep(recordWait) // no doorbell: it would cost each launch a system call
-			} else {
-				l.hook.Wait(idleWait)
-			}
+			pause(recordWait) // no doorbell: whoever finds the reader asleep pays a system call
 			continue
 		}
 		l.drain()

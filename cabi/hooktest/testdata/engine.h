@@ -134,6 +134,7 @@ static inline void set_state(uint32_t slot, uint8_t state) { __atomic_store_n(&S
 
 static inline void own(uint32_t slot, CUdeviceptr p, size_t bytes, uint8_t state) {
     if (slot < PSK_MAX_SLOTS) set_state(slot, state); /* or PSK_SLOT_PLAIN */
+    __atomic_store_n(&S->published, 1, __ATOMIC_SEQ_CST);
     for (uint64_t b = p >> PSK_BLOCK_SHIFT; b <= (p + bytes - 1) >> PSK_BLOCK_SHIFT; b++) __atomic_store_n(&S->block_slot[b], slot, __ATOMIC_SEQ_CST);
 }
 
@@ -141,7 +142,7 @@ static inline void open_gate(unsigned stream, uint64_t seq) { __atomic_store_n(&
 static inline uint32_t progress(unsigned stream) { return __atomic_load_n(&S->progress[stream * 16], __ATOMIC_ACQUIRE); }
 
 typedef struct record {
-    uint64_t seq;
+    uint64_t seq, when;
     uint16_t kind, flags, stream;
     uint32_t id, grid, n;
     uint32_t slots[8192];
@@ -153,7 +154,7 @@ static inline int take(record *r) {
     psk_entry *e = &S->ring[at % PSK_RING_ENTRIES];
     if (__atomic_load_n(&e->turn, __ATOMIC_ACQUIRE) != at + 1) return 0;
     CHECK(e->kind != PSK_REC_MORE);
-    *r = (record){.seq = at + 1, .kind = e->kind, .flags = e->flags, .stream = e->stream, .id = e->id, .grid = e->grid};
+    *r = (record){.seq = at + 1, .when = e->when, .kind = e->kind, .flags = e->flags, .stream = e->stream, .id = e->id, .grid = e->grid};
     uint32_t more = e->more;
     for (uint32_t k = 0;; k++) {
         if (k) {

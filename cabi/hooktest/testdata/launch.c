@@ -231,6 +231,33 @@ static void probes(void) {
     S->probe_word = 0;
 }
 
+/* Records carry the time of the call in the way that is asked for, or none. */
+static void stamps(void) {
+    for (uint32_t how = PSK_STAMP_NONE; how <= PSK_STAMP_TICKS; how++) {
+        __atomic_store_n(&S->stamp, how, __ATOMIC_SEQ_CST);
+        uint64_t from = psk_stamp(how);
+        OK(touch_add(NULL, at(7), 4, 1));
+        uint64_t when = EXPECT(PSK_REC_LAUNCH, 7)->when, to = psk_stamp(how);
+        CHECK(from <= when && when <= to && (when == 0) == (how == PSK_STAMP_NONE));
+    }
+    __atomic_store_n(&S->stamp, PSK_STAMP_NONE, __ATOMIC_SEQ_CST);
+    SYNC(NULL);
+}
+
+/* While nothing is published launches are recorded all the same. */
+static void nothing_published(void) {
+    S->published = 0;
+    OK(touch_add(NULL, at(7), 4, 1));
+    record *r = must_take();
+    CHECK(!strcmp(func_name(r->id), "touch_add"));
+    CHECK(r->n == 0 && r->flags == 0);
+    CUdeviceptr p = at(7);
+    CHECK_EQ(CALL(cuLaunchKernel, function("touch_add"), 1, 1, 1, 1, 1, 1, 0, NULL, NULL, (void *[]){&p, CU_LAUNCH_PARAM_END}), CUDA_ERROR_INVALID_VALUE);
+    CHECK_EQ(must_take()->flags, PSK_FLAG_OPAQUE); /* what cannot be read is still said to be so */
+    SYNC(NULL);
+    S->published = 1;
+}
+
 int main(void) {
     start();
     attach(PSK_MODE_OBSERVE);
@@ -244,6 +271,8 @@ int main(void) {
     by_value();
     layouts();
     strangers();
+    stamps();
+    nothing_published();
     none_left();
     CHECK_EQ(S->dropped, 0);
     CHECK_EQ(S->gated, 0);

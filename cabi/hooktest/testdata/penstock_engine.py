@@ -2,7 +2,7 @@
 
 import ctypes as C
 
-ABI = 4
+ABI = 5
 TABLE_SHIFT, RING, ENTRY_SLOTS = 21, 1 << 16, 22
 OFF, OBSERVE, GATED = 0, 1, 2
 FREE, RESIDENT, ABSENT = 0, 1, 2
@@ -12,7 +12,7 @@ LAUNCH, COPY, GRAPH = 1, 2, 3
 class Entry(C.Structure):
     _fields_ = [("turn", C.c_uint64), ("kind", C.c_uint16), ("flags", C.c_uint16), ("id", C.c_uint32),
                 ("nslots", C.c_uint16), ("stream", C.c_uint16), ("more", C.c_uint32), ("grid", C.c_uint32),
-                ("_pad", C.c_uint32), ("nanos", C.c_uint64), ("slots", C.c_uint32 * ENTRY_SLOTS)]
+                ("_pad", C.c_uint32), ("when", C.c_uint64), ("slots", C.c_uint32 * ENTRY_SLOTS)]
 
 
 class Func(C.Structure):
@@ -23,16 +23,17 @@ class Func(C.Structure):
 class Shared(C.Structure):
     _fields_ = [("abi_version", C.c_uint32), ("size", C.c_uint32), ("mode", C.c_uint32), ("progress_every", C.c_uint32),
                 ("block_slot", C.POINTER(C.c_uint32)), ("slot_state", C.POINTER(C.c_uint8)),
-                ("slot_last_seq", C.POINTER(C.c_uint64)), ("ring", C.POINTER(Entry)), ("head", C.c_uint64),
-                ("tail", C.c_uint64), ("dropped", C.c_uint64), ("reader_sleeping", C.c_uint32), ("doorbell", C.c_uint32),
-                ("funcs", C.POINTER(Func)), ("nfuncs", C.c_uint32), ("nstreams", C.c_uint32),
-                ("streams", C.POINTER(C.c_uint64)), ("gate", C.c_void_p), ("progress", C.c_void_p)] + [
+                ("slot_last_seq", C.POINTER(C.c_uint64)), ("ring", C.POINTER(Entry)),
+                ("stamp", C.c_uint32), ("published", C.c_uint32), ("_0", C.c_uint64), ("head", C.c_uint64),
+                ("dropped", C.c_uint64), ("reader_sleeping", C.c_uint32), ("doorbell", C.c_uint32), ("_1", C.c_uint64 * 5),
+                ("tail", C.c_uint64), ("_2", C.c_uint64 * 7), ("funcs", C.POINTER(Func)), ("nfuncs", C.c_uint32), ("nstreams", C.c_uint32),
+                ("streams", C.POINTER(C.c_uint64)), ("gate", C.c_void_p), ("progress", C.c_void_p), ("_3", C.c_uint64 * 3)] + [
         (n, C.c_uint64) for n in ("launches", "copies", "graph_launches", "gated", "opaque_launches", "route_elf",
                                   "route_dlsym", "route_getproc", "route_runtime", "unhooked")] + [
-        ("slot_ticket", C.POINTER(C.c_uint32)), ("arrived", C.c_void_p), ("refuse", C.c_uint32), ("inspect_n", C.c_uint32),
+        ("_4", C.c_uint64 * 6), ("slot_ticket", C.POINTER(C.c_uint32)), ("arrived", C.c_void_p), ("refuse", C.c_uint32), ("inspect_n", C.c_uint32),
         ("granted", C.c_uint64), ("inspect_seq", C.c_uint64), ("inspect_addr", C.c_uint64 * 4096)] + [
         (n, C.c_uint64) for n in ("cpu_waits", "cpu_wait_ns", "grants_asked", "refused", "probes", "probe_word")] + [
-        ("probing", C.c_uint32), ("stamp", C.c_uint32), ("report_all", C.c_void_p)]
+        ("probing", C.c_uint32), ("_5", C.c_uint32), ("report_all", C.c_void_p), ("_6", C.c_uint64 * 3)]
 
 
 def attach():
@@ -45,6 +46,7 @@ def attach():
 
 def own(shared, slot, address, size, state=RESIDENT):
     shared.slot_state[slot] = state
+    shared.published = 1
     for block in range(address >> TABLE_SHIFT, ((address + size - 1) >> TABLE_SHIFT) + 1):
         shared.block_slot[block] = slot
 
