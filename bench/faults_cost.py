@@ -19,7 +19,7 @@ from pathlib import Path
 import _common as c
 
 WARM_UP = {"gpt2m": 20}
-TURNS = {"gpt2l": 32, "gpt2m": 240, "gpt2m:3GiB": 96}
+TURNS = {"gpt2l": 32, "gpt2m": 320, "gpt2m:3GiB": 120}
 PROMISED = {"fits": 0.01, "budget": 0.03}
 RESAMPLES = 4000
 

@@ -54,8 +54,8 @@ func (l *allocLog) use(on bool) {
 	}
 }
 
-// read visits the calls that were noted, in order, and says how many were not since the last time.
-func (l *allocLog) read(visit func(allocCall)) (n int, lost uint64) {
+// read visits the calls that were noted, in order, and says how many could not be since the last time.
+func (l *allocLog) read(visit func(allocCall)) (lost uint64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for {
@@ -65,10 +65,9 @@ func (l *allocLog) read(visit func(allocCall)) (n int, lost uint64) {
 		}
 		visit(allocCall{nanos: l.times.Nanos(uint64(c.when)), at: uint64(c.at), bytes: int64(c.bytes), stream: uint64(c.stream)})
 		l.next++
-		n++
 	}
 	atomic.StoreUint64((*uint64)(unsafe.Pointer(&l.c.tail)), l.next)
 	all := atomic.LoadUint64((*uint64)(unsafe.Pointer(&l.c.lost)))
 	lost, l.lost = all-l.lost, all
-	return n, lost
+	return lost
 }

@@ -30,8 +30,6 @@ type recorder struct {
 	failed atomic.Bool
 
 	allocs *allocLog // nil: the engine tells of allocations
-	stop   chan struct{}
-	done   chan struct{}
 
 	accesses []trace.Access // of the record at hand
 
@@ -42,46 +40,32 @@ type recorder struct {
 
 // startRecording creates the trace.
 func startRecording(o options.Runtime, gpu string, log *zap.Logger) (*recorder, error) {
-	r := &recorder{zap: log, ids: map[uint64]uint64{}, stacks: o.Stacks, stop: make(chan struct{}), done: make(chan struct{})}
+	r := &recorder{zap: log, ids: map[uint64]uint64{}, stacks: o.Stacks}
 	var err error
 	if plain := o.Budget == 0 && (o.Engine == options.EngineManaged || o.Engine == options.EngineNone); plain && !o.Stacks {
 		if r.allocs, err = newAllocLog(); err != nil {
 			return nil, err
 		}
 	}
+	how := record.Options{Clock: hook.Clock, Translate: r.translate}
+	if r.allocs != nil {
+		how.Sort, how.Gather = true, r.readAllocs
+	}
 	r.log, err = record.Create(o.TracePath, trace.Header{
 		Source: "penstock", Command: strings.Join(os.Args, " "), GPU: gpu, Policy: o.Policy, BudgetBytes: o.Budget, Process: os.Getpid(),
-	}, record.Options{Clock: hook.Clock, Translate: r.translate, Sort: r.allocs != nil})
+	}, how)
 	if err != nil {
 		return nil, err
 	}
-	if r.allocs == nil {
-		close(r.done)
-	} else {
+	if r.allocs != nil {
 		r.allocs.use(true)
-		go r.readLoop()
 	}
 	return r, nil
 }
 
-// readLoop reads the log of allocations before it is full.
-func (r *recorder) readLoop() {
-	defer close(r.done)
-	for {
-		pause := 20 * time.Millisecond
-		if r.readAllocs() > 0 {
-			pause = 5 * time.Millisecond
-		}
-		select {
-		case <-r.stop:
-			return
-		case <-time.After(pause):
-		}
-	}
-}
-
-func (r *recorder) readAllocs() int {
-	n, lost := r.allocs.read(func(c allocCall) {
+// readAllocs reads the log of allocations.
+func (r *recorder) readAllocs() {
+	lost := r.allocs.read(func(c allocCall) {
 		e := trace.Event{Kind: trace.KindAlloc, Address: c.at, Bytes: c.bytes, Stream: c.stream}
 		if c.bytes == 0 {
 			e.Kind = trace.KindFree
@@ -91,7 +75,6 @@ func (r *recorder) readAllocs() int {
 	if lost > 0 {
 		r.log.Add(trace.Event{Kind: trace.KindLost, Bytes: int64(lost), Name: "allocations and frees: their log was full"})
 	}
-	return n
 }
 
 // pause stops recording, or goes on.
@@ -230,8 +213,6 @@ func (r *recorder) Move(ranges []cuda.Range, d um.Direction, began, ended time.D
 func (r *recorder) close() {
 	if r.allocs != nil {
 		r.allocs.use(false)
-		close(r.stop)
-		<-r.done
 		r.readAllocs()
 	}
 	if err := r.log.Close(nil); err != nil && !r.failed.Load() {

@@ -122,8 +122,9 @@ func TestExplicitFaults(t *testing.T) {
 // TestExplicitCrowded: where plain memory leaves no room for a launch, the launch is refused at once and the message names it.
 func TestExplicitCrowded(t *testing.T) {
 	t.Parallel()
+	job := program(t, "explicit") // which is built here, in its own time
 	began := time.Now()
-	r := mustRun(t, explicitly(), program(t, "explicit"), "crowded")
+	r := mustRun(t, explicitly(), job, "crowded")
 	if !regexp.MustCompile(`touch_add touches 0\.09 GiB, and of the device budget of 0\.06 GiB plain memory takes 0\.06 GiB: give --budget 1[56]\dMiB or more`).MatchString(r.stderr) {
 		t.Errorf("the launch, its bytes and the smallest budget are not said:\n%s", r.stderr)
 	}

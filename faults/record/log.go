@@ -66,6 +66,8 @@ type Options struct {
 	Clock func() int64
 	// Sort puts events that wait for the encoder in order of time, for those that come by several ways.
 	Sort bool
+	// Gather, if not nil, is called by the encoder before it looks what waits, and may add to it.
+	Gather func()
 	// Translate, if not nil, is called by the encoder with each event, in order, and writes it, changed
 	// or with others, or not. What can be looked up there need not be where others wait.
 	Translate func(e *trace.Event, write func(*trace.Event))
@@ -123,6 +125,9 @@ func (l *Log) encoder() {
 		case <-time.After(pause):
 		}
 		pause = encodeIdle
+		if l.options.Gather != nil {
+			l.options.Gather()
+		}
 		if l.encode() > 0 {
 			pause = encodeBusy
 		}

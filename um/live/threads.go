@@ -115,6 +115,23 @@ func (l *Live) progress() {
 	}
 }
 
+// record reads the hook's records for the sink while there is no runtime to feed. It
+// does not ask to be woken, for which launches would pay a system call, and sleeps as
+// Go does: threads that are long in system calls keep Go's watchdog awake.
+func (l *Live) record() {
+	defer l.threads.Done()
+	for {
+		l.mu.Lock()
+		if l.closing || l.runtime != nil { // then there is loop
+			l.mu.Unlock()
+			return
+		}
+		l.drain()
+		l.mu.Unlock()
+		time.Sleep(recordWait)
+	}
+}
+
 // loop feeds the runtime.
 func (l *Live) loop() {
 	defer l.threads.Done()
@@ -130,12 +147,6 @@ func (l *Live) loop() {
 		if l.closing {
 			l.mu.Unlock()
 			return
-		}
-		if l.runtime == nil { // only recording
-			l.drain()
-			l.mu.Unlock()
-			pause(recordWait) // no doorbell: whoever finds the reader asleep pays a system call
-			continue
 		}
 		l.drain()
 		l.progress()
