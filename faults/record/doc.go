@@ -10,6 +10,11 @@
 // feed a Log what they see; Process listens to another process from outside and
 // can see no launches.
 //
+// What the program's threads stamp is ticks of the processor's counter where that
+// runs evenly, and is made nanoseconds of that clock by whoever reads it (package
+// internal/hook), off by some hundred nanoseconds at most in the recording's first
+// milliseconds and by less afterwards.
+//
 // Operations are numbered as they are written. Whoever reports progress gives
 // the launch hook's own numbers, and the Log translates.
 //

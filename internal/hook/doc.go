@@ -3,6 +3,9 @@
 // that the header prescribes. What both engines use is in hook.go, what only
 // the explicit engine uses (the hook's strict mode) in strict.go.
 //
+// Stamps of calls are made times here (clock.go): the program's threads store ticks of
+// the processor's counter, which cost them little, and [Times] follows how fast it runs.
+//
 // # Invariants
 //
 // One goroutine at a time drains the ring; the runtime's lock sees to it. All
