@@ -59,7 +59,7 @@ def main():
     gain = [seconds(by, "naive") / seconds(by, "penstock") for _, _, by, _ in table]
     deepum = [seconds(by, "naive") / seconds(by, "deepum") for _, _, by, _ in table]
     bound = [seconds(by, "penstock") / seconds(by, "oracle") for _, _, by, _ in table]
-    slower = [f"{n} {r:g}x ({p} {seconds(by, p):.3f} s, penstock {seconds(by, 'penstock'):.3f} s)"
+    slower = [f"{n} {r:g}x ({p} {seconds(by, p):.4f} s, penstock {seconds(by, 'penstock'):.4f} s, {(seconds(by, 'penstock') / seconds(by, p) - 1) * 100:.2f} % more)"
               for n, r, by, _ in table for p in ("naive", "lru", "deepum") if seconds(by, p) < seconds(by, "penstock")]
     above = [f"{n} {r:g}x ({seconds(by, 'penstock') / seconds(by, 'oracle'):.2f})"
              for n, r, by, _ in table if seconds(by, "penstock") > 1.25 * seconds(by, "oracle")]
