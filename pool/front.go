@@ -28,7 +28,12 @@ func (p *Pool) ServeFront(on bool) {
 }
 
 // NoteBesides says how many bytes are live beside the pool's.
-func (p *Pool) NoteBesides(bytes int64) { p.ahead.besides.Store(bytes) }
+func (p *Pool) NoteBesides(bytes int64) {
+	p.ahead.besides.Store(bytes)
+	if f := p.config.Front; f != nil {
+		f.Settle(p.live.Load()+bytes, 0)
+	}
+}
 
 // limits are what the front may serve now, and what it has to note.
 func (p *Pool) limits() (most, noted int64) {

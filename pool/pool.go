@@ -251,6 +251,18 @@ func (p *Pool) Owns(at cuda.Ptr) bool {
 	return p.stitched.Owns(at)
 }
 
+// Containing is the allocation that an address lies in: a live one, or one that the
+// front holds. It may look through all of them.
+func (p *Pool) Containing(at cuda.Ptr) (cuda.Range, bool) {
+	p.lock()
+	defer p.unlock()
+	if a, offset := p.service.areaOf(at); a != nil {
+		from, bytes, ok := a.layout.Containing(offset)
+		return cuda.Range{Base: a.ran.Base() + cuda.Ptr(from), Bytes: bytes}, ok
+	}
+	return p.stitched.Containing(at)
+}
+
 // EmptyCache gives free physical memory back, and returns the bytes. It waits for
 // queued work. A plan is taken up again at the next iteration.
 func (p *Pool) EmptyCache() (released int64) {

@@ -97,6 +97,14 @@ func (l *Layout) Requested(offset int64) int64 {
 	return 0
 }
 
+// Containing is the allocation that an offset lies in.
+func (l *Layout) Containing(offset int64) (from, bytes int64, ok bool) {
+	if i := l.at(offset); i < len(l.spans) && l.spans[i].requested > 0 {
+		return l.spans[i].lo, l.spans[i].hi - l.spans[i].lo, true
+	}
+	return 0, 0, false
+}
+
 // Stream is whose work an allocation was made for.
 func (l *Layout) Stream(offset int64) uint64 {
 	if s := l.find(offset); s != nil {

@@ -232,6 +232,16 @@ func (p *Pool) Bytes(at cuda.Ptr) int64 {
 	return 0
 }
 
+// Containing is the live allocation that an address lies in. It looks through all of them.
+func (p *Pool) Containing(at cuda.Ptr) (cuda.Range, bool) {
+	for base, b := range p.live {
+		if r := (cuda.Range{Base: base, Bytes: b.requested}); at >= base && at < r.End() {
+			return r, true
+		}
+	}
+	return cuda.Range{}, false
+}
+
 // RecordStream says that work on another stream uses a live allocation.
 func (p *Pool) RecordStream(at cuda.Ptr, stream uint64) {
 	b := p.live[at]

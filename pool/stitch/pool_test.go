@@ -234,3 +234,25 @@ func TestBadConfig(t *testing.T) {
 		t.Error("what is not live is freed")
 	}
 }
+
+// TestContaining: by any address in a live allocation, also in a stitched one.
+func TestContaining(t *testing.T) {
+	f := newFixture(t, Config{}, 1<<30)
+	f.scattered(4, 16*mib)
+	q := f.malloc(50*mib, 1)
+	if f.p.Stats().Stitches != 1 {
+		t.Fatal("nothing was stitched")
+	}
+	for _, at := range []cuda.Ptr{q, q + 33*mib, q + 50*mib - 1} {
+		if r, ok := f.p.Containing(at); !ok || r.Base != q || r.Bytes != 50*mib {
+			t.Errorf("%#x: %+v, %t", uint64(at), r, ok)
+		}
+	}
+	if _, ok := f.p.Containing(q + 50*mib); ok {
+		t.Error("an address behind it is found")
+	}
+	f.free(q, 1)
+	if _, ok := f.p.Containing(q); ok {
+		t.Error("what was freed is found")
+	}
+}

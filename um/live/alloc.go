@@ -73,6 +73,10 @@ func (l *Live) malloc(bytes int64, stream uint64) (cuda.Ptr, error) {
 		}
 	}
 	p, err := l.plain.Malloc(bytes, stream)
+	if l.swap != nil && errors.Is(err, cuda.ErrOutOfMemory) { // the driver has less than the budget: tensors make room
+		l.swap.shrink(err)
+		p, err = l.plain.Malloc(bytes, stream)
+	}
 	switch {
 	case err == nil:
 		return p, nil
@@ -228,6 +232,7 @@ func (l *Live) freed(err error) {
 func (l *Live) noteTensors() {
 	l.tensorLive.Store(l.tensors.LiveBytes())
 	l.tensorReserved.Store(l.tensors.ReservedBytes())
+	l.noteBesides()
 }
 
 func (l *Live) hookHead() uint64 {

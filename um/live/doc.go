@@ -41,7 +41,7 @@
 //
 // # Where an allocation lives
 //
-// Under 1 MiB: plain device memory. With a device budget set, everything else
+// Under 1 MiB: plain device memory, which the one pool lays out. With a device budget set, everything else
 // is a tensor in the managed arena and can leave the device. Without one, plain
 // memory serves as long as the card has room, at no cost; when it is full the
 // job goes over to the arena for what it allocates from then on, and plain

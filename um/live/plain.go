@@ -8,6 +8,7 @@ import (
 	"github.com/penstock-gpu/penstock/cuda"
 	"github.com/penstock-gpu/penstock/pool"
 	"github.com/penstock-gpu/penstock/pool/front"
+	"github.com/penstock-gpu/penstock/pool/stitch"
 )
 
 // plainPool serves memory that stays on the device. It may be used by several
@@ -24,6 +25,8 @@ type plainPool interface {
 	LiveBytes() int64 // without a lock
 	Stats() pool.PoolStats
 	ResetPeaks()
+	// Containing is the allocation that an address lies in.
+	Containing(p cuda.Ptr) (cuda.Range, bool)
 	// ServeFront lets the pool's front serve requests, or stops it.
 	ServeFront(on bool)
 	// NoteBesides says how many bytes are live beside the pool's.
@@ -36,7 +39,7 @@ type plainPool interface {
 // there is one, need not be told here.
 func (l *Live) serveFront() {
 	may := (l.sink == nil || l.config.AllocsToldElsewhere) && l.active.Load() == nil
-	l.plain.ServeFront(may && l.swap == nil && !l.managed.Load())
+	l.plain.ServeFront(may && !l.managed.Load())
 	if l.swap != nil && l.swap.front != nil {
 		most := int64(0)
 		if may {
@@ -49,14 +52,18 @@ func (l *Live) serveFront() {
 // openPlain makes the pool: planned and stitched where the driver can map memory, else a
 // caching allocator.
 func (l *Live) openPlain() error {
-	if l.config.Engine == Explicit || !l.driver.Capabilities().VirtualMemory {
+	if !l.driver.Capabilities().VirtualMemory {
 		l.plain = &cachingPool{caching: pool.NewCaching(plainSource{l}, eventFences{l.driver})}
 		return nil
 	}
 	c := l.config.Pool
 	// What is planned lies twice in address space, and so may be what was given back in between.
 	c.Stitch.ReserveBytes = 4 * l.driver.Info().TotalBytes
-	p, err := pool.New(c, l.driver, plainBudget{l}, eventFences{l.driver})
+	var d stitch.Driver = l.driver
+	if h, ok := l.hook.(StrictHook); ok && l.config.Engine == Explicit {
+		d = plainDriver{Driver: l.driver, hook: h}
+	}
+	p, err := pool.New(c, d, plainBudget{l}, eventFences{l.driver})
 	if err != nil {
 		return err
 	}
@@ -165,9 +172,13 @@ func (c *cachingPool) Close() {}
 // plainBudget is the device memory that plain pools may take.
 type plainBudget struct{ l *Live }
 
-// Take counts memory against the budget before the driver is asked for it.
+// Take counts memory against the budget before the driver is asked for it. Under the
+// explicit engine tensors leave for it.
 func (b plainBudget) Take(bytes int64) error {
 	l := b.l
+	if l.swap != nil {
+		return l.swap.reservePlain(bytes)
+	}
 	budget := l.plainBudget.Load()
 	if n := l.plainBytes.Add(bytes); n > budget {
 		l.addPlain(-bytes)
@@ -187,6 +198,26 @@ func (l *Live) addPlain(bytes int64) {
 		l.tensors.SetPlainBytes(l.plainBytes.Load())
 		l.mu.Unlock()
 	}
+}
+
+// plainDriver tells the launch hook which addresses are those of plain memory, where
+// an operation may find addresses of tensors.
+type plainDriver struct {
+	cuda.Driver
+	hook StrictHook
+}
+
+func (d plainDriver) AddressReserve(bytes, align int64, hint cuda.Ptr) (cuda.Ptr, error) {
+	p, err := d.Driver.AddressReserve(bytes, align, hint)
+	if err == nil {
+		d.hook.PublishPlain(cuda.Range{Base: p, Bytes: bytes})
+	}
+	return p, err
+}
+
+func (d plainDriver) AddressFree(p cuda.Ptr, bytes int64) error {
+	d.hook.WithdrawPlain(cuda.Range{Base: p, Bytes: bytes})
+	return d.Driver.AddressFree(p, bytes)
 }
 
 // plainSource provides segments of plain device memory within the budget.

@@ -122,17 +122,17 @@ func (l *Live) notePrivate() {
 		n += x.pool.Stats().LiveBytes
 	}
 	l.privateLive.Store(n)
-	l.plain.NoteBesides(n)
+	l.noteBesides()
 	l.anyPrivate.Store(len(l.privates) > 0)
 }
 
-// containing is the live block of plain memory that an address lies in, where the
-// pools can tell.
+// noteBesides tells the pool what is live beside it.
+func (l *Live) noteBesides() { l.plain.NoteBesides(l.privateLive.Load() + l.tensorLive.Load()) }
+
+// containing is the block of plain memory that an address lies in.
 func (l *Live) containing(p cuda.Ptr) (cuda.Range, bool) {
-	if c, ok := l.plain.(*cachingPool); ok {
-		if r, ok := c.Containing(p); ok {
-			return r, true
-		}
+	if r, ok := l.plain.Containing(p); ok {
+		return r, true
 	}
 	l.plainMu.Lock()
 	defer l.plainMu.Unlock()

@@ -139,10 +139,10 @@ func (l *Live) Stats() Stats {
 
 // ResetPeaks makes the present the peak.
 func (l *Live) ResetPeaks() {
-	l.plain.ResetPeaks()
 	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.catchUp()
+	l.catchUp() // with what the fronts have served
+	l.mu.Unlock()
+	l.plain.ResetPeaks()
 	l.counts.livePeak.Store(l.liveBytes())
 	l.counts.reservedPeak.Store(l.reservedBytes())
 }
