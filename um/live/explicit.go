@@ -145,7 +145,6 @@ func (l *Live) openSwap() error {
 	go e.loop()
 	go e.worker(explicit.In)
 	go e.worker(explicit.Out)
-	l.serveFront()
 	return nil
 }
 

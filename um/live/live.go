@@ -162,7 +162,11 @@ func New(c Config, d cuda.Driver, hookOrNil Hook, log *zap.Logger) (*Live, error
 		return nil, err
 	}
 	if c.Engine == Explicit {
-		return l, l.openSwap()
+		if err := l.openSwap(); err != nil {
+			return nil, err
+		}
+		l.serveFront()
+		return l, nil
 	}
 	if c.BudgetBytes > 0 && !c.PlainOnly {
 		if err := l.openArena(); err != nil {
