@@ -12,6 +12,9 @@ import (
 // but 1.03 ms, a time slice of the engine, while another copy out is always queued
 // behind the one that runs. With one piece of 8 MiB at a time it waits for that
 // piece, 0.14 ms; copies out lose 4 % of their speed, 10 % beside copies in and mapping.
+// No other way to copy escapes it (bench/results/vmm-copy-kinds.json: two-dimensional,
+// device to device into host memory that is mapped, a stream of high priority, batches);
+// kernels do, but take 8 multiprocessors and slow unmapping and copies in.
 const PieceBytes = 8 << 20
 
 // Copier copies what leaves to the host, one piece at a time: the caller waits for
