@@ -199,23 +199,41 @@ static inline uint64_t front_take(struct front *f, int64_t bytes, int device, ui
     return at;
 }
 
+/* A node for an allocation that the owner has made since an epoch; NULL when it is not served here. */
+static inline struct front_node *front_new_node(struct front *f, uint64_t at, int64_t bytes, uint64_t stream, uint32_t epoch)
+{
+    struct front_shelf *s = epoch == f->epoch && bytes <= f->most && front_grow(f) ? front_shelf_of(f, front_size(f, bytes), stream, 1) : NULL;
+    if (!s)
+        return NULL;
+    int32_t i = f->first_unused;
+    if (i != FRONT_NONE)
+        f->first_unused = f->nodes[i].next;
+    else
+        i = f->used++;
+    int32_t *bucket = front_bucket(f, at);
+    f->nodes[i] = (struct front_node){at, (int32_t)(s - f->shelves), *bucket, FRONT_NONE, 0, 0};
+    *bucket = i;
+    return &f->nodes[i];
+}
+
+/* Puts an allocation on its shelf. */
+static inline void front_shelve(struct front *f, struct front_node *n)
+{
+    struct front_shelf *s = &f->shelves[n->shelf];
+    n->next_held = s->first;
+    n->held = 1;
+    s->first = (int32_t)(n - f->nodes);
+    f->held_count++;
+    __atomic_fetch_add(&f->held, s->bytes, __ATOMIC_RELAXED);
+}
+
 /* Tells the front of an allocation that the owner has made. */
 static inline void front_add(struct front *f, uint64_t at, int64_t bytes, uint64_t stream, uint32_t epoch)
 {
     if (bytes > __atomic_load_n(&f->most, __ATOMIC_RELAXED))
         return;
     front_lock(f);
-    struct front_shelf *s = epoch == f->epoch && bytes <= f->most && front_grow(f) ? front_shelf_of(f, front_size(f, bytes), stream, 1) : NULL;
-    if (s) {
-        int32_t i = f->first_unused;
-        if (i != FRONT_NONE)
-            f->first_unused = f->nodes[i].next;
-        else
-            i = f->used++;
-        int32_t *bucket = front_bucket(f, at);
-        f->nodes[i] = (struct front_node){at, (int32_t)(s - f->shelves), *bucket, FRONT_NONE, 0, 0};
-        *bucket = i;
-    }
+    front_new_node(f, at, bytes, stream, epoch);
     front_unlock(f);
 }
 
@@ -232,13 +250,9 @@ static inline enum front_freed front_hold(struct front *f, uint64_t at)
     else if (n) {
         struct front_shelf *s = &f->shelves[n->shelf];
         if (s->bytes <= f->most && front_can_note(f, s->bytes)) {
-            n->next_held = s->first;
-            n->held = 1;
-            s->first = (int32_t)(n - f->nodes);
+            front_shelve(f, n);
             front_write(f, n, 0, 0, s->bytes);
-            f->held_count++;
             f->taken -= s->bytes;
-            __atomic_fetch_add(&f->held, s->bytes, __ATOMIC_RELAXED);
             how = FRONT_HELD;
         } else
             front_remove(f, n);
@@ -310,21 +324,12 @@ static inline int32_t front_empty(struct front *f, int64_t above, int64_t to, ui
 /* Holds memory that its owner offers: as if it had been allocated, and freed. */
 static inline int front_offer(struct front *f, uint64_t at, int64_t bytes, uint64_t stream)
 {
-    int held = 0;
-    uint32_t epoch = __atomic_load_n(&f->epoch, __ATOMIC_ACQUIRE);
-    front_add(f, at, bytes, stream, epoch);
     front_lock(f);
-    struct front_node *n = front_find(f, at);
-    if (n) {
-        struct front_shelf *s = &f->shelves[n->shelf];
-        n->next_held = s->first;
-        n->held = held = 1;
-        s->first = (int32_t)(n - f->nodes);
-        f->held_count++;
-        __atomic_fetch_add(&f->held, s->bytes, __ATOMIC_RELAXED);
-    }
+    struct front_node *n = front_new_node(f, at, bytes, stream, f->epoch);
+    if (n)
+        front_shelve(f, n);
     front_unlock(f);
-    return held;
+    return n != NULL;
 }
 
 /* Takes one allocation back that is held since a note that the owner has seen. */

@@ -8,9 +8,9 @@
 //
 //   - Any thread of the job calls Malloc, Free and RecordStream. They hold a lock
 //     for microseconds. Most allocations and frees of tensors under the explicit engine
-//     do not even come here: package front serves them, and drain hears of them. Small and plain allocations may reach the driver's
-//     allocator; an allocation for which address space is missing waits, bounded,
-//     for queued work to let go of some.
+//     do not even come here: package front serves them, and drain hears of them. Small and
+//     plain allocations may reach the driver's allocator; an allocation for which
+//     address space is missing waits, bounded, for queued work to let go of some.
 //   - The loop reads the hook's ring, the progress words and the driver's fault
 //     and migration events, opens gates, and wakes the workers.
 //   - Workers carry out moves with the lock released: one brings in, three take
@@ -41,8 +41,8 @@
 //
 // # Where an allocation lives
 //
-// Under 1 MiB: plain device memory, which the one pool lays out. With a device budget set, everything else
-// is a tensor in the managed arena and can leave the device. Without one, plain
+// Under 1 MiB: plain device memory, which the one pool lays out. With a device
+// budget set, everything else is a tensor in the managed arena and can leave the device. Without one, plain
 // memory serves as long as the card has room, at no cost; when it is full the
 // job goes over to the arena for what it allocates from then on, and plain
 // segments are given back as they empty. A tensor for which the arena has no range of

@@ -1,8 +1,6 @@
 package live
 
 import (
-	"runtime"
-
 	"github.com/penstock-gpu/penstock/pool/front"
 	"github.com/penstock-gpu/penstock/um/explicit"
 )
@@ -34,24 +32,6 @@ func (e *swap) hearAll() {
 	if e.front != nil {
 		e.hear(e.hook.Read())
 		e.front.SetMost(e.taken + e.runtime.BeyondLiveBytes())
-	}
-}
-
-// catchUp drains; under the explicit engine until the runtime knows of everything that
-// the job has done until now, for who is about to speak of an allocation. It waits at
-// most for another thread that is between taking its place in the ring and writing
-// there. The caller holds the lock, which is released meanwhile.
-func (l *Live) catchUp() {
-	if l.swap == nil {
-		l.drain()
-		return
-	}
-	h := l.swap.hook
-	head := h.Head()
-	for l.drain(); h.Read() < head && l.failed == nil && !l.closing; l.drain() {
-		l.mu.Unlock()
-		runtime.Gosched()
-		l.mu.Lock()
 	}
 }
 

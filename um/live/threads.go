@@ -50,6 +50,24 @@ func (l *Live) drain() (n int) {
 	})
 }
 
+// catchUp drains; under the explicit engine until the runtime knows of everything that
+// the job has done until now, for who is about to speak of an allocation. It waits at
+// most for another thread that is between taking its place in the ring and writing
+// there. The caller holds the lock, which is released meanwhile.
+func (l *Live) catchUp() {
+	if l.swap == nil {
+		l.drain()
+		return
+	}
+	h := l.swap.hook
+	head := h.Head()
+	for l.drain(); h.Read() < head && l.failed == nil && !l.closing; l.drain() {
+		l.mu.Unlock()
+		runtime.Gosched()
+		l.mu.Lock()
+	}
+}
+
 // opStream is the runtime's number for one of the hook's stream indices.
 func (l *Live) opStream(index int) int {
 	for len(l.hookStreams) <= index {
