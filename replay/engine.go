@@ -84,14 +84,14 @@ func (s plainSource) Acquire(bytes int64) (cuda.Ptr, error) {
 	p, err := s.x.driver.MemAlloc(bytes)
 	if err == nil {
 		s.x.plain += bytes
-		s.x.runtime.SetPlainBytes(s.x.plain)
+		s.x.runtime.SetPlainBytes(s.x.plain, 0)
 	}
 	return p, err
 }
 
 func (s plainSource) Release(p cuda.Ptr, bytes int64) error {
 	s.x.plain -= bytes
-	s.x.runtime.SetPlainBytes(s.x.plain)
+	s.x.runtime.SetPlainBytes(s.x.plain, 0)
 	return s.x.driver.MemFree(p)
 }
 

@@ -39,8 +39,11 @@
 // # Invariants
 //
 //   - Blocks on the device, as the ledger counts them, are the sum over blocks;
-//     [Runtime.Check] recounts. Together with plain memory they never exceed the
-//     budget, except while one operation's own access set does.
+//     [Runtime.Check] recounts. Together with plain memory they keep to the budget,
+//     with three exceptions, after each of which as much leaves as soon as it can:
+//     an operation that no move can help is let go and faults for what it misses;
+//     memory is reached that no parameter named, and faults; plain memory is
+//     needed and in a second nothing can leave for it (package live).
 //   - A tensor's contents are never discarded: only blocks that are free, and
 //     whose last work has finished, are.
 //   - Everything in the managed engine is a hint. If every decision here were

@@ -55,7 +55,7 @@ type plan struct {
 
 // room is how many blocks may come to the device now.
 func (r *Runtime) room() int32 {
-	plain := int32((r.plainBytes + BlockBytes - 1) / BlockBytes)
+	plain := blocksOf(r.plainBytes + r.plainDue)
 	return int32(r.config.BudgetBytes/BlockBytes) - plain - r.arena.resident - r.arriving + r.displacing
 }
 

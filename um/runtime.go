@@ -73,6 +73,7 @@ type Runtime struct {
 	lastOn   []uint64 // by stream: the last that was reported
 
 	plainBytes int64 // device memory taken outside the arena
+	plainDue   int64 // about to be taken there: room is made for it
 	liveBlocks int32
 	liveBytes  int64
 	arriving   int32              // blocks in fetch and populate moves
@@ -404,13 +405,16 @@ func (r *Runtime) Held() bool { return r.head() != nil }
 // Reserved says that operations up to seq have been queued, though perhaps not reported yet.
 func (r *Runtime) Reserved(seq uint64) { r.lastSeq = max(r.lastSeq, seq) }
 
-// SetPlainBytes says how much device memory is taken outside the arena.
-func (r *Runtime) SetPlainBytes(bytes int64) {
-	if r.plainBytes != bytes {
-		r.plainBytes = bytes
-		r.plan.valid = false // made for other room, and there may be no other event
-		r.epoch++
+// SetPlainBytes says how much device memory is taken outside the arena and how much
+// more is about to be: room is made for that, but it is not on the device yet.
+func (r *Runtime) SetPlainBytes(bytes, due int64) {
+	if r.plainBytes == bytes && r.plainDue == due {
+		return
 	}
+	r.plainBytes, r.plainDue = bytes, due
+	r.notePeak()
+	r.plan.valid = false // made for other room, and there may be no other event
+	r.epoch++
 }
 
 // SetBudget changes the device budget.

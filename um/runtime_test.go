@@ -426,7 +426,7 @@ func TestPlainMemoryGrows(t *testing.T) {
 			m.settle()
 			grow := func(plain int, bStays int32) {
 				t.Helper()
-				m.r.SetPlainBytes(budget(plain))
+				m.r.SetPlainBytes(budget(plain), 0)
 				m.settle()
 				if got, most := m.r.arena.resident, int32(16-plain); got > most {
 					t.Errorf("%d blocks on the device beside %d of plain memory, the budget is 16", got, plain)
@@ -442,6 +442,27 @@ func TestPlainMemoryGrows(t *testing.T) {
 			}
 			grow(16, 0)
 		})
+	}
+}
+
+// TestPlainMemoryDue: room is made for plain memory before it is taken, and only what is
+// taken counts as being on the device.
+func TestPlainMemoryDue(t *testing.T) {
+	m := newMachine(t, Config{Policy: Penstock, BudgetBytes: budget(16)})
+	m.launch(0, m.malloc(16, 0))
+	m.settle()
+	m.r.SetPlainBytes(0, budget(4))
+	m.settle()
+	if got := m.r.arena.resident; got > 12 {
+		t.Errorf("%d blocks on the device with plain memory of 4 due, the budget is 16", got)
+	}
+	m.r.SetPlainBytes(budget(4), 0)
+	if got := m.r.Stats().DevicePeakBytes; got > budget(16) {
+		t.Errorf("the peak is %d blocks, though room was made first for all of the budget of 16", got/BlockBytes)
+	}
+	m.r.SetPlainBytes(budget(17-int(m.r.arena.resident)), 0) // taken at once: there is too much for a while
+	if got := m.r.Stats().DevicePeakBytes; got != budget(17) {
+		t.Errorf("the peak is %d blocks, though 17 were there", got/BlockBytes)
 	}
 }
 

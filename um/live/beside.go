@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/penstock-gpu/penstock/cuda"
-	"github.com/penstock-gpu/penstock/um"
 )
 
 // besides are the tensors that lie in plain memory because the arena had no range
@@ -84,28 +83,11 @@ func (l *Live) onlyFragmented(bytes int64) bool {
 // mallocBeside serves a tensor from plain device memory, where it stays, because
 // the arena has no range of that size in one piece. Others leave to make room.
 func (l *Live) mallocBeside(bytes int64, stream uint64, refused error) (cuda.Ptr, error) {
-	pool := l.plain.Stats()
-	l.makeRoom(max(0, bytes-(pool.ReservedBytes-pool.LiveBytes)))
 	p, err := l.plain.Malloc(bytes, stream)
-	l.addPlain(0) // also if the pool did not grow by what there was made room for
 	if err != nil {
 		return 0, refused
 	}
 	l.besides.add(p, bytes)
 	l.counts.beside.Add(1)
 	return p, nil
-}
-
-// makeRoom lets tensors leave until plain memory can grow by so much within the
-// budget, or until waiting longer makes no sense.
-func (l *Live) makeRoom(bytes int64) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.runtime.SetPlainBytes(l.plainBytes.Load() + bytes)
-	for began := time.Now(); l.runtime.RoomBytes() < 0 && l.failed == nil && time.Since(began) < roomPatience; {
-		l.work[um.Out].Signal()
-		l.mu.Unlock()
-		time.Sleep(busyWait)
-		l.mu.Lock()
-	}
 }

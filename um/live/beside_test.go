@@ -59,8 +59,44 @@ func TestBeside(t *testing.T) {
 			return r.d.plainUsed() < bytes
 		})
 	}
-	if s := r.l.Stats(); s.PlainTensors != 3 {
+	s := r.l.Stats()
+	if s.PlainTensors != 3 {
 		t.Errorf("%d tensors in plain memory, want 3", s.PlainTensors)
 	}
+	r.keptTo(c.BudgetBytes, s)
 	r.must(r.l.Close())
+}
+
+// TestPlainGrowthWaits: small allocations for which plain memory has to grow get the room
+// of tensors first, so that the device never holds more than the budget, nor is said to.
+func TestPlainGrowthWaits(t *testing.T) {
+	c := defaults()
+	r := newRig(t, c)
+	r.holdBack()
+	for range 8 { // together they fill the budget
+		seq, gated := r.h.launch(0, r.malloc(8*mib, 0))
+		if gated {
+			r.eventually("the gate opens", func() bool { return r.h.gate(0) >= seq })
+		}
+		r.h.finish(0, seq)
+	}
+	for range 24 {
+		r.malloc(mib-1, 0)
+	}
+	if r.d.plainUsed() == 0 || r.d.peakBytes() < c.BudgetBytes*3/4 {
+		t.Fatalf("%d bytes of plain memory, %d in all at most: nothing is tested", r.d.plainUsed(), r.d.peakBytes())
+	}
+	r.keptTo(c.BudgetBytes, r.l.Stats())
+	r.must(r.l.Close())
+}
+
+// keptTo says whether the device held no more than the budget, and is said to.
+func (r *rig) keptTo(budget int64, s Stats) {
+	r.Helper()
+	if n := r.d.peakBytes(); n > budget {
+		r.Errorf("%d bytes were on the device at a time, the budget is %d", n, budget)
+	}
+	if s.ResidentPeakBytes > budget {
+		r.Errorf("the peak is said to be %d bytes, the budget is %d", s.ResidentPeakBytes, budget)
+	}
 }

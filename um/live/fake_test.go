@@ -31,6 +31,7 @@ type fakeDriver struct {
 	events      map[cuda.Event]bool // whether it has been reached
 	onDevice    map[cuda.Ptr]bool   // managed memory, by block
 	most        int                 // blocks that were there at any time
+	mostBytes   int64               // plain memory and blocks at any time
 	streams     int                 // made
 }
 
@@ -76,6 +77,7 @@ func (d *fakeDriver) MemAlloc(bytes int64) (cuda.Ptr, error) {
 		return 0, cuda.NewError(2, "cuMemAlloc")
 	}
 	d.used += bytes
+	d.noteBytes()
 	p := d.address(bytes)
 	d.plain[p] = bytes
 	return p, nil
@@ -126,6 +128,18 @@ func (d *fakeDriver) set(ranges []cuda.Range, on bool) {
 		}
 	}
 	d.most = max(d.most, len(d.onDevice))
+	d.noteBytes()
+}
+
+func (d *fakeDriver) noteBytes() {
+	d.mostBytes = max(d.mostBytes, d.used+int64(len(d.onDevice))*um.BlockBytes)
+}
+
+// peakBytes is the most that plain memory and blocks took together at any time.
+func (d *fakeDriver) peakBytes() int64 {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.mostBytes
 }
 
 // peak is the most blocks that were on the device at any time.

@@ -64,6 +64,7 @@ type Live struct {
 	space      *uvm.Space // nil: the driver cannot be asked directly
 	budget     int64
 	arenaBytes int64 // of address space for tensors; 0 without an arena
+	plainDue   int64 // of plainBytes, what is still to be taken when there is room
 
 	streamIDs   map[uint64]int // stream handle to the runtime's number for it
 	handles     []uint64       // the runtime's number to the handle
@@ -201,7 +202,7 @@ func (l *Live) openArena() error {
 		LookaheadBytes: l.config.LookaheadBytes,
 	}, process{l}, p)
 	l.tensors = l.runtime
-	l.runtime.SetPlainBytes(l.plainBytes.Load())
+	l.tellPlain()
 	l.arenaBytes = bytes
 	l.managed.Store(true)
 	l.openFaults()

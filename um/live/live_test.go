@@ -481,6 +481,7 @@ func TestVerdict(t *testing.T) {
 		{"faults unseen", func(s *Stats) {}, "faults: unavailable"},
 		{"events lost", func(s *Stats) { s.Faults, s.DroppedEvents = 5, 2 }, "2 events were lost"},
 		{"late", func(s *Stats) { s.LateLaunches = 4 }, "4 launches went out with memory missing"},
+		{"over the budget", func(s *Stats) { s.BudgetBytes, s.ResidentPeakBytes = 3<<30, 3<<30+8<<20 }, "8.0 MiB more than the budget"},
 		{"ring full", func(s *Stats) { s.DroppedRecords = 4 }, "4 launch records were lost"},
 		{"opaque", func(s *Stats) { s.OpaqueLaunches = 4 }, "4 launches had parameters"},
 		{"unhooked", func(s *Stats) { s.UnhookedSymbols = 4 }, "4 driver entry points"},

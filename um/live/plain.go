@@ -4,11 +4,13 @@ import (
 	"fmt"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/penstock-gpu/penstock/cuda"
 	"github.com/penstock-gpu/penstock/pool"
 	"github.com/penstock-gpu/penstock/pool/front"
 	"github.com/penstock-gpu/penstock/pool/stitch"
+	"github.com/penstock-gpu/penstock/um"
 )
 
 // plainPool serves memory that stays on the device. It may be used by several
@@ -172,31 +174,58 @@ func (c *cachingPool) Close() {}
 // plainBudget is the device memory that plain pools may take.
 type plainBudget struct{ l *Live }
 
-// Take counts memory against the budget before the driver is asked for it. Under the
-// explicit engine tensors leave for it.
+// Take counts memory against the budget before the driver is asked for it, and has
+// tensors leave for it.
 func (b plainBudget) Take(bytes int64) error {
 	l := b.l
 	if l.swap != nil {
 		return l.swap.reservePlain(bytes)
 	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	budget := l.plainBudget.Load()
-	if n := l.plainBytes.Add(bytes); n > budget {
-		l.addPlain(-bytes)
-		return fmt.Errorf("%w: %d bytes of plain device memory asked for with %d of the budget of %d in use", ErrOutOfMemory, bytes, n-bytes, budget)
+	if n := l.plainBytes.Load(); n+bytes > budget {
+		return fmt.Errorf("%w: %d bytes of plain device memory asked for with %d of the budget of %d in use", ErrOutOfMemory, bytes, n, budget)
 	}
-	l.addPlain(0)
+	l.plainBytes.Add(bytes)
+	if l.managed.Load() {
+		l.makeRoom(bytes)
+	}
 	return nil
 }
+
+// makeRoom lets tensors leave for plain memory that has been counted and is about to be
+// taken, until it fits beside what is on the device, or until waiting longer makes no
+// sense: then the device holds so much more than the budget for a while. The caller
+// holds the lock, which is released meanwhile.
+func (l *Live) makeRoom(bytes int64) {
+	l.plainDue += bytes
+	l.tellPlain()
+	for began := time.Now(); l.hook != nil && l.runtime.RoomBytes() < 0 && l.failed == nil && !l.closing && time.Since(began) < roomPatience; {
+		l.work[um.Out].Signal()
+		l.mu.Unlock()
+		time.Sleep(busyWait)
+		l.mu.Lock()
+	}
+	l.plainDue -= bytes
+	l.tellPlain()
+}
+
+// tellPlain tells the managed engine's runtime of plain memory. The caller holds the lock.
+func (l *Live) tellPlain() { l.runtime.SetPlainBytes(l.plainBytes.Load()-l.plainDue, l.plainDue) }
 
 func (b plainBudget) Give(bytes int64) { b.l.addPlain(-bytes) }
 
 // addPlain accounts for plain device memory.
 func (l *Live) addPlain(bytes int64) {
 	l.plainBytes.Add(bytes)
-	if l.swap != nil || l.managed.Load() {
-		l.mu.Lock()
-		l.tensors.SetPlainBytes(l.plainBytes.Load())
-		l.mu.Unlock()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	switch {
+	case l.swap != nil:
+		l.swap.runtime.SetPlainBytes(l.plainBytes.Load())
+	case l.managed.Load():
+		l.tellPlain()
 	}
 }
 

@@ -11,7 +11,6 @@ type tensors interface {
 	SlotAddress(slot uint32) (cuda.Ptr, bool)
 	Progress(stream int, seq uint64)
 	SetBudget(bytes int64)
-	SetPlainBytes(bytes int64)
 	LiveBytes() int64
 	ReservedBytes() int64
 	Check() error

@@ -91,6 +91,9 @@ func (s Stats) warnings() (w []string) {
 	if s.LateLaunches > 0 {
 		w = append(w, fmt.Sprintf("%d launches went out with memory missing and faulted for it", s.LateLaunches))
 	}
+	if over := s.ResidentPeakBytes - s.BudgetBytes; s.Engine == "managed" && over > 0 {
+		w = append(w, fmt.Sprintf("the device held up to %s more than the budget for a while: launches that went out late, or memory for which nothing could leave in time", GiB(over)))
+	}
 	if s.PlainTensors > 0 {
 		w = append(w, fmt.Sprintf("%d allocations found no range of addresses in one piece and stay on the device: raise PENSTOCK_MANAGED_LIMIT or --host-budget", s.PlainTensors))
 	}
