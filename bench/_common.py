@@ -355,7 +355,8 @@ def save(name, document):
 
 
 def main(body):
-    """Runs a script's body; a broken rule is one line and exit status 2."""
+    """Runs a script's body; a broken rule is one line and exit status 2. Who ends it ends its child, too."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
         sys.exit(body())
     except Refused as e:

@@ -1,6 +1,6 @@
 """Does a long run become slower? GPT-2 medium inside a budget under the managed engine, iteration by iteration.
 
-    python3 bench/drift.py [--runs deterministic:100,plain:60] [--budget 3GiB] [--timeout 40]
+    python3 bench/drift.py [--runs deterministic:100,plain:60] [--budget 3GiB] [--timeout 40] [--deadline 84]
 
 Prints for each iteration its seconds, bytes each way, faults, launches that were let go late, stalls, allocations that
 had to be tried again, tensors beside the arena for want of address space (PENSTOCK_MANAGED_LIMIT is tight here), and
@@ -9,6 +9,7 @@ that of iterations 6 to 20, or when an iteration after the fifth took three time
 """
 
 import argparse
+import time
 
 import _common as c
 
@@ -16,6 +17,7 @@ COUNTERS = ("h2d_bytes", "d2h_bytes", "faults", "late_launches", "retries", "pla
 STATES = ("iteration_launches", "prediction_hit_rate", "reserved_bytes", "resident_bytes", "resident_peak_bytes")
 EARLY = slice(5, 20)
 MOST_DRIFT, MOST_OUTLIER = 1.10, 3.0
+STARTUP_S = 20  # what a run needs at least to show anything
 
 
 def parse():
@@ -25,6 +27,7 @@ def parse():
     p.add_argument("--budget", default="3GiB")
     p.add_argument("--engine", default="managed", choices=("managed", "explicit"))
     p.add_argument("--timeout", type=float, default=40, help="seconds a run may take; what it finished until then counts")
+    p.add_argument("--deadline", type=float, default=84, help="seconds after which every run has ended; none is started shortly before")
     p.add_argument("--name", default="drift", help="results go to bench/results/NAME.json")
     a = p.parse_args()
     a.runs = [(kind, int(n)) for kind, _, n in (r.partition(":") for r in a.runs.split(","))]
@@ -73,9 +76,13 @@ def body():
     c.require_build()
     card = c.Card()
     doc = {**c.header(card), "model": a.model, "budget": a.budget, "engine": a.engine, "runs": []}
-    bad = []
+    bad, began = [], time.monotonic()
     for kind, n in a.runs:
-        r = c.train(card, a.model, n, a.timeout, penstock=True, budget=a.budget, policy="penstock", engine=a.engine, deterministic=kind == "deterministic")
+        left = a.deadline - (time.monotonic() - began)
+        if left < STARTUP_S:
+            bad.append(f"{kind}: skipped, the deadline of {a.deadline:.0f} s is near")
+            continue
+        r = c.train(card, a.model, n, min(a.timeout, left), penstock=True, budget=a.budget, policy="penstock", engine=a.engine, deterministic=kind == "deterministic")
         run = {"kind": kind, "command": r["command"], "error": r["error"], "wall_s": r["wall_s"], "timed_out": r["timed_out"]}
         doc["runs"].append(run)
         if r.get("result"):

@@ -6,6 +6,10 @@ All runs are deterministic; the losses must be those of the stock run, bit for
 bit. Stock runs twice: if it does not repeat itself, the comparison says so.
 Exit status 1 when a run failed or losses differ, 2 when nothing could be run.
 The budget is a software cap; the card is never full (see _common.py).
+Used memory of the card over time is above it: the driver keeps the memory of
+blocks that have left the GPU, and counts it as used, until somebody asks for
+memory. It cannot pass the managed memory that there is (PENSTOCK_MANAGED_LIMIT),
+plain memory and the CUDA context together.
 """
 
 import argparse
@@ -100,7 +104,21 @@ def summarise(record, stock):
     s["late_launches"] = report.get("late_launches")
     if record["nvml"]:
         s["nvml_peak_over_idle_bytes"] = max(x[1] for x in record["nvml"]) - record["idle_used_bytes"]
+        s["nvml_over_idle_bytes_tenths"] = over_time(record["nvml"], record["idle_used_bytes"])
     return s
+
+
+def over_time(samples, idle, parts=10):
+    """The most that was used over idle in each tenth of the time that the card was in use; None where no sample was taken."""
+    busy = [i for i, (_, used) in enumerate(samples) if used > idle]
+    if not busy:
+        return [0] * parts
+    begin, end = samples[busy[0]][0], samples[busy[-1]][0]
+    most = [None] * parts
+    for seconds, used in samples[busy[0] : busy[-1] + 1]:
+        i = min(parts - 1, int((seconds - begin) / max(end - begin, 0.001) * parts))
+        most[i] = max(most[i] or 0, used - idle)
+    return most
 
 
 def gb(value):
@@ -164,12 +182,17 @@ def checks(summaries, context):
         a, b = s["faults_before_learning"], s["faults_steady"]
         if a:
             yield f"{budget}: penstock's own faults per iteration, most before learning {a}, steady {b:.0f}: down {1 - b / a:.1%}"
+        resident = s.get("resident_peak_bytes")
+        if resident is not None:
+            over = resident - parse_bytes(budget)
+            yield f"{budget}: resident peak {gib(resident):.3f} GiB: " + (f"{over / (1 << 20):.0f} MiB OVER the cap" if over > 0 else "within the cap")
         peak = s.get("nvml_peak_over_idle_bytes")
         if peak is not None and context is not None:
             over = peak - context - parse_bytes(budget)
             yield (
                 f"{budget}: NVML peak {peak / c.GIB:.2f} GiB over idle, of it about {context / c.GIB:.2f} GiB CUDA context and libraries "
-                f"(from the stock run): {abs(over) / c.GIB:.2f} GiB {'OVER' if over > 0 else 'under'} the cap"
+                f"(from the stock run): {abs(over) / c.GIB:.2f} GiB {'OVER' if over > 0 else 'under'} the cap "
+                f"(the driver keeps what has left; the bound is {c.MANAGED_LIMIT} of managed memory, and plain memory)"
             )
 
 
@@ -219,6 +242,9 @@ def body():
     c.save(a.name, document)
     print(f"\nGPT-2 medium, deterministic, {c.CAP_NOTE}; medians of the last half of the iterations; {document['gpu']}, driver {document['driver']}")
     print(c.table(HEAD, list(rows(summaries))))
+    print("\nNVML's used memory over idle, GiB, the most in each tenth of the time that it was in use (every sample is in the results):")
+    timed = [s for s in summaries if s.get("nvml_over_idle_bytes_tenths")]
+    print(c.table(["run", *range(1, 11)], [[s["name"], *(c.fmt(gib(x), ".2f") for x in s["nvml_over_idle_bytes_tenths"])] for s in timed]))
     for line in document["verdict"]:
         print(line)
     controls = [s for s in summaries if s["policy"] is None and s is not summaries[0] and "losses_equal" in s]

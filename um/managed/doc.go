@@ -15,4 +15,16 @@
 //
 // A migration to the host is slow (9 to 16 GB/s on an H200) because the driver
 // maps every page for the CPU. A mover is used by one thread at a time.
+//
+// What has left the device, or was discarded, still takes memory there as far as
+// NVML and cuMemGetInfo tell: the block keeps its 2 MiB of device memory, on a list
+// of unused ones, for when it comes back. The driver lets go of them only when the
+// block is destroyed, which is when the allocation is freed or the GPU is
+// unregistered (uvm_va_block.c, block_destroy_gpu_state), or when another allocation
+// finds the card full (uvm_pmm_gpu.c, pick_and_evict_root_chunk for managed memory,
+// uvm_pmm_gpu_pma_evict_pages for all other; 580.105.08 and 595.45.04). Neither serves
+// for a cap: freeing loses the contents that the host holds, and waits for the
+// device, which may be waiting for us; filling the card is what a cap is there to
+// avoid. So the device memory that managed memory takes is bounded by the arena,
+// and residency alone by the budget.
 package managed
