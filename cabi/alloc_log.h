@@ -23,9 +23,10 @@ struct alloc_call {
 };
 
 struct alloc_log {
-    uint32_t stamp; /* PSK_STAMP_*, of every call */
-    uint64_t head __attribute__((aligned(64))); /* next position to write */
+    uint64_t head __attribute__((aligned(64))); /* next position to write; with what else a call touches in its line */
     uint64_t lost;
+    uint64_t tail_seen; /* the tail as it was once: its line is the reader's */
+    uint32_t stamp;     /* PSK_STAMP_*, of every call */
     uint64_t tail __attribute__((aligned(64))); /* everything before it has been read; the reader writes it */
     struct alloc_call ring[ALLOC_LOG_ENTRIES];
 };
@@ -35,9 +36,13 @@ static inline void alloc_log_note(struct alloc_log *l, uint64_t at, int64_t byte
     uint64_t when = psk_stamp(l->stamp);
     uint64_t n = __atomic_load_n(&l->head, __ATOMIC_RELAXED);
     do {
-        if (n - __atomic_load_n(&l->tail, __ATOMIC_ACQUIRE) >= ALLOC_LOG_ENTRIES) {
-            __atomic_fetch_add(&l->lost, 1, __ATOMIC_RELAXED);
-            return;
+        if (__builtin_expect(n - __atomic_load_n(&l->tail_seen, __ATOMIC_ACQUIRE) >= ALLOC_LOG_ENTRIES, 0)) {
+            uint64_t tail = __atomic_load_n(&l->tail, __ATOMIC_ACQUIRE);
+            __atomic_store_n(&l->tail_seen, tail, __ATOMIC_RELEASE);
+            if (n - tail >= ALLOC_LOG_ENTRIES) {
+                __atomic_fetch_add(&l->lost, 1, __ATOMIC_RELAXED);
+                return;
+            }
         }
     } while (!__atomic_compare_exchange_n(&l->head, &n, n + 1, 1, __ATOMIC_RELAXED, __ATOMIC_RELAXED));
     struct alloc_call *c = &l->ring[n & (ALLOC_LOG_ENTRIES - 1)];

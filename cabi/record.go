@@ -47,10 +47,7 @@ func startRecording(o options.Runtime, gpu string, log *zap.Logger) (*recorder, 
 			return nil, err
 		}
 	}
-	how := record.Options{Clock: hook.Clock, Translate: r.translate}
-	if r.allocs != nil {
-		how.Sort, how.Gather = true, r.readAllocs
-	}
+	how := record.Options{Clock: hook.Clock, Translate: r.translate, Gather: r.gather, Sort: r.allocs != nil}
 	r.log, err = record.Create(o.TracePath, trace.Header{
 		Source: "penstock", Command: strings.Join(os.Args, " "), GPU: gpu, Policy: o.Policy, BudgetBytes: o.Budget, Process: os.Getpid(),
 	}, how)
@@ -61,6 +58,16 @@ func startRecording(o options.Runtime, gpu string, log *zap.Logger) (*recorder, 
 		r.allocs.use(true)
 	}
 	return r, nil
+}
+
+// gather reads what the job's threads have noted.
+func (r *recorder) gather() {
+	if e := state.engine.Load(); e != nil {
+		e.Hear()
+	}
+	if r.allocs != nil {
+		r.readAllocs()
+	}
 }
 
 // readAllocs reads the log of allocations.
@@ -82,6 +89,7 @@ func (r *recorder) pause(on bool) {
 	if r.allocs != nil {
 		r.allocs.use(on)
 	}
+	r.log.Pause(!on)
 }
 
 // check tells of a write error, once.

@@ -7,7 +7,7 @@
 #include "internal.h"
 
 /* Offset of route_elf in psk_shared, as assembly cannot ask for it. */
-#define ROUTE_ELF 296
+#define ROUTE_ELF 288
 _Static_assert(offsetof(psk_shared, route_elf) == ROUTE_ELF, "route_elf moved: correct ROUTE_ELF");
 
 #define STR2(x) #x

@@ -21,8 +21,8 @@ static struct {
 } table[TABLE];
 static unsigned rows_used;
 static pthread_mutex_t mu = PTHREAD_MUTEX_INITIALIZER;
-static atomic_uint generation = 1;
-static atomic_int unloads; /* in progress */
+struct psk_hot psk_hot __attribute__((aligned(4096))) = {.generation = 1};
+_Static_assert(sizeof psk_hot <= 4096, "a page");
 
 typedef CUresult (*param_info_fn)(const void *, size_t, size_t *, size_t *);
 typedef CUresult (*name_fn)(const char **, const void *);
@@ -109,7 +109,7 @@ static unsigned hash(uint64_t h) { return (unsigned)((h * 0x9e3779b97f4a7c15u) >
 
 static psk_layout *fill(CUfunction f) {
     uint64_t handle = (uint64_t)(uintptr_t)f;
-    unsigned gen = atomic_load(&generation);
+    unsigned gen = atomic_load(&psk_hot.generation);
     const char *name;
     psk_layout *l = query(f, &name); /* not under the lock: these are driver calls */
     if (!l) return NULL;
@@ -122,7 +122,7 @@ static psk_layout *fill(CUfunction f) {
     psk_layout *old = have ? atomic_load(&table[i].layout) : NULL;
     if (old && same(old, psk_S.funcs[old->id].name, l, name)) {
         l->id = old->id;
-        if (atomic_load(&unloads) == 0) {
+        if (atomic_load(&psk_hot.unloads) == 0) {
             atomic_store(&old->generation, gen);
             forget_clearance(old->id);
             free(l);
@@ -146,8 +146,8 @@ static psk_layout *fill(CUfunction f) {
 psk_layout *psk_func_layout(CUfunction f) {
     if (PSK_UNLIKELY(!f)) return NULL; /* the mark of an empty row */
     uint64_t handle = (uint64_t)(uintptr_t)f;
-    if (PSK_LIKELY(atomic_load_explicit(&unloads, memory_order_relaxed) == 0)) {
-        unsigned gen = atomic_load_explicit(&generation, memory_order_acquire);
+    if (PSK_LIKELY(atomic_load_explicit(&psk_hot.unloads, memory_order_relaxed) == 0)) {
+        unsigned gen = atomic_load_explicit(&psk_hot.generation, memory_order_acquire);
         for (unsigned i = hash(handle);; i = (i + 1) & (TABLE - 1)) {
             uint64_t h = atomic_load_explicit(&table[i].handle, memory_order_acquire);
             if (h == handle) {
@@ -161,6 +161,17 @@ psk_layout *psk_func_layout(CUfunction f) {
     return fill(f);
 }
 
+void psk_func_remember(CUfunction f, const psk_layout *l) {
+    uint32_t generation = atomic_load_explicit(&l->generation, memory_order_relaxed);
+    if (!l->cached || l->opaque) return;
+    psk_recent *set = psk_recent_set(f), *row = &set[l->id % PSK_RECENT_WAYS];
+    for (int i = 0; i < PSK_RECENT_WAYS; i++)
+        if (atomic_load_explicit(&set[i].value, memory_order_relaxed) >> 32 != generation) row = &set[i];
+    uint64_t value = (uint64_t)generation << 32 | l->id;
+    atomic_store_explicit(&row->value, value, memory_order_relaxed);
+    atomic_store_explicit(&row->check, psk_recent_check(f, value), memory_order_relaxed);
+}
+
 void psk_func_release(psk_layout *l) {
     if (l && PSK_UNLIKELY(!l->cached)) free(l);
 }
@@ -169,10 +180,10 @@ void psk_func_release(psk_layout *l) {
 
 #define UNLOAD(name, type)                     \
     CUresult psk_w_##name(type handle) {       \
-        atomic_fetch_add(&unloads, 1);         \
+        atomic_fetch_add(&psk_hot.unloads, 1);         \
         CUresult r = PSK_REAL(name)(handle);   \
-        atomic_fetch_add(&generation, 1);      \
-        atomic_fetch_sub(&unloads, 1);         \
+        atomic_fetch_add(&psk_hot.generation, 1);      \
+        atomic_fetch_sub(&psk_hot.unloads, 1);         \
         return r;                              \
     }
 UNLOAD(cuModuleUnload, CUmodule)

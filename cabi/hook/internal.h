@@ -34,6 +34,8 @@
 
 #define PSK_LIKELY(x) __builtin_expect(!!(x), 1)
 #define PSK_UNLIKELY(x) __builtin_expect(!!(x), 0)
+/* Laid next to each other, away from the rest. */
+#define PSK_HOT __attribute__((hot))
 #define PSK_EXPORT __attribute__((visibility("default")))
 /* Preloaded, so the static thread block has room for a few words. */
 #define PSK_TLS static __thread __attribute__((tls_model("initial-exec")))
@@ -121,7 +123,6 @@ typedef struct psk_stream {
     } marks[8];
 } __attribute__((aligned(64))) psk_stream;
 extern psk_stream psk_streams[PSK_MAX_STREAMS];
-extern atomic_int psk_captures; /* captures in progress; may be too high, never too low */
 
 uint32_t psk_stream_index(CUstream stream, int ptsz);
 bool psk_stream_capturing(CUstream stream, int ptsz);
@@ -151,6 +152,43 @@ typedef struct psk_layout {
 
 psk_layout *psk_func_layout(CUfunction f);
 void psk_func_release(psk_layout *l); /* after use */
+
+/* What a launch reads beside psk_S, in a page of its own: between two launches a busy
+ * program has pushed most else out of the caches, and pages out of the TLB. */
+#define PSK_RECENT_SETS 63
+#define PSK_RECENT_WAYS 4
+typedef struct psk_recent {
+    _Atomic uint64_t check; /* psk_recent_check: a row that two threads wrote at once is of no function */
+    _Atomic uint64_t value; /* generation << 32 | id */
+} psk_recent;
+extern struct psk_hot {
+    atomic_int captures;    /* in progress; may be too high, never too low */
+    atomic_uint generation; /* of layouts */
+    atomic_int unloads;     /* in progress: no layout is to be trusted */
+    psk_recent recent[PSK_RECENT_SETS][PSK_RECENT_WAYS] __attribute__((aligned(64))); /* functions launched lately, which have a cached layout that is not opaque */
+} psk_hot;
+
+static inline psk_recent *psk_recent_set(CUfunction f) {
+    uint32_t h = (uint32_t)(((uint64_t)(uintptr_t)f * 0x9e3779b97f4a7c15u) >> 32);
+    return psk_hot.recent[(uint64_t)h * PSK_RECENT_SETS >> 32];
+}
+
+static inline uint64_t psk_recent_check(CUfunction f, uint64_t value) { return (uint64_t)(uintptr_t)f ^ (value + 1) * 0xbf58476d1ce4e5b9u; }
+
+/* Has psk_recent_id find a function, until the next unload. */
+void psk_func_remember(CUfunction f, const psk_layout *l);
+
+/* The id of a function that was remembered; UINT32_MAX for others. */
+static inline uint32_t psk_recent_id(CUfunction f) {
+    if (PSK_UNLIKELY(atomic_load_explicit(&psk_hot.unloads, memory_order_relaxed) != 0)) return UINT32_MAX;
+    uint32_t generation = atomic_load_explicit(&psk_hot.generation, memory_order_acquire);
+    const psk_recent *set = psk_recent_set(f);
+    for (int i = 0; i < PSK_RECENT_WAYS; i++) {
+        uint64_t value = atomic_load_explicit(&set[i].value, memory_order_relaxed);
+        if (value >> 32 == generation && atomic_load_explicit(&set[i].check, memory_order_relaxed) == psk_recent_check(f, value)) return (uint32_t)value;
+    }
+    return UINT32_MAX;
+}
 
 /* ---- record.c ---- */
 #define PSK_OP_MAX_SLOTS 8192 /* beyond it a record is marked opaque */
@@ -196,6 +234,11 @@ void psk_op_done(psk_op *op);      /* writes progress; always called */
         psk_op_done(op);                               \
         result_;                                       \
     })
+
+/* The short way of nearly all launches while plain memory is recorded: none of it moves, so the
+ * parameters are not read. True: the launch is recorded, and psk_in_hook is set for the real
+ * call. False: the three steps are to be taken. */
+bool psk_plain_launch(CUfunction f, uint16_t flags, uint32_t grid, CUstream stream, int ptsz, void **params);
 
 /* For the modes: a seq, with slot_last_seq stored, false when the ring is full; and the record itself. */
 bool psk_record_reserve(psk_op *op);

@@ -8,6 +8,7 @@ static void begin(psk_op *op, CUfunction f, uint32_t grid, CUstream stream, int 
     PSK_COUNT(psk_S.launches);
     if (PSK_LIKELY(l != NULL)) {
         op->id = l->id;
+        if (op->mode == PSK_MODE_OBSERVE) psk_func_remember(f, l);
         if (op->mode == PSK_MODE_STRICT) psk_strict_function(op, l->id);
         psk_op_params(op, l, params, extra);
         psk_func_release(l);
@@ -18,14 +19,24 @@ static void begin(psk_op *op, CUfunction f, uint32_t grid, CUstream stream, int 
     if (PSK_UNLIKELY(op->flags & PSK_FLAG_OPAQUE)) PSK_COUNT(psk_S.opaque_launches);
 }
 
-#define LAUNCH(name, ptsz)                                                                                                 \
-    CUresult psk_w_##name(CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,      \
-                          unsigned shared, CUstream s, void **params, void **extra) {                                      \
-        if (PSK_UNLIKELY(!f) && psk_probe()) return CUDA_SUCCESS;                                                          \
-        if (!psk_active() || PSK_UNLIKELY(!f)) return PSK_REAL(name)(f, gx, gy, gz, bx, by, bz, shared, s, params, extra); \
-        psk_op op;                                                                                                         \
-        begin(&op, f, psk_grid_hash(gx, gy, gz, bx, by, bz), s, ptsz, params, extra);                                      \
-        return PSK_OP_CALL(&op, PSK_REAL(name)(f, gx, gy, gz, bx, by, bz, shared, s, params, extra));                      \
+/* Ends the wrapper where the short way is open. */
+#define PLAIN_CALL(f, flags, grid, stream, ptsz, params, call)                                                \
+    if (PSK_LOAD(psk_S.mode) == PSK_MODE_OBSERVE && psk_plain_launch(f, flags, grid, stream, ptsz, params)) { \
+        CUresult result_ = (call);                                                                            \
+        psk_in_hook = 0;                                                                                      \
+        return result_;                                                                                       \
+    }
+
+#define LAUNCH(name, ptsz)                                                                                                    \
+    PSK_HOT CUresult psk_w_##name(CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, \
+                          unsigned shared, CUstream s, void **params, void **extra) {                                         \
+        if (PSK_UNLIKELY(!f) && psk_probe()) return CUDA_SUCCESS;                                                             \
+        if (!psk_active() || PSK_UNLIKELY(!f)) return PSK_REAL(name)(f, gx, gy, gz, bx, by, bz, shared, s, params, extra);    \
+        uint32_t grid = psk_grid_hash(gx, gy, gz, bx, by, bz);                                                                \
+        PLAIN_CALL(f, 0, grid, s, ptsz, params, PSK_REAL(name)(f, gx, gy, gz, bx, by, bz, shared, s, params, extra))          \
+        psk_op op;                                                                                                            \
+        begin(&op, f, grid, s, ptsz, params, extra);                                                                          \
+        return PSK_OP_CALL(&op, PSK_REAL(name)(f, gx, gy, gz, bx, by, bz, shared, s, params, extra));                         \
     }
 LAUNCH(cuLaunchKernel, 0)
 LAUNCH(cuLaunchKernel_ptsz, 1)
@@ -36,15 +47,17 @@ static bool cooperative(const CUlaunchConfig *c) {
     return false;
 }
 
-#define LAUNCH_EX(name, ptsz)                                                                                                     \
-    CUresult psk_w_##name(const CUlaunchConfig *c, CUfunction f, void **params, void **extra) {                                   \
-        if (PSK_UNLIKELY(!f) && psk_probe()) return CUDA_SUCCESS;                                                                 \
-        if (!psk_active() || PSK_UNLIKELY(!f) || !c) return PSK_REAL(name)(c, f, params, extra);                                  \
-        psk_op op;                                                                                                                \
-        begin(&op, f, psk_grid_hash(c->gridDimX, c->gridDimY, c->gridDimZ, c->blockDimX, c->blockDimY, c->blockDimZ), c->hStream, \
-              ptsz, params, extra);                                                                                               \
-        if (PSK_UNLIKELY(c->numAttrs && cooperative(c))) op.flags |= PSK_FLAG_COOPERATIVE;                                        \
-        return PSK_OP_CALL(&op, PSK_REAL(name)(c, f, params, extra));                                                             \
+#define LAUNCH_EX(name, ptsz)                                                                                           \
+    PSK_HOT CUresult psk_w_##name(const CUlaunchConfig *c, CUfunction f, void **params, void **extra) {                 \
+        if (PSK_UNLIKELY(!f) && psk_probe()) return CUDA_SUCCESS;                                                       \
+        if (!psk_active() || PSK_UNLIKELY(!f) || !c) return PSK_REAL(name)(c, f, params, extra);                        \
+        uint32_t grid = psk_grid_hash(c->gridDimX, c->gridDimY, c->gridDimZ, c->blockDimX, c->blockDimY, c->blockDimZ); \
+        uint16_t flags = PSK_UNLIKELY(c->numAttrs) && cooperative(c) ? PSK_FLAG_COOPERATIVE : 0;                        \
+        PLAIN_CALL(f, flags, grid, c->hStream, ptsz, params, PSK_REAL(name)(c, f, params, extra))                       \
+        psk_op op;                                                                                                      \
+        begin(&op, f, grid, c->hStream, ptsz, params, extra);                                                           \
+        op.flags |= flags;                                                                                              \
+        return PSK_OP_CALL(&op, PSK_REAL(name)(c, f, params, extra));                                                   \
     }
 LAUNCH_EX(cuLaunchKernelEx, 0)
 LAUNCH_EX(cuLaunchKernelEx_ptsz, 1)

@@ -60,7 +60,7 @@
 #include <stdint.h>
 #include "stamp.h"
 
-#define PSK_HOOK_ABI 5u
+#define PSK_HOOK_ABI 6u
 
 #define PSK_BLOCK_SHIFT 21                        /* address table granularity: 2 MiB */
 #define PSK_TABLE_BLOCKS (1u << (47 - PSK_BLOCK_SHIFT)) /* user addresses have 47 bits */
@@ -174,6 +174,8 @@ typedef struct psk_shared {
     uint64_t dropped;     /* atomic; records lost because the ring was full and nobody read it (such launches are never gated); in strict mode only after the engine left it or set refuse */
     uint32_t reader_sleeping; /* atomic; the engine sets it before a futex wait on doorbell */
     uint32_t doorbell;    /* atomic; futex word, bumped by the hook when reader_sleeping */
+    uint64_t launches;    /* atomic; counted here, in the line that a launch has at hand */
+    uint64_t tail_seen;   /* atomic; the hook's own: the tail as it was once */
 
     PSK_LINE uint64_t tail; /* atomic; written by the engine: everything before it has been read */
 
@@ -189,8 +191,8 @@ typedef struct psk_shared {
     uint32_t *progress;
 
     /* counters for doctor and the exit verdict; atomic */
-    PSK_LINE uint64_t launches;
-    uint64_t copies, graph_launches, gated, opaque_launches;
+    PSK_LINE uint64_t copies;
+    uint64_t graph_launches, gated, opaque_launches;
     uint64_t route_elf, route_dlsym, route_getproc, route_runtime; /* resolutions handed out by each route */
     uint64_t unhooked;    /* launch/alloc/graph symbols handed out without a wrapper */
 

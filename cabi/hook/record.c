@@ -193,10 +193,10 @@ void psk_op_begin(psk_op *op, int kind, uint32_t id, CUstream stream, int ptsz) 
     op->n = 0;
     op->slots = op->inline_slots;
     op->scratch = NULL;
-    if (PSK_UNLIKELY(atomic_load_explicit(&psk_captures, memory_order_acquire) > 0) && psk_stream_capturing(stream, ptsz)) op->flags |= PSK_FLAG_CAPTURED;
+    if (PSK_UNLIKELY(atomic_load_explicit(&psk_hot.captures, memory_order_acquire) > 0) && psk_stream_capturing(stream, ptsz)) op->flags |= PSK_FLAG_CAPTURED;
 }
 
-static void wake_reader(void) {
+static __attribute__((noinline)) void wake_reader(void) {
     if (PSK_LIKELY(!__atomic_load_n(&psk_S.reader_sleeping, __ATOMIC_SEQ_CST))) return;
     if (!__atomic_exchange_n(&psk_S.reader_sleeping, 0, __ATOMIC_SEQ_CST)) return; /* another thread wakes it */
     __atomic_fetch_add(&psk_S.doorbell, 1, __ATOMIC_SEQ_CST);
@@ -214,13 +214,10 @@ static void store_last_seq(uint32_t slot, uint64_t seq) {
 
 static uint32_t entries_of(const psk_op *op) { return op->n <= PSK_ENTRY_SLOTS ? 1 : (op->n + PSK_ENTRY_SLOTS - 1) / PSK_ENTRY_SLOTS; }
 
-/* The tail as it was once. Asking for it each time would take the line from the reader, which writes it all the time. */
-static uint64_t tail_seen;
-
-/* Whether the ring has room up to a position by now. */
+/* Whether the ring has room up to a position by now. Asking for the tail each time would take its line from the reader. */
 static bool more_room(uint64_t end) {
     uint64_t tail = __atomic_load_n(&psk_S.tail, __ATOMIC_ACQUIRE);
-    __atomic_store_n(&tail_seen, tail, __ATOMIC_RELEASE);
+    __atomic_store_n(&psk_S.tail_seen, tail, __ATOMIC_RELEASE);
     return end <= tail + PSK_RING_ENTRIES;
 }
 
@@ -228,7 +225,7 @@ bool psk_record_reserve(psk_op *op) {
     uint32_t entries = entries_of(op);
     uint64_t at = __atomic_load_n(&psk_S.head, __ATOMIC_RELAXED);
     do {
-        if (PSK_UNLIKELY(at + entries > __atomic_load_n(&tail_seen, __ATOMIC_ACQUIRE) + PSK_RING_ENTRIES) && !more_room(at + entries)) {
+        if (PSK_UNLIKELY(at + entries > __atomic_load_n(&psk_S.tail_seen, __ATOMIC_ACQUIRE) + PSK_RING_ENTRIES) && !more_room(at + entries)) {
             wake_reader();
             return false;
         }
@@ -307,6 +304,37 @@ CUresult psk_op_issue(psk_op *op) {
     psk_record_publish(op);
     if (op->flags & PSK_FLAG_GATED) psk_gate_wait(op);
     return CUDA_SUCCESS;
+}
+
+/* A launch comes after a millisecond's share of the program, which has pushed what this
+ * touches out of the caches and the TLB: that, not the instructions, is what it costs. So
+ * it is one piece of code and a handful of lines, next to the wrappers (PSK_HOT). */
+PSK_HOT bool psk_plain_launch(CUfunction f, uint16_t flags, uint32_t grid, CUstream stream, int ptsz, void **params) {
+    if (PSK_LOAD(psk_S.published) || !params || atomic_load_explicit(&psk_hot.captures, memory_order_acquire) > 0) return false;
+    uint64_t when = psk_stamp(PSK_LOAD(psk_S.stamp));
+    uint32_t id = psk_recent_id(f);
+    if (PSK_UNLIKELY(id == UINT32_MAX)) return false;
+    uint32_t index = stream || ptsz ? psk_stream_index(stream, ptsz) : 0;
+    uint64_t at = __atomic_load_n(&psk_S.head, __ATOMIC_RELAXED);
+    do {
+        if (PSK_UNLIKELY(at + 1 > __atomic_load_n(&psk_S.tail_seen, __ATOMIC_ACQUIRE) + PSK_RING_ENTRIES)) return false;
+    } while (!__atomic_compare_exchange_n(&psk_S.head, &at, at + 1, true, __ATOMIC_SEQ_CST, __ATOMIC_RELAXED));
+    psk_in_hook = 1;
+    PSK_COUNT(psk_S.launches);
+    psk_entry *e = &psk_S.ring[at & (PSK_RING_ENTRIES - 1)];
+    e->kind = PSK_REC_LAUNCH;
+    e->flags = flags;
+    e->id = id;
+    e->nslots = 0;
+    e->stream = (uint16_t)index;
+    e->more = 0;
+    e->grid = grid;
+    e->when = when;
+    /* No barrier between this and the look at the reader: one that is just falling asleep wakes by itself, and nobody is held back. */
+    __atomic_store_n(&e->turn, at + 1, __ATOMIC_RELEASE);
+    if (PSK_UNLIKELY(__atomic_load_n(&psk_S.reader_sleeping, __ATOMIC_RELAXED))) wake_reader();
+    __builtin_prefetch(&psk_S.ring[(at + 1) & (PSK_RING_ENTRIES - 1)], 1);
+    return true;
 }
 
 void psk_op_done(psk_op *op) {

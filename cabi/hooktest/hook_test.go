@@ -81,6 +81,7 @@ func TestPrograms(t *testing.T) {
 		{name: "strict graph", program: "strict_graph"},
 		{name: "dekker", program: "dekker"},
 		{name: "ring", program: "ring"},
+		{name: "plain", program: "plain"},
 		{name: "threads", program: "threads"},
 		{name: "fork", program: "forked"},
 		{name: "unload", program: "unload"},

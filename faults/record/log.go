@@ -36,6 +36,7 @@ type Log struct {
 	named   map[uint32]bool // functions that were announced
 
 	clockAt time.Duration // of the last clock mark; the encoder's alone
+	pause   chan bool
 	stop    chan struct{}
 	done    chan struct{}
 }
@@ -54,10 +55,13 @@ type stream struct {
 type operation struct{ seq, number uint64 }
 
 const (
-	maxQueued  = 1 << 17               // operations that wait for progress on a stream
-	maxPending = 1 << 16               // events that wait for the encoder; whoever brings more encodes them itself
-	encodeBusy = 10 * time.Millisecond // often enough for maxPending; each time threads are woken
-	encodeIdle = 20 * time.Millisecond
+	maxQueued  = 1 << 17 // operations that wait for progress on a stream
+	maxPending = 1 << 16 // events that wait for the encoder; whoever brings more encodes them itself
+
+	// Each turn of the encoder wakes threads, and Go's watchdog, which then looks every 20 us for a while.
+	encodeEvery = 50 * time.Millisecond
+	encodeBusy  = 10 * time.Millisecond // after a turn with a good part of maxPending
+	manyEvents  = maxPending / 8
 )
 
 // Options tune a Log. The zero value is right for one that listens from outside.
@@ -84,7 +88,7 @@ func Create(path string, h trace.Header, o Options) (*Log, error) {
 	if err != nil {
 		return nil, err
 	}
-	l := &Log{writer: w, origin: h.ClockNanos, options: o, streams: map[uint64]*stream{}, named: map[uint32]bool{}, stop: make(chan struct{}), done: make(chan struct{})}
+	l := &Log{writer: w, origin: h.ClockNanos, options: o, streams: map[uint64]*stream{}, named: map[uint32]bool{}, pause: make(chan bool), stop: make(chan struct{}), done: make(chan struct{})}
 	l.noteClock(0)
 	go l.encoder()
 	return l, nil
@@ -117,23 +121,38 @@ func (l *Log) unlock() {
 // encoder encodes what is queued, from time to time.
 func (l *Log) encoder() {
 	defer close(l.done)
-	pause := encodeIdle
-	for {
+	turn := time.NewTimer(encodeEvery)
+	defer turn.Stop()
+	for paused := false; ; {
 		select {
 		case <-l.stop:
 			return
-		case <-time.After(pause):
+		case paused = <-l.pause: // once more around
+		case <-turn.C:
 		}
-		pause = encodeIdle
 		if l.options.Gather != nil {
 			l.options.Gather()
 		}
-		if l.encode() > 0 {
-			pause = encodeBusy
+		wait := encodeEvery
+		if l.encode() > manyEvents {
+			wait = encodeBusy
 		}
 		if at := l.now(); at-l.clockAt >= clockEvery {
 			l.noteClock(at)
 		}
+		turn.Stop()
+		if !paused {
+			turn.Reset(wait)
+		}
+	}
+}
+
+// Pause leaves the encoder asleep until Pause(false): nothing is gathered meanwhile, and
+// what is recorded all the same is encoded when there is much of it, or afterwards.
+func (l *Log) Pause(on bool) {
+	select {
+	case l.pause <- on:
+	case <-l.done: // closed
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -104,6 +105,40 @@ func TestOperationsHaveTheirTime(t *testing.T) {
 	}
 	if want := []time.Duration{1000, 5000, 5000, 1_000_000}; !slices.Equal(got, want) {
 		t.Errorf("%v, want %v", got, want)
+	}
+}
+
+// While it is paused nothing is gathered; afterwards it goes on, and what was recorded
+// meanwhile is there.
+func TestPause(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "run.pstrace")
+	var turns atomic.Int64
+	l, err := Create(path, trace.Header{}, Options{Gather: func() { turns.Add(1) }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.Pause(true)
+	l.Pause(true) // the turn of the first is over
+	n := turns.Load()
+	l.Mark("meanwhile")
+	time.Sleep(3 * encodeEvery)
+	if now := turns.Load(); now > n+1 {
+		t.Errorf("%d turns while paused", now-n)
+	}
+	l.Pause(false)
+	for n = turns.Load(); turns.Load() < n+3; {
+		time.Sleep(time.Millisecond)
+	}
+	if err := l.Close(nil); err != nil {
+		t.Fatal(err)
+	}
+	l.Pause(true)
+	tr, err := trace.Load(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !slices.ContainsFunc(tr.Events, func(e trace.Event) bool { return e.Name == "meanwhile" }) {
+		t.Error("the mark is missing")
 	}
 }
 

@@ -3,6 +3,10 @@ package hook
 /*
 #cgo CFLAGS: -I${SRCDIR}/../../cabi/hook
 #include "penstock_hook.h"
+
+#if PSK_HOOK_ABI != 6
+#error "correct the version here, too: the go command does not see that the header has changed"
+#endif
 */
 import "C"
 

@@ -57,7 +57,8 @@ type shared struct {
 	_                                     [8]byte
 	head, dropped                         uint64
 	readerSleeping, doorbell              uint32
-	_                                     [40]byte
+	launches, tailSeen                    uint64
+	_                                     [24]byte
 	tail                                  uint64
 	_                                     [56]byte
 	funcs                                 *function
@@ -65,11 +66,11 @@ type shared struct {
 	streams                               *uint64
 	gate, progress                        *uint32
 	_                                     [24]byte
-	launches, copies, graphs, gated       uint64
+	copies, graphs, gated                 uint64
 	opaque                                uint64
 	elf, dlsym, getproc, runtime          uint64
 	unhooked                              uint64
-	_                                     [48]byte
+	_                                     [56]byte
 	slotTicket                            *uint32
 	arrived                               *uint32
 	refuse, inspectN                      uint32

@@ -59,7 +59,6 @@ const (
 	reserveBytes     = 512 << 20 // left to the CUDA context, libraries and kernels' local memory
 	progressEvery    = 16
 	idleWait         = 10 * time.Millisecond
-	recordWait       = 5 * time.Millisecond // while launches are only recorded: their ring holds many more
 	busyWait         = 50 * time.Microsecond
 	headPatience     = 100 * time.Millisecond // for a launch that no move helps; then it may fault
 	roomPatience     = time.Second            // for tensors to leave before plain memory grows

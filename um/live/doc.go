@@ -18,8 +18,7 @@
 //     different blocks can be made beside each other.
 //   - At the start, one more thread makes host pages for address space that is not
 //     used yet: evictions to them are half as fast again.
-//   - Before there is an arena, launches are only read for a recording, every few
-//     milliseconds, by a goroutine that ends when the loop begins.
+//   - Before there is an arena nothing here reads the ring: whoever records does, with Hear.
 //
 // The explicit engine has a loop, too, which also answers launches that ask for a
 // grant and has their memory searched; a porter for each direction, which finds out

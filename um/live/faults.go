@@ -82,6 +82,12 @@ func (l *Live) flushFaults() {
 			tick.Stop()
 			return
 		case <-tick.C:
+			l.mu.Lock()
+			paused := l.paused
+			l.mu.Unlock()
+			if paused {
+				continue
+			}
 			if err := l.faults.source.Flush(); err != nil {
 				l.log.Debug("flushing the driver's events", zap.Error(err))
 			}

@@ -175,8 +175,6 @@ func New(c Config, d cuda.Driver, hookOrNil Hook, log *zap.Logger) (*Live, error
 		}
 	} else if l.hook != nil && l.sink != nil {
 		l.hook.SetMode(hook.Observe)
-		l.threads.Add(1)
-		go l.record()
 	}
 	l.serveFront()
 	return l, nil

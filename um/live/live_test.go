@@ -442,6 +442,24 @@ func TestSink(t *testing.T) {
 	}
 }
 
+// TestHearForTheSink: in plain memory the sink hears of launches when it asks.
+func TestHearForTheSink(t *testing.T) {
+	s := &recording{}
+	c := defaults()
+	c.BudgetBytes, c.Sink = 0, s
+	r := newRig(t, c)
+	for range 2 {
+		r.h.launch(0)
+		r.l.Hear()
+	}
+	r.l.Record(false)
+	r.l.Hear()
+	if got := strings.Join(s.log, ", "); got != "kernel, kernel" {
+		t.Errorf("recorded: %s", got)
+	}
+	r.must(r.l.Close())
+}
+
 func TestStatsJSON(t *testing.T) {
 	r := newRig(t, defaults())
 	r.malloc(8*mib, 0)

@@ -133,20 +133,14 @@ func (l *Live) progress() {
 	}
 }
 
-// record reads the hook's records for the sink while there is no runtime to feed. It
-// does not ask to be woken, for which launches would pay a system call, and sleeps as
-// Go does: threads that are long in system calls keep Go's watchdog awake.
-func (l *Live) record() {
-	defer l.threads.Done()
-	for {
-		l.mu.Lock()
-		if l.closing || l.runtime != nil { // then there is loop
-			l.mu.Unlock()
-			return
-		}
+// Hear reads the hook's records for the sink while the engine has no thread that does, as
+// nothing can move. Who records calls it, well before the ring is full: a thread for it
+// would only be another one to wake.
+func (l *Live) Hear() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.runtime == nil && l.swap == nil && !l.closing {
 		l.drain()
-		l.mu.Unlock()
-		time.Sleep(recordWait)
 	}
 }
 

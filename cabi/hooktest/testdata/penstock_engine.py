@@ -2,7 +2,7 @@
 
 import ctypes as C
 
-ABI = 5
+ABI = 6
 TABLE_SHIFT, RING, ENTRY_SLOTS = 21, 1 << 16, 22
 OFF, OBSERVE, GATED = 0, 1, 2
 FREE, RESIDENT, ABSENT = 0, 1, 2
@@ -25,12 +25,12 @@ class Shared(C.Structure):
                 ("block_slot", C.POINTER(C.c_uint32)), ("slot_state", C.POINTER(C.c_uint8)),
                 ("slot_last_seq", C.POINTER(C.c_uint64)), ("ring", C.POINTER(Entry)),
                 ("stamp", C.c_uint32), ("published", C.c_uint32), ("_0", C.c_uint64), ("head", C.c_uint64),
-                ("dropped", C.c_uint64), ("reader_sleeping", C.c_uint32), ("doorbell", C.c_uint32), ("_1", C.c_uint64 * 5),
+                ("dropped", C.c_uint64), ("reader_sleeping", C.c_uint32), ("doorbell", C.c_uint32), ("launches", C.c_uint64), ("tail_seen", C.c_uint64), ("_1", C.c_uint64 * 3),
                 ("tail", C.c_uint64), ("_2", C.c_uint64 * 7), ("funcs", C.POINTER(Func)), ("nfuncs", C.c_uint32), ("nstreams", C.c_uint32),
                 ("streams", C.POINTER(C.c_uint64)), ("gate", C.c_void_p), ("progress", C.c_void_p), ("_3", C.c_uint64 * 3)] + [
-        (n, C.c_uint64) for n in ("launches", "copies", "graph_launches", "gated", "opaque_launches", "route_elf",
+        (n, C.c_uint64) for n in ("copies", "graph_launches", "gated", "opaque_launches", "route_elf",
                                   "route_dlsym", "route_getproc", "route_runtime", "unhooked")] + [
-        ("_4", C.c_uint64 * 6), ("slot_ticket", C.POINTER(C.c_uint32)), ("arrived", C.c_void_p), ("refuse", C.c_uint32), ("inspect_n", C.c_uint32),
+        ("_4", C.c_uint64 * 7), ("slot_ticket", C.POINTER(C.c_uint32)), ("arrived", C.c_void_p), ("refuse", C.c_uint32), ("inspect_n", C.c_uint32),
         ("granted", C.c_uint64), ("inspect_seq", C.c_uint64), ("inspect_addr", C.c_uint64 * 4096)] + [
         (n, C.c_uint64) for n in ("cpu_waits", "cpu_wait_ns", "grants_asked", "refused", "probes", "probe_word")] + [
         ("probing", C.c_uint32), ("_5", C.c_uint32), ("report_all", C.c_void_p), ("_6", C.c_uint64 * 3)]
