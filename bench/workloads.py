@@ -221,6 +221,7 @@ def main():
     parser.add_argument("--lengths", type=int, metavar="SEED", help="draw the sequence length of each iteration")
     parser.add_argument("--warm-up", type=int, default=0, metavar="N", help="reset the peaks after N iterations")
     parser.add_argument("--record-turns", type=int, metavar="N", help="after N iterations record by turns: one, not two, one, and again")
+    parser.add_argument("--turn-seconds", type=float, metavar="S", help="take turns for so long, whatever is left of the iterations")
     parser.add_argument("--no-fill", action="store_true", help="do not fill uninitialised memory under --deterministic")
     parser.add_argument("--caps", metavar="BATCH,RATIO,RATIO[,...]", help="for a batch: ratios of what it asks for, lowest first")
     args = parser.parse_args()
@@ -270,8 +271,13 @@ def train(name, iters, args):
     seconds, losses, stats = [], [], []
     reserved, recorded = [], []
     switch = recording_switch() if args.record_turns else None
+    turns_end = None
     for i in range(iters):
         if switch and i >= args.record_turns:
+            if turns_end is None and args.turn_seconds:
+                turns_end = time.perf_counter() + args.turn_seconds
+            if turns_end and time.perf_counter() >= turns_end and len(recorded) % 4 == 0:
+                break
             recorded.append((i - args.record_turns) % 4 in (0, 3))
             switch(recorded[-1])
         if args.warm_up and i == args.warm_up:

@@ -113,9 +113,17 @@ func (l *Live) recordFaults() {
 	case faulting:
 		f.lastAt = now
 	case !f.lastAt.IsZero() && now.Sub(f.lastAt) > faultingLasts:
-		l.hook.SetProgressEvery(progressEvery)
-		f.lastAt = time.Time{}
+		l.askSeldom()
 	}
+}
+
+// askSeldom ends asking for progress more closely. The caller holds the lock.
+func (l *Live) askSeldom() {
+	if l.faults.lastAt.IsZero() {
+		return
+	}
+	l.hook.SetProgressEvery(progressEvery)
+	l.faults.lastAt = time.Time{}
 }
 
 func (l *Live) closeFaults() {

@@ -285,6 +285,9 @@ func (l *Live) Record(on bool) {
 			l.hook.SetMode(map[bool]hook.Mode{true: hook.Observe, false: hook.Off}[on])
 		}
 		l.drain() // what was until now
+		if !on {
+			l.askSeldom()
+		}
 	}
 	l.paused = !on
 }

@@ -460,6 +460,25 @@ func TestHearForTheSink(t *testing.T) {
 	r.must(r.l.Close())
 }
 
+// TestPausedAsksSeldom: progress is asked for closely only for a recording of faults.
+func TestPausedAsksSeldom(t *testing.T) {
+	c := defaults()
+	c.Sink = &recording{}
+	r := newRig(t, c)
+	r.l.mu.Lock()
+	r.h.SetProgressEvery(progressWhileFaulting)
+	r.l.faults.lastAt = time.Now()
+	r.l.mu.Unlock()
+	r.l.Record(false)
+	r.l.mu.Lock()
+	every := r.h.every
+	r.l.mu.Unlock()
+	if every != progressEvery {
+		t.Errorf("every %d operations while paused", every)
+	}
+	r.must(r.l.Close())
+}
+
 func TestStatsJSON(t *testing.T) {
 	r := newRig(t, defaults())
 	r.malloc(8*mib, 0)
