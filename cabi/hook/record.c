@@ -306,9 +306,9 @@ CUresult psk_op_issue(psk_op *op) {
     return CUDA_SUCCESS;
 }
 
-/* A launch comes after a millisecond's share of the program, which has pushed what this
- * touches out of the caches and the TLB: that, not the instructions, is what it costs. So
- * it is one piece of code and a handful of lines, next to the wrappers (PSK_HOT). */
+/* Between two launches the program pushes what this touches out of the caches and the TLB:
+ * that is most of what it costs. So it is one piece of code, next to the wrappers (PSK_HOT),
+ * and touches a handful of lines in few pages. */
 PSK_HOT bool psk_plain_launch(CUfunction f, uint16_t flags, uint32_t grid, CUstream stream, int ptsz, void **params) {
     if (PSK_LOAD(psk_S.published) || !params || atomic_load_explicit(&psk_hot.captures, memory_order_acquire) > 0) return false;
     uint64_t when = psk_stamp(PSK_LOAD(psk_S.stamp));
