@@ -60,6 +60,15 @@ def deltas(result, key):
     return [b - a for a, b in zip(values, values[1:])]
 
 
+def steady_counts(result):
+    """What an iteration adds to each of the engine's counters, by the median."""
+    for snapshot in [result.get("stats_before") or {}, *(result.get("stats") or [])]:
+        engine = snapshot.get("explicit") or {}
+        engine.update({f"{k}_worker_seconds": v for k, v in (engine.pop("worker_seconds", None) or {}).items()})
+    counters = {k for snapshot in result.get("stats") or [] for k, v in (snapshot.get("explicit") or {}).items() if isinstance(v, (int, float))}
+    return {key: c.median(c.steady(deltas(result, key))) for key in sorted(counters)}
+
+
 def summarise(record, stock):
     s = {"name": record["name"], "model": record["model"], "budget": record["budget"], "error": record["error"], "rc": record["rc"], "wall_s": record["wall_s"]}
     result = record.get("result")
@@ -76,6 +85,7 @@ def summarise(record, stock):
         for key in ("h2d_bytes", "d2h_bytes", "clean_bytes", "stall_seconds", "space_stall_seconds", "lock_wait_seconds"):
             s[key + "_steady"] = c.median(c.steady(deltas(result, key)))
         s["explicit"] = report.get("explicit")
+        s["steady"] = steady_counts(result)
         s["resident_peak_bytes"] = report.get("resident_peak_bytes")
         s["prediction_hit_rate"] = report.get("prediction_hit_rate")
         s["failure"] = report.get("failure")

@@ -39,6 +39,8 @@ type ExplicitStats struct {
 	Unresolved         int64   `json:"unresolved_launches"`
 	CPUWaitSeconds     float64 `json:"cpu_wait_seconds"`
 	Plans              int64   `json:"plans"`
+	// WorkerSeconds is what the time of the threads that bring in and take out went to.
+	WorkerSeconds map[string]float64 `json:"worker_seconds"`
 }
 
 // report fills in the engine's part of a snapshot. The caller holds the lock.
@@ -79,6 +81,17 @@ func (e *swap) report(s *Stats) {
 		Maps: r.Maps, Reclaims: r.Reclaims, HandlesCreated: r.Created, HandlesReleased: r.Released,
 		ReusedRanges: r.ReusedRanges, FreshRanges: r.FreshRanges, FrontAllocs: served, EvictionsTakenBack: r.TakenBack,
 		Inspected: e.inspected, Chasers: e.chasers, Unresolved: e.unresolved,
-		CPUWaitSeconds: time.Duration(c.CPUWaitNS).Seconds(), Plans: r.Plans,
+		CPUWaitSeconds: time.Duration(c.CPUWaitNS).Seconds(), Plans: r.Plans, WorkerSeconds: e.workerSeconds(),
 	}
+}
+
+// workerSeconds is what the workers' time went to, by direction and part.
+func (e *swap) workerSeconds() map[string]float64 {
+	seconds := map[string]float64{}
+	for d, direction := range []string{"in", "out"} {
+		for part, name := range partNames {
+			seconds[direction+"_"+name] = e.spent[d][part].Seconds()
+		}
+	}
+	return seconds
 }

@@ -87,7 +87,7 @@ type porter struct {
 	copying   bool          // any of them is being copied, or waits for its turn
 	since     time.Duration // copying is what it is
 	checked   time.Time     // when one of them was last seen to end, or asked for
-	spent     [porterParts]time.Duration
+	spent     *[porterParts]time.Duration
 }
 
 // What a porter's time goes to.
@@ -100,6 +100,8 @@ const (
 	portIdle          // nothing to do
 	porterParts
 )
+
+var partNames = [porterParts]string{"lock", "plan", "begin", "finish", "rest", "idle"}
 
 // timed runs what takes time without the lock.
 func (p *porter) timed(part int, f func()) {
@@ -160,7 +162,7 @@ func (e *swap) newPorter(d explicit.Direction) (*porter, error) {
 			return nil, err
 		}
 	}
-	p := &porter{e: e, direction: d, mover: mover, arrived: hook.NewWord(e.word(d))}
+	p := &porter{e: e, direction: d, mover: mover, spent: &e.spent[d], arrived: hook.NewWord(e.word(d))}
 	if d == explicit.Out {
 		if p.lane, err = newLane(l, e.pieces()); err != nil {
 			return nil, err
