@@ -145,7 +145,7 @@ func (r *Runtime) nextIn() *Move {
 		return m
 	}
 	p := r.planned()
-	if m := r.makeReady(p, p.births[:p.soon], surplusSoon); m != nil {
+	if m := r.makeReady(p.births[:p.soon]); m != nil {
 		return m
 	}
 	for len(p.fetch) > 0 {
@@ -159,7 +159,7 @@ func (r *Runtime) nextIn() *Move {
 		}
 		break // no room yet, and what follows is needed later
 	}
-	return r.makeReady(p, p.births, surplusOnly)
+	return r.makeReady(p.births)
 }
 
 // bring is the move that brings in the next chunk of a tensor, or nil when there
@@ -192,14 +192,14 @@ func (r *Runtime) bring(t *tensor, which reclaiming) *Move {
 }
 
 // makeReady maps memory for coming allocations, so that they need not wait for it.
-func (r *Runtime) makeReady(p *plan, births []int64, which reclaiming) *Move {
+func (r *Runtime) makeReady(births []int64) *Move {
 	if r.making == nil {
 		clear(r.covered)
 		for _, size := range births {
 			if r.covered[size]++; r.covered[size] <= len(r.graves.bySize[size]) {
 				continue
 			}
-			if r.RoomBytes()+r.physical.spares+r.reclaimable(which) < size {
+			if r.RoomBytes()+r.physical.spares+r.reclaimable(surplusOnly) < size {
 				return nil
 			}
 			base, ok := r.addresses.take(size)
@@ -207,7 +207,6 @@ func (r *Runtime) makeReady(p *plan, births []int64, which reclaiming) *Move {
 				return nil
 			}
 			r.making = &tensor{base: base, size: size, freed: true, chunks: cut(size, r.config.ChunkBytes), absent: size}
-			r.makingFrom = which // to its end: a late one must not go on at the cost of what is kept for its like
 			break
 		}
 		if r.making == nil {
@@ -215,7 +214,7 @@ func (r *Runtime) makeReady(p *plan, births []int64, which reclaiming) *Move {
 		}
 	}
 	t := r.making
-	m := r.bring(t, r.makingFrom)
+	m := r.bring(t, surplusOnly)
 	if m == nil { // the room is gone; what has been mapped is as good as any dead range
 		if t.flying == 0 {
 			r.making = nil

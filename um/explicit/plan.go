@@ -17,8 +17,12 @@ const (
 	idleEvents = 64
 	// birthOps is how many operations ahead memory is mapped for coming allocations,
 	// soonOps how many ahead of everything else.
-	birthOps = 512
+	birthOps = 128
 	soonOps  = 96
+	// wantedOps is how far ahead of coming allocations dead ranges are kept for them,
+	// lateOps how far ahead it matters most.
+	wantedOps = 1280
+	lateOps   = 512
 )
 
 // plan is what to move, in order.
@@ -28,12 +32,12 @@ type plan struct {
 	epoch   uint64
 	version uint64
 	fetch   []*tensor
-	evict   []*tensor     // each has serial == serial, and leaves
-	births  []int64       // sizes of the coming allocations that find no dead range made by then, in order
-	soon    int           // how many of them come before most of what is fetched is needed
-	wanted  map[int64]int // how many of each size
-	// wantedSoon are those among the first soon.
-	wantedSoon map[int64]int
+	evict   []*tensor // each has serial == serial, and leaves
+	births  []int64   // sizes of the coming allocations that find no dead range made by then, in order
+	soon    int       // how many of them come before most of what is fetched is needed
+	// wanted are the positions of more of them, by size: the second dead range of a size is
+	// for the second.
+	wanted map[int64][]int64
 }
 
 // outlook collects what a plan is made from.
@@ -54,13 +58,14 @@ func (r *Runtime) planned() *plan {
 	}
 	*p = plan{
 		valid: true, serial: p.serial + 1, epoch: r.epoch, version: r.history.Version(),
-		fetch: p.fetch[:0], evict: p.evict[:0], births: p.births[:0], wanted: p.wanted, wantedSoon: p.wantedSoon,
+		fetch: p.fetch[:0], evict: p.evict[:0], births: p.births[:0], wanted: p.wanted,
 	}
 	if p.wanted == nil {
-		p.wanted, p.wantedSoon = map[int64]int{}, map[int64]int{}
+		p.wanted = map[int64][]int64{}
 	}
-	clear(p.wanted)
-	clear(p.wantedSoon)
+	for size, positions := range p.wanted {
+		p.wanted[size] = positions[:0]
+	}
 	r.look(p)
 	r.nothing = [2]uint64{} // there may be something to do now
 	r.stats.Plans++
@@ -165,19 +170,20 @@ func (r *Runtime) lookAtFuture(p *plan, o *outlook) {
 	// What dies before the next is born serves it, in turn: memory is wanted for as
 	// many of a size as there are at a time.
 	clear(r.born)
-	r.history.Turns(o.now+birthOps, func(position, bytes int64, death bool) {
+	r.history.Turns(o.now+wantedOps, func(position, bytes int64, death bool) {
 		if death {
 			r.born[bytes]--
 			return
 		}
 		r.born[bytes]++
-		if r.born[bytes] <= p.wanted[bytes] {
+		if r.born[bytes] <= len(p.wanted[bytes]) {
 			return
 		}
-		p.wanted[bytes]++
-		p.births = append(p.births, bytes)
+		p.wanted[bytes] = append(p.wanted[bytes], position)
+		if position <= o.now+birthOps {
+			p.births = append(p.births, bytes)
+		}
 		if position <= o.now+soonOps {
-			p.wantedSoon[bytes]++
 			p.soon++
 		}
 	})

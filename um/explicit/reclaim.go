@@ -1,12 +1,13 @@
 package explicit
 
+import "github.com/penstock-gpu/penstock/correlate"
+
 // reclaiming says which dead ranges may go for a move.
 type reclaiming int
 
 const (
 	anyIdle     reclaiming = iota
-	surplusSoon            // those of a size that more are kept of than are to be born soon
-	surplusOnly            // those of a size that more are kept of than are to be born
+	surplusOnly            // those that no coming allocation wants
 )
 
 // provide finds physical memory for a move: a spare handle of just its size, or
@@ -136,7 +137,7 @@ func (r *Runtime) reclaimable(which reclaiming) (n int64) {
 		here := g.deviceBytes()
 		if which == anyIdle || here < g.size {
 			n += here
-		} else if r.have[g.size] < len(r.graves.bySize[g.size])-r.wantedOf(g.size, which) {
+		} else if r.wantedAt(g, r.have[g.size]) == correlate.Never {
 			r.have[g.size]++
 			n += here
 		}
@@ -144,42 +145,45 @@ func (r *Runtime) reclaimable(which reclaiming) (n int64) {
 	return n
 }
 
-// wantedOf is how many ranges of a size are kept for coming allocations.
-func (r *Runtime) wantedOf(size int64, which reclaiming) int {
-	if which == surplusSoon {
-		return r.plan.wantedSoon[size]
+// wantedAt is the position of the coming allocation that a dead range would serve, when
+// so many of its size have gone; Never when there is none, as far as is looked.
+func (r *Runtime) wantedAt(g *tensor, gone int) int64 {
+	wanted := r.plan.wanted[g.size]
+	i := max(len(r.graves.bySize[g.size])-gone-1, 0)
+	if i >= len(wanted) || g.deviceBytes() < g.size {
+		return correlate.Never
 	}
-	return r.plan.wanted[size]
+	return wanted[i]
 }
 
-// surplus says whether a dead range is of no use for coming allocations.
-func (r *Runtime) surplus(g *tensor, which reclaiming) bool {
-	return len(r.graves.bySize[g.size])-r.picked[g.size] > r.wantedOf(g.size, which) || g.deviceBytes() < g.size
-}
-
-// nextGrave is the dead tensor whose memory goes next: one in surplus, and, among
-// these, in chunks that fit; else, where any may go, the one dead for longest.
+// nextGrave is the dead tensor whose memory goes next: of those that are not wanted
+// soon one in chunks that fit, or else the largest, for a small one takes as long to
+// unmap, and to map again; when all are wanted soon, the one that is so last.
 func (r *Runtime) nextGrave(bytes int64, which reclaiming) *tensor {
-	var oldest, surplus *tensor
+	var largest, last *tensor
+	var lastAt int64
+	soon := r.history.Now() + lateOps
 	for _, g := range r.graves.order {
 		if g.passed == r.searches || !r.idle(g) {
 			continue
 		}
-		if oldest == nil {
-			oldest = g
-		}
-		if !r.surplus(g, which) {
+		at := r.wantedAt(g, r.picked[g.size])
+		if which == surplusOnly && at != correlate.Never {
 			continue
 		}
-		if g.chunks[0].bytes == bytes && g.chunks[0].where == onDevice {
-			return g
-		}
-		if surplus == nil {
-			surplus = g
+		if at > soon {
+			if g.chunks[0].bytes == bytes && g.chunks[0].where == onDevice {
+				return g
+			}
+			if largest == nil || g.size > largest.size {
+				largest = g
+			}
+		} else if last == nil || at > lastAt {
+			last, lastAt = g, at
 		}
 	}
-	if surplus != nil || which != anyIdle {
-		return surplus
+	if largest != nil {
+		return largest
 	}
-	return oldest
+	return last
 }

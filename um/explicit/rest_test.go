@@ -34,7 +34,7 @@ func TestWhatIsKeptForSoonIsNotTakenForLater(t *testing.T) {
 	w.r.plan = plan{
 		valid: true, epoch: w.r.epoch, version: w.r.history.Version(),
 		births: []int64{kept, kept, kept, kept, late}, soon: 3,
-		wanted: map[int64]int{kept: 4, late: 1}, wantedSoon: map[int64]int{kept: 3},
+		wanted: map[int64][]int64{kept: {1, 2, 3, 4}, late: {5}},
 	}
 	for w.begin(In) {
 		for len(w.moves) > 0 {
@@ -108,5 +108,59 @@ func (w *world) rest() {
 		if moves > 2000 {
 			w.t.Fatalf("the engine still moves after %d moves, with nothing queued: room %d, making %v", moves, w.r.RoomBytes(), w.r.making != nil)
 		}
+	}
+}
+
+// TestWhichDeadRangeGoes: one that fits of those that are not wanted soon, else the
+// largest of them, else the one that is wanted last.
+func TestWhichDeadRangeGoes(t *testing.T) {
+	w := newWorld(t, 1, 64*PageBytes, 256*PageBytes, true)
+	ranges := map[cuda.Ptr]int64{}
+	for i, pages := range []int64{2, 6, 3, 3, 12} {
+		p := w.malloc(pages*PageBytes, 0)
+		w.report(0, []cuda.Ptr{p}, true, uint64(100+i))
+		w.settle()
+		ranges[p] = pages
+	}
+	for p := range ranges {
+		w.free(p)
+	}
+	w.drain()
+	now := w.r.history.Now()
+	w.r.plan.wanted = map[int64][]int64{
+		2 * PageBytes:  {now + lateOps + 1},
+		3 * PageBytes:  {now + 7},
+		6 * PageBytes:  {now + 9},
+		12 * PageBytes: {now + 8},
+	}
+	next := func(chunkPages int64, which reclaiming) (*tensor, int64) {
+		g := w.r.nextGrave(chunkPages*PageBytes, which)
+		if g == nil {
+			return nil, 0
+		}
+		return g, g.size / PageBytes
+	}
+	w.r.beginSearch()
+	for _, want := range []struct{ chunkPages, goes int64 }{
+		{2, 2},  // fits, and is not wanted soon
+		{12, 3}, // one of two is not wanted, and larger than the other that is not soon
+		{1, 2},
+		{1, 6}, // all are wanted soon
+		{1, 12},
+		{1, 3},
+		{1, 0},
+	} {
+		g, got := next(want.chunkPages, anyIdle)
+		if got != want.goes {
+			t.Fatalf("%d pages went for a chunk of %d, not %d", got, want.chunkPages, want.goes)
+		}
+		if got > 0 && want.chunkPages != 2 { // that one stays
+			g.passed = w.r.searches
+			w.r.picked[g.size]++
+		}
+	}
+	w.r.beginSearch()
+	if _, got := next(12, surplusOnly); got != 3 {
+		t.Errorf("of what nobody wants %d pages went, not 3", got)
 	}
 }

@@ -58,10 +58,8 @@ type Runtime struct {
 	placed   int64         // bytes in place
 	oversize *op           // the last operation for which something was placed
 	making   *tensor       // a range that is being mapped for a coming allocation
-	// makingFrom is which dead ranges may go for it.
-	makingFrom reclaiming
-	outlook    outlook
-	epoch      uint64
+	outlook  outlook
+	epoch    uint64
 
 	stalled   *op
 	stalledAt time.Duration
