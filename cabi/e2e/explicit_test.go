@@ -185,6 +185,7 @@ func TestExplicitSafety(t *testing.T) {
 	}{
 		{args: []string{"hosttables"}},
 		{args: []string{"devicetables"}},
+		{args: []string{"follow"}},
 		{args: []string{"streams"}},
 		{args: []string{"tails"}},
 		{args: []string{"copies"}},

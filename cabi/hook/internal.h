@@ -10,6 +10,7 @@
  *   attach.c   shared memory, attach, fork
  *   record.c   one operation: its slots and its record in the ring
  *   gate.c, strict.c  a mode's waits before it and progress after it
+ *   trail.c    what the launch before it on its stream named
  *   func.c     parameter layouts of kernels; streams.c  stream indices, captures
  *   launch.c, copy.c, graph.c  the wrappers; nccl.c  those of NCCL's calls; observe.c  of managed memory
  *
@@ -99,6 +100,16 @@ extern atomic_int psk_child; /* 1 in a forked child of an attached process */
 /* True when this call is a probe of the self-test: counted, and not to be forwarded. */
 bool psk_probe(void);
 
+/* ---- trail.c ---- */
+#define PSK_TRAIL_MAX 16 /* a launch that names more leaves no trail */
+typedef struct psk_trail {
+    bool left;         /* else nothing below counts */
+    uint32_t function; /* of the last launch on the stream */
+    uint32_t nslots, nplain;
+    uint32_t slots[PSK_TRAIL_MAX];
+    uint64_t plain[PSK_TRAIL_MAX]; /* parameter words that lie in PSK_SLOT_PLAIN */
+} psk_trail;
+
 /* ---- streams.c ---- */
 #define PSK_STREAM_SHARED (PSK_MAX_STREAMS - 1) /* index of all streams beyond the table */
 typedef struct psk_stream {
@@ -121,6 +132,7 @@ typedef struct psk_stream {
         uint32_t value;  /* what it writes */
         uint32_t queued; /* commands up to it */
     } marks[8];
+    psk_trail trail;
 } __attribute__((aligned(64))) psk_stream;
 extern psk_stream psk_streams[PSK_MAX_STREAMS];
 
@@ -210,6 +222,8 @@ typedef struct psk_op {
     bool arriving; /* the stream waits for ticket */
     uint32_t ticket;
     uint32_t settled; /* slots seen RESIDENT or ARRIVING, from the first on */
+    uint32_t nplain;  /* parameter words in PSK_SLOT_PLAIN; counted while trails are left, kept up to PSK_TRAIL_MAX */
+    uint64_t plain[PSK_TRAIL_MAX];
     uint32_t n;
     uint32_t *slots; /* inline_slots, or the thread's scratch when there are more */
     struct psk_scratch *scratch;
@@ -264,10 +278,18 @@ void psk_report_all(void);
 CUresult psk_strict_issue(psk_op *op);
 void psk_strict_done(psk_op *op);
 /* Before the parameters are read: counts a launch of a function, and makes it ask for a grant when that is due. */
-void psk_strict_function(psk_op *op, uint32_t id);
+void psk_strict_function(psk_op *op, const psk_layout *l, void **params, void **extra);
 void psk_strict_inspect(psk_op *op); /* makes it ask */
 /* For an operation with PSK_FLAG_INSPECT: notes a parameter word that lies in published memory. */
 void psk_inspect_word(void *op, uint64_t word);
+
+/* ---- trail.c ---- */
+/* Notes which plain memory the parameters of a launch name. */
+void psk_trail_read(psk_op *op, const psk_layout *l, void **params, void **extra);
+/* Has a launch that has been read name what the one before it on its stream names, if it follows that. */
+bool psk_trail_follow(psk_op *op, uint32_t function);
+/* Leaves what an operation names for the next one; under the lock of its stream. */
+void psk_trail_leave(const psk_op *op, psk_trail *t);
 
 /* ---- record.c ---- */
 void psk_op_add(psk_op *op, uint32_t slot);

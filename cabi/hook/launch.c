@@ -9,7 +9,7 @@ static void begin(psk_op *op, CUfunction f, uint32_t grid, CUstream stream, int 
     if (PSK_LIKELY(l != NULL)) {
         op->id = l->id;
         if (op->mode == PSK_MODE_OBSERVE) psk_func_remember(f, l);
-        if (op->mode == PSK_MODE_STRICT) psk_strict_function(op, l->id);
+        if (op->mode == PSK_MODE_STRICT) psk_strict_function(op, l, params, extra);
         psk_op_params(op, l, params, extra);
         psk_func_release(l);
     } else { /* no function, or out of host memory */

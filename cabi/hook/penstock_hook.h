@@ -121,7 +121,13 @@ enum {
     PSK_INSPECT_NEW = 0,     /* the first two, and those whose number is a power of 64 */
     PSK_INSPECT_CLEARED = 1, /* no address was found in the memory that it names: those whose number is a power of 64 */
     PSK_INSPECT_ALWAYS = 2,
+    /* Those whose number is a multiple of PSK_FOLLOWS_CHECKED, and those that do not follow:
+     * a launch follows when the one before it on its stream is of the function `follows`
+     * and names some of the same PSK_SLOT_PLAIN memory. It then names all slots that
+     * that one names, for what is written there are addresses of these. */
+    PSK_INSPECT_FOLLOWS = 3,
 };
+#define PSK_FOLLOWS_CHECKED 64u
 
 /* One ring entry: 128 bytes. A record is one entry and, when it names more than
  * PSK_ENTRY_SLOTS allocations, the continuation entries right after it. */
@@ -146,7 +152,7 @@ typedef struct psk_func {
     uint32_t nparams;
     uint32_t opaque;  /* 1: parameter layout unknown */
     uint32_t inspect; /* atomic; PSK_INSPECT_*, written by the engine */
-    uint32_t _pad;
+    uint32_t follows; /* atomic; a function's id, written by the engine before PSK_INSPECT_FOLLOWS */
     uint64_t launches; /* atomic; counted in strict mode, captured ones not */
 } psk_func;
 #define PSK_MAX_FUNCS 65536
@@ -169,6 +175,7 @@ typedef struct psk_shared {
     psk_entry *ring;      /* [PSK_RING_ENTRIES] */
     uint32_t stamp;       /* atomic; PSK_STAMP_*, of every record; written by the engine */
     uint32_t published;   /* atomic; 1 from before the first write to block_slot on: until then parameters name nothing; written by the engine */
+    uint32_t trails;      /* atomic; 1: what a launch names is kept for the next one on its stream (PSK_INSPECT_FOLLOWS); written by the engine */
 
     PSK_LINE uint64_t head; /* atomic; next position to reserve. The seq of a record is its position + 1, so never 0 */
     uint64_t dropped;     /* atomic; records lost because the ring was full and nobody read it (such launches are never gated); in strict mode only after the engine left it or set refuse */
@@ -209,7 +216,7 @@ typedef struct psk_shared {
      * block of a slot or of PSK_SLOT_PLAIN. When there are more, it is PSK_FLAG_OPAQUE too. */
     uint64_t inspect_addr[PSK_MAX_INSPECT];
     uint64_t cpu_waits, cpu_wait_ns; /* operations that waited for ABSENT slots or a grant, and for how long */
-    uint64_t grants_asked, refused;
+    uint64_t grants_asked, refused, followed;
 
     /* Self-test. While probing is a thread's id, that thread's launches of no function and its
      * fills of probe_word are counted in probes and go no further. Written by the engine, but for probes. */

@@ -190,7 +190,7 @@ void psk_op_begin(psk_op *op, int kind, uint32_t id, CUstream stream, int ptsz) 
     op->locked = NULL;
     op->no_progress = op->asks = op->waits = op->serial = false;
     op->seq = 0;
-    op->n = 0;
+    op->n = op->nplain = 0;
     op->slots = op->inline_slots;
     op->scratch = NULL;
     if (PSK_UNLIKELY(atomic_load_explicit(&psk_hot.captures, memory_order_acquire) > 0) && psk_stream_capturing(stream, ptsz)) op->flags |= PSK_FLAG_CAPTURED;

@@ -46,6 +46,7 @@ static uint32_t take_index(uint64_t handle) {
     psk_streams[index].ngates = 0;
     psk_streams[index].unreported = false;
     psk_streams[index].nmarks = 0;
+    psk_streams[index].trail.left = false;
     psk_streams[index].finished = psk_streams[index].queued;
     __atomic_store_n(&psk_S.streams[index], handle, __ATOMIC_RELEASE);
     if (index >= psk_S.nstreams) __atomic_store_n(&psk_S.nstreams, index + 1, __ATOMIC_RELEASE);

@@ -67,13 +67,21 @@ static void asked(psk_op *op) {
     pthread_mutex_unlock(&grant_mu);
 }
 
-void psk_strict_function(psk_op *op, uint32_t id) {
+void psk_strict_function(psk_op *op, const psk_layout *l, void **params, void **extra) {
     if (op->flags & PSK_FLAG_CAPTURED) return;
+    uint32_t id = l->id;
     psk_func *f = &psk_S.funcs[id];
     uint64_t n = __atomic_add_fetch(&f->launches, 1, __ATOMIC_RELAXED);
     uint32_t state = PSK_LOAD(f->inspect);
+    bool trails = PSK_LOAD(psk_S.trails) != 0;
+    if (PSK_UNLIKELY(trails)) psk_trail_read(op, l, params, extra);
     /* The last row stands for all functions beyond the table. */
     bool due = state == PSK_INSPECT_ALWAYS || id == PSK_MAX_FUNCS - 1 || (state == PSK_INSPECT_NEW && n <= 2) || power_of_64(n);
+    if (PSK_UNLIKELY(state == PSK_INSPECT_FOLLOWS)) {
+        bool follows = trails && psk_trail_follow(op, PSK_LOAD(f->follows));
+        due = due || !follows || n % PSK_FOLLOWS_CHECKED == 0;
+        if (!due) PSK_COUNT(psk_S.followed);
+    }
     if (PSK_UNLIKELY(due)) psk_strict_inspect(op);
 }
 
@@ -240,6 +248,7 @@ static CUresult issue_locked(psk_op *op) {
         s->since_progress = 0;
     }
     psk_record_publish(op);
+    if (PSK_UNLIKELY(PSK_LOAD(psk_S.trails))) psk_trail_leave(op, &s->trail);
     CUresult r = CUDA_SUCCESS;
     if (PSK_UNLIKELY(!ready)) r = wait_on_cpu(op);
     if (PSK_UNLIKELY(op->arriving) && r == CUDA_SUCCESS) r = wait_for_ticket(op);

@@ -304,10 +304,10 @@ func (h *Shared) Wait(timeout time.Duration) {
 
 // Counters are what the hook counted.
 type Counters struct {
-	Launches, Copies, GraphLaunches, Gated, Opaque   uint64
-	Dropped, Unhooked                                uint64
-	CPUWaits, CPUWaitNS, GrantsAsked, Refused        uint64 // strict mode
-	RouteELF, RouteDlsym, RouteGetProc, RouteRuntime uint64
+	Launches, Copies, GraphLaunches, Gated, Opaque      uint64
+	Dropped, Unhooked                                   uint64
+	CPUWaits, CPUWaitNS, GrantsAsked, Refused, Followed uint64 // strict mode
+	RouteELF, RouteDlsym, RouteGetProc, RouteRuntime    uint64
 }
 
 // Counters reads the hook's counters.
@@ -316,7 +316,7 @@ func (h *Shared) Counters() Counters {
 	return Counters{
 		Launches: load(&h.s.launches), Copies: load(&h.s.copies), GraphLaunches: load(&h.s.graph_launches),
 		Gated: load(&h.s.gated), Opaque: load(&h.s.opaque_launches), Dropped: load(&h.s.dropped), Unhooked: load(&h.s.unhooked),
-		CPUWaits: load(&h.s.cpu_waits), CPUWaitNS: load(&h.s.cpu_wait_ns), GrantsAsked: load(&h.s.grants_asked), Refused: load(&h.s.refused),
+		CPUWaits: load(&h.s.cpu_waits), CPUWaitNS: load(&h.s.cpu_wait_ns), GrantsAsked: load(&h.s.grants_asked), Refused: load(&h.s.refused), Followed: load(&h.s.followed),
 		RouteELF: load(&h.s.route_elf), RouteDlsym: load(&h.s.route_dlsym), RouteGetProc: load(&h.s.route_getproc), RouteRuntime: load(&h.s.route_runtime),
 	}
 }

@@ -40,11 +40,11 @@ type entry struct {
 }
 
 type function struct {
-	name            *byte
-	handle          uint64
-	nparams, opaque uint32
-	inspect, pad    uint32
-	launches        uint64
+	name             *byte
+	handle           uint64
+	nparams, opaque  uint32
+	inspect, follows uint32
+	launches         uint64
 }
 
 type shared struct {
@@ -53,8 +53,8 @@ type shared struct {
 	slotState                             *uint8
 	slotLastSeq                           *uint64
 	ring                                  *entry
-	stamp, published                      uint32
-	_                                     [8]byte
+	stamp, published, trails              uint32
+	_                                     [4]byte
 	head, dropped                         uint64
 	readerSleeping, doorbell              uint32
 	launches, tailSeen                    uint64
@@ -77,10 +77,11 @@ type shared struct {
 	granted, inspectSeq                   uint64
 	inspectAddr                           [4096]uint64
 	cpuWaits, cpuWaitNS, asked, refused   uint64
+	followed                              uint64
 	probes, probeWord                     uint64
 	probing, _                            uint32
 	reportAll                             uintptr
-	_                                     [24]byte
+	_                                     [16]byte
 }
 
 // side is the hook's side of the shared state, in Go memory.
@@ -364,8 +365,8 @@ func TestNamesAndCounters(t *testing.T) {
 	}
 	x.s.launches, x.s.copies, x.s.graphs, x.s.gated, x.s.opaque, x.s.dropped, x.s.unhooked = 1, 2, 3, 4, 5, 6, 7
 	x.s.elf, x.s.dlsym, x.s.getproc, x.s.runtime = 8, 9, 10, 11
-	x.s.cpuWaits, x.s.cpuWaitNS, x.s.asked, x.s.refused = 12, 13, 14, 15
-	if got, want := h.Counters(), (Counters{1, 2, 3, 4, 5, 6, 7, 12, 13, 14, 15, 8, 9, 10, 11}); got != want {
+	x.s.cpuWaits, x.s.cpuWaitNS, x.s.asked, x.s.refused, x.s.followed = 12, 13, 14, 15, 16
+	if got, want := h.Counters(), (Counters{1, 2, 3, 4, 5, 6, 7, 12, 13, 14, 15, 16, 8, 9, 10, 11}); got != want {
 		t.Errorf("%+v, want %+v", got, want)
 	}
 }
@@ -468,7 +469,7 @@ func TestLayout(t *testing.T) {
 		"offsetof(psk_shared,refuse)": unsafe.Offsetof(s.refuse), "offsetof(psk_shared,inspect_n)": unsafe.Offsetof(s.inspectN),
 		"offsetof(psk_shared,granted)": unsafe.Offsetof(s.granted), "offsetof(psk_shared,inspect_seq)": unsafe.Offsetof(s.inspectSeq),
 		"offsetof(psk_shared,inspect_addr)": unsafe.Offsetof(s.inspectAddr), "offsetof(psk_shared,cpu_waits)": unsafe.Offsetof(s.cpuWaits),
-		"offsetof(psk_shared,refused)": unsafe.Offsetof(s.refused), "offsetof(psk_shared,probes)": unsafe.Offsetof(s.probes),
+		"offsetof(psk_shared,refused)": unsafe.Offsetof(s.refused), "offsetof(psk_shared,followed)": unsafe.Offsetof(s.followed), "offsetof(psk_shared,trails)": unsafe.Offsetof(s.trails), "offsetof(psk_func,follows)": unsafe.Offsetof(f.follows), "offsetof(psk_shared,probes)": unsafe.Offsetof(s.probes),
 		"offsetof(psk_shared,probe_word)": unsafe.Offsetof(s.probeWord), "offsetof(psk_shared,probing)": unsafe.Offsetof(s.probing), "offsetof(psk_shared,stamp)": unsafe.Offsetof(s.stamp), "offsetof(psk_shared,published)": unsafe.Offsetof(s.published), "offsetof(psk_shared,report_all)": unsafe.Offsetof(s.reportAll),
 	}
 	var src strings.Builder

@@ -27,7 +27,11 @@ const (
 	InspectNew     Inspect = C.PSK_INSPECT_NEW     // the first two, and those whose number is a power of 64
 	InspectCleared Inspect = C.PSK_INSPECT_CLEARED // only those whose number is a power of 64
 	InspectAlways  Inspect = C.PSK_INSPECT_ALWAYS
+	inspectFollows Inspect = C.PSK_INSPECT_FOLLOWS // see Follow
 )
+
+// FollowsChecked is how many launches of a function that follows there are to one that asks.
+const FollowsChecked = C.PSK_FOLLOWS_CHECKED
 
 // MaxUnfinished is how many commands of a stream the hook lets be queued and unfinished.
 const MaxUnfinished = C.PSK_MAX_UNFINISHED
@@ -101,9 +105,31 @@ func (h *Shared) Grant(seq uint64) {
 
 // SetInspect says when launches of a function ask from now on.
 func (h *Shared) SetInspect(function uint32, state Inspect) {
-	if function >= atomic.LoadUint32((*uint32)(unsafe.Pointer(&h.s.nfuncs))) {
+	if f := h.function(function); f != nil {
+		atomic.StoreUint32((*uint32)(unsafe.Pointer(&f.inspect)), uint32(state))
+	}
+}
+
+// Follow has launches of a function that come right after one of another function on
+// their stream, and name some of the same plain memory, name the slots of that one
+// besides their own, and no longer ask, but for one in FollowsChecked.
+func (h *Shared) Follow(function, after uint32) {
+	f := h.function(function)
+	if f == nil {
 		return
 	}
-	f := &unsafe.Slice(h.s.funcs, C.PSK_MAX_FUNCS)[function]
-	atomic.StoreUint32((*uint32)(unsafe.Pointer(&f.inspect)), uint32(state))
+	atomic.StoreUint32((*uint32)(unsafe.Pointer(&f.follows)), after)
+	h.SetInspect(function, inspectFollows)
+}
+
+// LeaveTrails has what each launch names kept for the next one on its stream, which
+// may follow it.
+func (h *Shared) LeaveTrails() { atomic.StoreUint32((*uint32)(unsafe.Pointer(&h.s.trails)), 1) }
+
+// function is a row of the table, nil when there is none.
+func (h *Shared) function(id uint32) *C.psk_func {
+	if id >= atomic.LoadUint32((*uint32)(unsafe.Pointer(&h.s.nfuncs))) {
+		return nil
+	}
+	return &unsafe.Slice(h.s.funcs, C.PSK_MAX_FUNCS)[id]
 }

@@ -301,6 +301,14 @@ func (r *Runtime) Range(p cuda.Ptr) (cuda.Range, bool) {
 	return cuda.Range{}, false
 }
 
+// SlotAt is the slot of the live tensor that an address lies in, 0 for none.
+func (r *Runtime) SlotAt(p cuda.Ptr) uint32 {
+	if t := r.at(p); t != nil {
+		return t.slot
+	}
+	return 0
+}
+
 // at is the live tensor that an address lies in, or nil. Only for rare questions.
 func (r *Runtime) at(p cuda.Ptr) *tensor {
 	if !r.addresses.contains(p) {

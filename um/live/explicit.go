@@ -3,6 +3,7 @@ package live
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -31,8 +32,11 @@ type swap struct {
 	wake    [2]*sync.Cond
 	waked   uint64 // the epoch when the workers were last woken
 	asking  *question
-	hostErr error // why host memory cannot be had
-	warned  bool  // of the launch that waits now
+	trails  trails
+	// chasersOf are the functions that reach tensors through memory, by id.
+	chasersOf map[uint32]*chaser
+	hostErr   error // why host memory cannot be had
+	warned    bool  // of the launch that waits now
 
 	front *front.Front // of the tensors' ranges; nil: the job asks the engine each time
 	calls []front.Note // that the front served, read and not dealt with
@@ -63,6 +67,8 @@ type StrictHook interface {
 	Inspection() (seq uint64, addresses []uint64)
 	Grant(seq uint64)
 	SetInspect(function uint32, state hook.Inspect)
+	LeaveTrails()
+	Follow(function, after uint32)
 	HeadWord() *uint64
 	Read() uint64
 }
@@ -100,7 +106,7 @@ func (l *Live) openSwap() error {
 		hostBudget = hostBudget / hostpool.Granularity * hostpool.Granularity
 	}
 	var err error
-	e := &swap{l: l, hook: h, plainHandles: map[cuda.Ptr]cuda.Handle{}}
+	e := &swap{l: l, hook: h, plainHandles: map[cuda.Ptr]cuda.Handle{}, chasersOf: map[uint32]*chaser{}}
 	for d := range e.wake {
 		e.wake[d] = sync.NewCond(&l.mu)
 	}
@@ -208,8 +214,9 @@ func (e *swap) op(rec *hook.Record) {
 		o.Name = l.hook.FunctionName(rec.ID)
 	}
 	e.runtime.Op(o)
+	before := e.trails.step(rec)
 	if rec.Flags&(hook.FlagOpaque|hook.FlagInspect) != 0 {
-		e.asking = &question{seq: rec.Seq, stream: rec.Stream, function: rec.ID, opaque: rec.Flags&hook.FlagInspect == 0}
+		e.asking = &question{seq: rec.Seq, stream: rec.Stream, function: rec.ID, opaque: rec.Flags&hook.FlagInspect == 0, named: slices.Clone(rec.Slots), before: before}
 		if rec.Kind != hook.Launch {
 			e.asking.function = 0
 		}

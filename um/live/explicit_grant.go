@@ -17,6 +17,8 @@ type question struct {
 	stream   int // the hook's index
 	function uint32
 	opaque   bool
+	named    []uint32      // slots, by its parameters
+	before   trail         // what came before it on its stream
 	searched bool          // what its parameters name has been searched for addresses
 	settled  bool          // what it is known to need is there
 	since    time.Duration // it is settled
@@ -41,10 +43,12 @@ func (e *swap) answer() {
 		q.searched = true
 		e.inspected++
 		found = slices.DeleteFunc(found, func(p cuda.Ptr) bool { _, ok := e.runtime.Range(p); return !ok }) // data that looks like an address
-		if len(found) == 0 {
-			e.hook.SetInspect(q.function, hook.InspectCleared)
+		if len(found) > 0 || e.chasersOf[q.function] != nil {
+			e.chase(q, found)
 		} else {
-			e.hook.SetInspect(q.function, hook.InspectAlways)
+			e.hook.SetInspect(q.function, hook.InspectCleared)
+		}
+		if len(found) > 0 {
 			e.chasers++
 			n := e.runtime.Extend(q.seq, found)
 			l.log.Debug("a launch reaches tensors through memory", zap.String("kernel", l.hook.FunctionName(q.function)),

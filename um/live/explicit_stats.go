@@ -36,6 +36,7 @@ type ExplicitStats struct {
 	EvictionsTakenBack int64   `json:"evictions_taken_back"`
 	Inspected          int64   `json:"inspected_launches"`
 	Chasers            int64   `json:"pointer_chasing_launches"`
+	Followed           int64   `json:"followed_launches"` // that were not searched, as they reach what the launch before them names
 	Unresolved         int64   `json:"unresolved_launches"`
 	CPUWaitSeconds     float64 `json:"cpu_wait_seconds"`
 	Plans              int64   `json:"plans"`
@@ -80,7 +81,7 @@ func (e *swap) report(s *Stats) {
 		HostBytes: h.InUseBytes, HostKeptBytes: r.KeptBytes, HostNeedBytes: r.HostPeakBytes, HostPeakBytes: h.PeakBytes, HostPinnedBytes: h.GrownBytes, HostWaitSeconds: h.Waited.Seconds(),
 		Maps: r.Maps, Reclaims: r.Reclaims, HandlesCreated: r.Created, HandlesReleased: r.Released,
 		ReusedRanges: r.ReusedRanges, FreshRanges: r.FreshRanges, FrontAllocs: served, EvictionsTakenBack: r.TakenBack,
-		Inspected: e.inspected, Chasers: e.chasers, Unresolved: e.unresolved,
+		Inspected: e.inspected, Chasers: e.chasers, Followed: int64(c.Followed), Unresolved: e.unresolved,
 		CPUWaitSeconds: time.Duration(c.CPUWaitNS).Seconds(), Plans: r.Plans, WorkerSeconds: e.workerSeconds(),
 	}
 }

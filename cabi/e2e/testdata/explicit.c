@@ -160,6 +160,60 @@ static void device_tables(CUstream s, tensor *t, const tensor *table) {
     }
 }
 
+/* A pair of kernels of which the second reaches only what the first names, as with a
+ * grouped GEMM. */
+static void pair(CUstream s, tensor *t, CUdeviceptr table, bool leaves) {
+    uint64_t one = 1, stride = 0;
+    CUdeviceptr at = DEVICE(t);
+    launch(BY_DLSYM, s, f_make, (void *[]){&table, &one, &at, &stride});
+    if (leaves) away(t); /* by launches on another stream */
+    table_add(s, table, 1, 3);
+    t->value += 3;
+}
+
+static void follow(void) {
+    CUstream s = new_stream();
+    f_table = function("table_add"), f_make = function("make_table");
+    tensor t[TARGETS], small, other;
+    for (int i = 0; i < TARGETS; i++) must(&t[i], BYTES, s, 100);
+    must(&small, 4096, s, 0), must(&other, 4096, s, 0);
+    SYNC(s);
+    begin_pressure();
+    for (int it = 0; it < 60; it++) pair(s, &t[it % TARGETS], DEVICE(&small), it % 5 == 0);
+    SYNC(s);
+    long long inspected = stat_now("inspected_launches"), followed = stat_now("followed_launches");
+    CHECK(followed >= 30 && inspected <= 30);
+    /* What comes between, and a table of before: no pair. */
+    uint64_t one = 1, stride = 0;
+    for (int i = 0; i < TARGETS; i++) {
+        CUdeviceptr table = DEVICE(&other), at = DEVICE(&t[i]);
+        launch(BY_DLSYM, s, f_make, (void *[]){&table, &one, &at, &stride});
+        pair(s, &t[(i + 1) % TARGETS], DEVICE(&small), false);
+        away(&t[i]);
+        table_add(s, table, 1, 5);
+        t[i].value += 5;
+    }
+    SYNC(s);
+    CHECK(stat_now("inspected_launches") >= inspected + TARGETS);
+    for (int i = 0; i < TARGETS; i++) check_value(&t[i]);
+    /* Now it strays: an entry of the table is not the first kernel's. The tensor stays on the
+     * device until a search has found that, after which every launch is searched again. */
+    for (int it = 0; it < 80; it++) {
+        CUdeviceptr table = DEVICE(&small), second = table + 8, stray = DEVICE(&t[0]), at = DEVICE(&t[1]);
+        launch(BY_DLSYM, s, f_make, (void *[]){&second, &one, &stray, &stride});
+        launch(BY_DLSYM, s, f_make, (void *[]){&table, &one, &at, &stride});
+        if (it >= 70) away(&t[0]);
+        table_add(s, table, 2, 1);
+        t[0].value++, t[1].value++;
+        if (it < 70) add(it, s, &t[0], 1);
+    }
+    followed = stat_now("followed_launches");
+    for (int it = 0; it < 20; it++) pair(s, &t[it % TARGETS], DEVICE(&small), it % 5 == 0);
+    SYNC(s);
+    CHECK_EQ(stat_now("followed_launches"), followed);
+    for (int i = 0; i < TARGETS; i++) check_value(&t[i]);
+}
+
 static void tables(const char *mode) {
     CUstream s = new_stream();
     f_table = function("table_add"), f_make = function("make_table");
@@ -531,7 +585,9 @@ int main(int argc, char **argv) {
     stub_touch_fn = (int (*)(uint64_t, size_t))driver("stub_touch");
     ((void (*)(const char *, stub_kernel_fn, void *, unsigned, const size_t *))driver("stub_register_kernel"))("indirect_add", indirect_add, NULL, 1, (const size_t[]){8});
     bool known = true;
-    if (strstr(argv[1], "tables")) {
+    if (!strcmp(argv[1], "follow")) {
+        follow();
+    } else if (strstr(argv[1], "tables")) {
         tables(argv[1]);
     } else if (!strcmp(argv[1], "handedon")) {
         handed_on(argc - 2, argv + 2);

@@ -1,0 +1,85 @@
+package live
+
+import (
+	"slices"
+
+	"go.uber.org/zap"
+
+	"github.com/penstock-gpu/penstock/cuda"
+	"github.com/penstock-gpu/penstock/internal/hook"
+)
+
+// This file finds out which kernels reach through memory no more than what the kernel
+// before them on the stream names: a grouped GEMM's addresses are computed by the
+// kernel before it, from its own parameters. Such launches need not be searched, which
+// waits for the stream, but for one in hook.FollowsChecked. See trail.c of the hook.
+
+// followsAfter is how many searches in a row must have shown it.
+const followsAfter = 16
+
+// trail is the last launch on a stream; its function is noFunction for anything else.
+type trail struct {
+	function uint32
+	slots    []uint32
+}
+
+const noFunction = ^uint32(0)
+
+// trails are those of all streams, by the hook's index.
+type trails []trail
+
+// step enters an operation and answers what came before it on its stream, if it asks.
+func (t *trails) step(rec *hook.Record) (before trail) {
+	for len(*t) <= rec.Stream {
+		*t = append(*t, trail{function: noFunction})
+	}
+	at := &(*t)[rec.Stream]
+	if rec.Flags&hook.FlagInspect != 0 {
+		before = trail{at.function, slices.Clone(at.slots)}
+	}
+	at.function = noFunction
+	if rec.Kind == hook.Launch {
+		at.function, at.slots = rec.ID, append(at.slots[:0], rec.Slots...)
+	}
+	return before
+}
+
+// chaser is what is known of a function that reaches tensors through memory.
+type chaser struct {
+	after  uint32 // the function before it, in the searches that count
+	times  int    // searches in a row that found only what that one, or it itself, names
+	strays bool   // it followed, and then one found something else: it is searched for ever
+}
+
+// chase enters a search of a function in which addresses were found, now or before.
+func (e *swap) chase(q *question, found []cuda.Ptr) {
+	c := e.chasersOf[q.function]
+	if c == nil {
+		c = &chaser{after: noFunction}
+		e.chasersOf[q.function] = c
+		e.hook.SetInspect(q.function, hook.InspectAlways)
+		e.hook.LeaveTrails()
+	}
+	followed := c.times >= followsAfter && !c.strays
+	stray := slices.ContainsFunc(found, func(p cuda.Ptr) bool {
+		slot := e.runtime.SlotAt(p)
+		return !slices.Contains(q.named, slot) && !slices.Contains(q.before.slots, slot)
+	})
+	switch {
+	case stray || q.before.function == noFunction:
+		c.times, c.strays = 0, c.strays || followed && stray
+	case q.before.function != c.after:
+		c.after, c.times = q.before.function, 1
+	case len(found) > 0:
+		c.times++
+	}
+	follows := c.times >= followsAfter && !c.strays && !e.l.config.Verify
+	switch name := e.l.hook.FunctionName(q.function); {
+	case follows && !followed:
+		e.hook.Follow(q.function, c.after)
+		e.l.log.Info("a kernel reaches what the one before it names: it is searched now and then", zap.String("kernel", name), zap.String("after", e.l.hook.FunctionName(c.after)))
+	case followed && !follows:
+		e.hook.SetInspect(q.function, hook.InspectAlways)
+		e.l.log.Info("a kernel reaches more than the one before it names: it is searched each time again", zap.String("kernel", name))
+	}
+}
