@@ -41,7 +41,12 @@ func New(device int) (*Front, error) {
 func (f *Front) Stand(r cuda.Range, leastBytes, unitBytes int64, clock *uint64) {
 	f.c.base, f.c.end = C.uint64_t(r.Base), C.uint64_t(r.End())
 	f.c.least, f.c.unit = C.int64_t(leastBytes), C.int64_t(unitBytes)
-	f.c.clock = (*C.uint64_t)(unsafe.Pointer(clock))
+	f.Clock(clock)
+}
+
+// Clock is a word that tells the time of notes and births, for as long as the process lives.
+func (f *Front) Clock(word *uint64) {
+	atomic.StorePointer((*unsafe.Pointer)(unsafe.Pointer(&f.c.clock)), unsafe.Pointer(word))
 }
 
 // C is the struct front, for the C side.
@@ -95,6 +100,14 @@ func (f *Front) Recall(at cuda.Ptr, seen uint64) bool {
 // SetMost says how many bytes may be given out here, in whole units and less those
 // held here, of all time.
 func (f *Front) SetMost(bytes int64) { atomic.StoreInt64((*int64)(&f.c.most_taken), bytes) }
+
+// BornAt is when, by the clock, a live allocation was given out, by the front or by its
+// owner, if it is one of the newest few.
+func (f *Front) BornAt(at cuda.Ptr) (when uint64, ok bool) {
+	var w C.uint64_t
+	ok = C.front_born_at(f.c, C.uint64_t(at), &w) != 0
+	return uint64(w), ok
+}
 
 // HasNotes says whether there is something for Notes.
 func (f *Front) HasNotes() bool { return atomic.LoadUint32((*uint32)(&f.c.notes)) != 0 }

@@ -16,6 +16,7 @@
 enum {
     FRONT_SHELVES = 4096, /* sizes, by stream; power of two */
     FRONT_NOTES = 1024,
+    FRONT_BIRTHS = 16,
     FRONT_NONE = -1,
 };
 
@@ -37,6 +38,12 @@ struct front_shelf {
     int32_t next;  /* with the same hash */
 };
 
+/* When memory was given out last. */
+struct front_birth {
+    uint64_t at;
+    uint64_t when; /* by the clock */
+};
+
 /* A call that the owner has not seen; of a free the bytes are 0. */
 struct front_note {
     uint64_t at;
@@ -47,7 +54,7 @@ struct front_note {
 
 struct front {
     /* Set before anything is served. */
-    const uint64_t *clock; /* what time a note has; NULL: none */
+    const uint64_t *clock; /* what time a note or a birth has; NULL: none */
     int64_t unit;          /* sizes are told apart by so many bytes */
     int64_t least;         /* smallest request that is for this front */
     uint64_t base, end;    /* its owner's addresses, where no other has any */
@@ -75,6 +82,8 @@ struct front {
     int32_t used;        /* nodes in use or unused by first_unused */
     int32_t first_unused;
     int32_t shelf_count;
+    uint32_t births;     /* the next one's place, modulo */
+    struct front_birth birth[FRONT_BIRTHS]; /* the newest, by the owner too */
     int32_t by_size[FRONT_SHELVES]; /* first shelf by hash */
     struct front_shelf shelves[FRONT_SHELVES];
     struct front_note note[FRONT_NOTES];
@@ -162,11 +171,20 @@ static inline int front_can_note(struct front *f, int64_t bytes) { return bytes 
 static inline void front_write(struct front *f, struct front_node *n, int64_t bytes, uint64_t stream, int64_t size)
 {
     if (size > f->noted_above) {
-        uint64_t when = f->clock ? __atomic_load_n(f->clock, __ATOMIC_SEQ_CST) : 0;
+        const uint64_t *clock = __atomic_load_n(&f->clock, __ATOMIC_ACQUIRE);
+        uint64_t when = clock ? __atomic_load_n(clock, __ATOMIC_SEQ_CST) : 0;
         f->note[f->notes] = (struct front_note){n->at, bytes, stream, when};
         n->note = ++f->noted;
         __atomic_store_n(&f->notes, f->notes + 1, __ATOMIC_RELEASE);
     }
+}
+
+/* Notes that memory is about to be given out. */
+static inline void front_born(struct front *f, uint64_t at)
+{
+    const uint64_t *clock = __atomic_load_n(&f->clock, __ATOMIC_ACQUIRE);
+    if (clock)
+        f->birth[f->births++ % FRONT_BIRTHS] = (struct front_birth){at, __atomic_load_n(clock, __ATOMIC_SEQ_CST)};
 }
 
 static inline int64_t front_size(const struct front *f, int64_t bytes) { return (bytes + f->unit - 1) / f->unit * f->unit; }
@@ -188,6 +206,7 @@ static inline uint64_t front_take(struct front *f, int64_t bytes, int device, ui
         n->held = 0;
         at = n->at;
         front_write(f, n, bytes, stream, size);
+        front_born(f, at);
         f->served++;
         f->held_count--;
         f->taken += size;
@@ -230,10 +249,11 @@ static inline void front_shelve(struct front *f, struct front_node *n)
 /* Tells the front of an allocation that the owner has made. */
 static inline void front_add(struct front *f, uint64_t at, int64_t bytes, uint64_t stream, uint32_t epoch)
 {
-    if (bytes > __atomic_load_n(&f->most, __ATOMIC_RELAXED))
+    if (bytes > __atomic_load_n(&f->most, __ATOMIC_RELAXED) && !__atomic_load_n(&f->clock, __ATOMIC_ACQUIRE))
         return;
     front_lock(f);
     front_new_node(f, at, bytes, stream, epoch);
+    front_born(f, at);
     front_unlock(f);
 }
 
@@ -350,6 +370,20 @@ static inline int front_recall(struct front *f, uint64_t at, uint64_t seen)
     }
     front_unlock(f);
     return held;
+}
+
+/* When an allocation of the newest few was given out: 1, or 0 when it is not known. */
+static inline int front_born_at(struct front *f, uint64_t at, uint64_t *when)
+{
+    int known = 0;
+    front_lock(f);
+    for (uint32_t i = 1; i <= FRONT_BIRTHS && i <= f->births && !known; i++) {
+        struct front_birth *b = &f->birth[(f->births - i) % FRONT_BIRTHS];
+        known = b->at == at;
+        *when = b->when;
+    }
+    front_unlock(f);
+    return known;
 }
 
 /* Hands over the notes, in order. */

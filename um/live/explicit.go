@@ -142,6 +142,9 @@ func (l *Live) openSwap() error {
 	if e.front = l.config.TensorFront; e.front != nil {
 		e.front.Stand(c.Addresses, explicit.SmallBytes, explicit.PageBytes, h.HeadWord())
 	}
+	if f := l.config.Pool.Front; f != nil {
+		f.Clock(h.HeadWord()) // for unwritten
+	}
 	gate := e.words
 	l.gateWords, l.progressWords = gate, gate+hook.WordsBytes
 	h.Words(l.gateWords, l.progressWords)

@@ -14,9 +14,6 @@ import (
 // kernel before it, from its own parameters. Such launches need not be searched, which
 // waits for the stream, but for one in hook.FollowsChecked. See trail.c of the hook.
 
-// followsAfter is how many searches in a row must have shown it.
-const followsAfter = 16
-
 // trail is the last launch on a stream; its function is noFunction for anything else.
 type trail struct {
 	function uint32
@@ -46,40 +43,62 @@ func (t *trails) step(rec *hook.Record) (before trail) {
 
 // chaser is what is known of a function that reaches tensors through memory.
 type chaser struct {
-	after  uint32 // the function before it, in the searches that count
-	times  int    // searches in a row that found only what that one, or it itself, names
-	strays bool   // it followed, and then one found something else: it is searched for ever
+	after   uint32 // the function before it, in the searches that count
+	follows int    // searches in a row that found only what that one, or it itself, names
+	nothing int    // searches in a row that found nothing
+	strays  bool   // it followed, and then one found something else: it is never trusted again
 }
 
-// chase enters a search of a function in which addresses were found, now or before.
-func (e *swap) chase(q *question, found []cuda.Ptr) {
+const (
+	// followsAfter is how many searches in a row must have shown that a function follows.
+	followsAfter = 16
+	// clearedAfter is how many must have found nothing, when one has found something.
+	clearedAfter = 16
+)
+
+// judge says, after a search, when launches of a function are searched from now on.
+func (e *swap) judge(q *question, found []cuda.Ptr) {
 	c := e.chasersOf[q.function]
+	if c == nil && len(found) == 0 {
+		e.hook.SetInspect(q.function, hook.InspectCleared)
+		return
+	}
 	if c == nil {
 		c = &chaser{after: noFunction}
 		e.chasersOf[q.function] = c
 		e.hook.SetInspect(q.function, hook.InspectAlways)
 		e.hook.LeaveTrails()
 	}
-	followed := c.times >= followsAfter && !c.strays
+	if len(found) == 0 {
+		if c.nothing++; c.nothing == clearedAfter {
+			delete(e.chasersOf, q.function)
+			e.hook.SetInspect(q.function, hook.InspectCleared)
+		}
+		return
+	}
+	c.nothing = 0
+	followed := c.trusted()
 	stray := slices.ContainsFunc(found, func(p cuda.Ptr) bool {
 		slot := e.runtime.SlotAt(p)
 		return !slices.Contains(q.named, slot) && !slices.Contains(q.before.slots, slot)
 	})
 	switch {
 	case stray || q.before.function == noFunction:
-		c.times, c.strays = 0, c.strays || followed && stray
+		c.follows, c.strays = 0, c.strays || followed && stray
 	case q.before.function != c.after:
-		c.after, c.times = q.before.function, 1
-	case len(found) > 0:
-		c.times++
+		c.after, c.follows = q.before.function, 1
+	default:
+		c.follows++
 	}
-	follows := c.times >= followsAfter && !c.strays && !e.l.config.Verify
-	switch name := e.l.hook.FunctionName(q.function); {
-	case follows && !followed:
-		e.hook.Follow(q.function, c.after)
-		e.l.log.Info("a kernel reaches what the one before it names: it is searched now and then", zap.String("kernel", name), zap.String("after", e.l.hook.FunctionName(c.after)))
-	case followed && !follows:
+	name := zap.String("kernel", e.l.hook.FunctionName(q.function))
+	switch {
+	case followed && !c.trusted():
 		e.hook.SetInspect(q.function, hook.InspectAlways)
-		e.l.log.Info("a kernel reaches more than the one before it names: it is searched each time again", zap.String("kernel", name))
+		e.l.log.Info("a kernel reaches more than the one before it names: it is searched each time again", name)
+	case c.trusted() && c.follows == followsAfter && !e.l.config.Verify:
+		e.hook.Follow(q.function, c.after)
+		e.l.log.Info("a kernel reaches what the one before it names: it is searched now and then", name, zap.String("after", e.l.hook.FunctionName(c.after)))
 	}
 }
+
+func (c *chaser) trusted() bool { return c.follows >= followsAfter && !c.strays }

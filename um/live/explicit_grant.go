@@ -8,7 +8,6 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/penstock-gpu/penstock/cuda"
-	"github.com/penstock-gpu/penstock/internal/hook"
 )
 
 // question is an operation that waits for a grant.
@@ -43,11 +42,7 @@ func (e *swap) answer() {
 		q.searched = true
 		e.inspected++
 		found = slices.DeleteFunc(found, func(p cuda.Ptr) bool { _, ok := e.runtime.Range(p); return !ok }) // data that looks like an address
-		if len(found) > 0 || e.chasersOf[q.function] != nil {
-			e.chase(q, found)
-		} else {
-			e.hook.SetInspect(q.function, hook.InspectCleared)
-		}
+		e.judge(q, found)
 		if len(found) > 0 {
 			e.chasers++
 			n := e.runtime.Extend(q.seq, found)
@@ -90,7 +85,7 @@ func (e *swap) search(q *question) ([]cuda.Ptr, error) {
 	l.mu.Unlock()
 	defer l.mu.Lock()
 	for _, p := range plain {
-		if r, ok := l.containing(p); ok {
+		if r, ok := l.containing(p); ok && !e.unwritten(r.Base, q.seq) {
 			ranges[r] = true
 		}
 	}
@@ -115,6 +110,17 @@ func (e *swap) search(q *question) ([]cuda.Ptr, error) {
 			l.hook.FunctionName(q.function), total, len(kept))
 	}
 	return unique(kept), nil
+}
+
+// unwritten says whether plain memory has been given out and no operation has come since
+// but the one with that seq, which can find nothing there: what is there is of before.
+func (e *swap) unwritten(base cuda.Ptr, seq uint64) bool {
+	f := e.l.config.Pool.Front
+	if f == nil {
+		return false
+	}
+	head, ok := f.BornAt(base) // the seq of the operation before it
+	return ok && head+1 == seq
 }
 
 // unique are the different words, in no order.

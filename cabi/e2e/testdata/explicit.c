@@ -179,7 +179,18 @@ static void follow(void) {
     must(&small, 4096, s, 0), must(&other, 4096, s, 0);
     SYNC(s);
     begin_pressure();
-    for (int it = 0; it < 60; it++) pair(s, &t[it % TARGETS], DEVICE(&small), it % 5 == 0);
+    /* What was written to memory before it was allocated counts for nothing. */
+    uint64_t list[1] = {DEVICE(&t[2])};
+    tensor stale = {.p = P.malloc(4096, 0, s), .bytes = 4096, .stream = s};
+    OK(CALL(cuMemcpyHtoD_v2, DEVICE(&stale), list, U64(sizeof list)));
+    void *where = stale.p;
+    drop(&stale);
+    for (int it = 0; it < 60; it++) {
+        tensor fresh = {.p = P.malloc(4096, 0, s), .bytes = 4096, .stream = s};
+        CHECK(fresh.p == where);
+        pair(s, &t[it % TARGETS], DEVICE(&fresh), it % 5 == 0);
+        drop(&fresh);
+    }
     SYNC(s);
     long long inspected = stat_now("inspected_launches"), followed = stat_now("followed_launches");
     CHECK(followed >= 30 && inspected <= 30);
