@@ -2,7 +2,7 @@
 
 import ctypes as C
 
-ABI = 6
+ABI = 7
 TABLE_SHIFT, RING, ENTRY_SLOTS = 21, 1 << 16, 22
 OFF, OBSERVE, GATED = 0, 1, 2
 FREE, RESIDENT, ABSENT = 0, 1, 2
@@ -17,14 +17,14 @@ class Entry(C.Structure):
 
 class Func(C.Structure):
     _fields_ = [("name", C.c_char_p), ("handle", C.c_uint64), ("nparams", C.c_uint32), ("opaque", C.c_uint32),
-                ("inspect", C.c_uint32), ("_pad", C.c_uint32), ("launches", C.c_uint64)]
+                ("inspect", C.c_uint32), ("follows", C.c_uint32), ("launches", C.c_uint64)]
 
 
 class Shared(C.Structure):
     _fields_ = [("abi_version", C.c_uint32), ("size", C.c_uint32), ("mode", C.c_uint32), ("progress_every", C.c_uint32),
                 ("block_slot", C.POINTER(C.c_uint32)), ("slot_state", C.POINTER(C.c_uint8)),
                 ("slot_last_seq", C.POINTER(C.c_uint64)), ("ring", C.POINTER(Entry)),
-                ("stamp", C.c_uint32), ("published", C.c_uint32), ("_0", C.c_uint64), ("head", C.c_uint64),
+                ("stamp", C.c_uint32), ("published", C.c_uint32), ("trails", C.c_uint32), ("_0", C.c_uint32), ("head", C.c_uint64),
                 ("dropped", C.c_uint64), ("reader_sleeping", C.c_uint32), ("doorbell", C.c_uint32), ("launches", C.c_uint64), ("tail_seen", C.c_uint64), ("_1", C.c_uint64 * 3),
                 ("tail", C.c_uint64), ("_2", C.c_uint64 * 7), ("funcs", C.POINTER(Func)), ("nfuncs", C.c_uint32), ("nstreams", C.c_uint32),
                 ("streams", C.POINTER(C.c_uint64)), ("gate", C.c_void_p), ("progress", C.c_void_p), ("_3", C.c_uint64 * 3)] + [
@@ -32,8 +32,8 @@ class Shared(C.Structure):
                                   "route_dlsym", "route_getproc", "route_runtime", "unhooked")] + [
         ("_4", C.c_uint64 * 7), ("slot_ticket", C.POINTER(C.c_uint32)), ("arrived", C.c_void_p), ("refuse", C.c_uint32), ("inspect_n", C.c_uint32),
         ("granted", C.c_uint64), ("inspect_seq", C.c_uint64), ("inspect_addr", C.c_uint64 * 4096)] + [
-        (n, C.c_uint64) for n in ("cpu_waits", "cpu_wait_ns", "grants_asked", "refused", "probes", "probe_word")] + [
-        ("probing", C.c_uint32), ("_5", C.c_uint32), ("report_all", C.c_void_p), ("_6", C.c_uint64 * 3)]
+        (n, C.c_uint64) for n in ("cpu_waits", "cpu_wait_ns", "grants_asked", "refused", "followed", "probes", "probe_word")] + [
+        ("probing", C.c_uint32), ("_5", C.c_uint32), ("report_all", C.c_void_p), ("_6", C.c_uint64 * 2)]
 
 
 def attach():
