@@ -20,7 +20,7 @@ type Config struct {
 	Addresses       cuda.Range // reserved address space for tensors
 	Victims         evict.Policy
 	Ahead           bool  // fetch what predicted operations name, not only queued ones
-	ChunkBytes      int64 // largest unit of moving; 0 = 32 MiB
+	ChunkBytes      int64 // unit of moving, of which twice as much is never reached; 0 = 32 MiB
 	Depth           int   // moves submitted at a time in each direction; 0 = 4
 	// LookaheadBytes is the most that is fetched ahead of need at a time; 0 = as much as fits.
 	LookaheadBytes int64

@@ -5,7 +5,7 @@
 //
 // An allocation of 1 MiB and more is a tensor: a range of addresses of its own,
 // fixed for its life, in one large reservation. What is behind the addresses
-// comes and goes in chunks of up to 32 MiB: a chunk is mapped to physical device
+// comes and goes in chunks of 32 MiB, the last of less than twice that: a chunk is mapped to physical device
 // memory while it is on the device, and its contents lie in pinned host memory
 // while it is not. Every operation is reported by [Runtime.Op] before it is
 // launched, with the tensors that it names; the launching thread then waits in the

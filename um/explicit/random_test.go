@@ -614,7 +614,7 @@ func TestRandomWork(t *testing.T) {
 			if seed%3 == 0 && w.placed == 0 {
 				t.Fatal("nothing was mapped in place")
 			}
-			if w.launched < 200 || w.moved < 800 {
+			if w.launched < 200 || w.moved < 700 {
 				t.Fatalf("only %d launches and %d moves: the test tests little", w.launched, w.moved)
 			}
 		})

@@ -128,11 +128,17 @@ func (t *tensor) usable() (s State, ticket uint32) {
 	return s, ticket
 }
 
-// cut divides a size into chunks.
+// cut divides a size into chunks. What is left below a whole one joins the one before
+// it: each chunk costs as much to map, however small it is.
 func cut(size, chunkBytes int64) []chunk {
-	chunks := make([]chunk, 0, (size+chunkBytes-1)/chunkBytes)
-	for at := int64(0); at < size; at += chunkBytes {
-		chunks = append(chunks, chunk{offset: at, bytes: min(chunkBytes, size-at)})
+	chunks := make([]chunk, 0, max(size/chunkBytes, 1))
+	for at := int64(0); at < size; {
+		bytes := size - at
+		if bytes >= 2*chunkBytes {
+			bytes = chunkBytes
+		}
+		chunks = append(chunks, chunk{offset: at, bytes: bytes})
+		at += bytes
 	}
 	return chunks
 }
