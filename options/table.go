@@ -89,6 +89,8 @@ var Table = []Option{
 		Doc: "engines to replay with; explicit has the policies penstock, lru and oracle, and leaves the others out"},
 	{Flag: "gpu", Commands: []string{"simulate", "bench"}, Type: TypeChoice, Default: "h200",
 		Doc: "profile of the simulated card, its bus and its driver"},
+	{Flag: "launch-cost", Commands: []string{"simulate"}, Type: TypeTime, Default: "3.8us",
+		Doc: "CPU time of the job from one launch to the next: its iteration in memory over its launches, when its CPU keeps it back; the oracle spends none"},
 	{Flag: "json", Commands: []string{"simulate", "bench"}, Type: TypeBool, Default: "false",
 		Doc: "print results as JSON"},
 	{Flag: "csv", Commands: []string{"bench"}, Type: TypeBool, Default: "false",

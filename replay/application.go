@@ -14,7 +14,7 @@ const (
 	// queuedLaunches is how many launches fit in a stream's queue before the
 	// launching thread waits (1,019 measured on an H200, driver 580.159).
 	queuedLaunches = 1019
-	// launchCost is the CPU time of one launch (3.8 us measured there).
+	// launchCost is the CPU time of one launch (3.8 us measured there), unless the options say more.
 	launchCost = 3800 * time.Nanosecond
 	// strictQueue is how many the launch hook lets be unfinished in the explicit engine.
 	strictQueue = 512
@@ -63,6 +63,7 @@ type application struct {
 	timeline    []Sample
 	nextSample  time.Duration
 	sampleEvery time.Duration
+	launchCost  time.Duration
 }
 
 // moment is the state of the counters at one time.
@@ -86,6 +87,9 @@ func newApplication(t *trace.Trace, o Options, g *sim.GPU, m memory) *applicatio
 		}
 	}
 	a.sampleEvery = a.compute / samplesPerIteration
+	if a.launchCost = o.LaunchCost; a.launchCost == 0 {
+		a.launchCost = launchCost
+	}
 	return a
 }
 
@@ -167,7 +171,7 @@ func (a *application) step() {
 			a.err = a.memory.free(e)
 		case trace.KindLaunch, trace.KindCopy:
 			a.queued++
-			a.clock += launchCost
+			a.clock += a.launchCost
 			a.memory.launch(e, a.finished)
 			if a.blocked {
 				return

@@ -338,6 +338,26 @@ func TestExplicitEngine(t *testing.T) {
 	}
 }
 
+// TestLaunchCost: a job that its CPU keeps back takes as long as its launches.
+func TestLaunchCost(t *testing.T) {
+	const layers = 20
+	tr, p := network(layers, 4), h200(t)
+	launches := 0
+	it := tr.Iterations()
+	for _, e := range tr.Events[it[len(it)-1].First:it[len(it)-1].End] {
+		if e.Kind == trace.KindLaunch {
+			launches++
+		}
+	}
+	for _, engine := range []string{EngineManaged, EngineExplicit} {
+		fast := mustRun(t, tr, Options{Policy: PolicyPenstock, Engine: engine, Ratio: 1.5, Profile: p})
+		slow := mustRun(t, tr, Options{Policy: PolicyPenstock, Engine: engine, Ratio: 1.5, Profile: p, LaunchCost: 50 * time.Millisecond})
+		if least := 0.05 * float64(launches-1); slow.IterationSeconds < least || fast.IterationSeconds > least/2 {
+			t.Errorf("%s: %g s an iteration, %g with %d launches of 50 ms", engine, fast.IterationSeconds, slow.IterationSeconds, launches)
+		}
+	}
+}
+
 // TestExplicitEngineOnLogs replays every shared log, the long ones at one ratio
 // (bench/simulated_policies.py has the rest).
 func TestExplicitEngineOnLogs(t *testing.T) {

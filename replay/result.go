@@ -1,6 +1,10 @@
 package replay
 
-import "github.com/penstock-gpu/penstock/cuda/sim"
+import (
+	"time"
+
+	"github.com/penstock-gpu/penstock/cuda/sim"
+)
 
 // Policies that a trace can be replayed under.
 const (
@@ -24,6 +28,7 @@ type Options struct {
 	Ratio       float64 // oversubscription: peak live bytes over budget; used when BudgetBytes is 0
 	BudgetBytes int64
 	Profile     sim.Profile
+	LaunchCost  time.Duration // CPU time of the job from one launch to the next; 0 = what a launch itself takes. The oracle has none
 	// SoftwareCap gives the card room for everything: the runtime itself keeps
 	// residency under the budget, evicting to the host beside what it brings in,
 	// as on a card that is larger than the budget.

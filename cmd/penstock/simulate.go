@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -14,8 +15,8 @@ import (
 
 // simulateFlags are the flags as given.
 type simulateFlags struct {
-	trace, ratio, budget, policy, engine, gpu string
-	json, acceptDamaged                       bool
+	trace, ratio, budget, policy, engine, gpu, launchCost string
+	json, acceptDamaged                                   bool
 }
 
 // newSimulateCommand is `penstock simulate`.
@@ -51,6 +52,7 @@ number is simulated.`,
 	textFlag(cmd, &f.policy, "policy")
 	textFlag(cmd, &f.engine, "engine")
 	textFlag(cmd, &f.gpu, "gpu")
+	textFlag(cmd, &f.launchCost, "launch-cost")
 	boolFlag(cmd, &f.json, "json")
 	boolFlag(cmd, &f.acceptDamaged, "accept-damaged")
 	return cmd
@@ -72,6 +74,9 @@ func (f *simulateFlags) job(cmd *cobra.Command) (job, error) {
 	}
 	if o.Profile, err = parseProfile(f.gpu); err != nil {
 		return j, err
+	}
+	if o.LaunchCost, err = time.ParseDuration(f.launchCost); err != nil || o.LaunchCost <= 0 || o.LaunchCost > time.Second {
+		return j, fmt.Errorf("--launch-cost: %q is not a time of at most a second: give such as 20us", f.launchCost)
 	}
 	ratioGiven, budgetGiven := cmd.Flags().Changed("ratio"), cmd.Flags().Changed("budget")
 	switch {
