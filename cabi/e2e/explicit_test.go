@@ -193,6 +193,7 @@ func TestExplicitSafety(t *testing.T) {
 		{args: []string{"freed"}, env: []string{"STUB_COPY_MBPS=600"}},
 		{args: []string{"recordstream"}},
 		{args: []string{"graphs"}},
+		{args: []string{"graphasks"}},
 		{args: []string{"nccl"}},
 		{args: []string{"handedon", linked, getproc}},
 		{args: []string{"race"}, env: []string{"PENSTOCK_POLICY=penstock"}},

@@ -221,7 +221,7 @@ func (e *swap) op(rec *hook.Record) {
 	if rec.Flags&(hook.FlagOpaque|hook.FlagInspect) != 0 {
 		e.asking = &question{seq: rec.Seq, stream: rec.Stream, function: rec.ID, opaque: rec.Flags&hook.FlagInspect == 0, named: slices.Clone(rec.Slots), before: before}
 		if rec.Kind != hook.Launch {
-			e.asking.function = 0
+			e.asking.function = noFunction
 		}
 		if e.asking.opaque {
 			e.unresolved++

@@ -58,6 +58,9 @@ const (
 
 // judge says, after a search, when launches of a function are searched from now on.
 func (e *swap) judge(q *question, found []cuda.Ptr) {
+	if q.function == noFunction {
+		return // a graph: its kernels are judged by their own launches
+	}
 	c := e.chasersOf[q.function]
 	if c == nil && len(found) == 0 {
 		e.hook.SetInspect(q.function, hook.InspectCleared)

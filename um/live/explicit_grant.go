@@ -13,8 +13,8 @@ import (
 // question is an operation that waits for a grant.
 type question struct {
 	seq      uint64
-	stream   int // the hook's index
-	function uint32
+	stream   int    // the hook's index
+	function uint32 // noFunction: it is no launch of one
 	opaque   bool
 	named    []uint32      // slots, by its parameters
 	before   trail         // what came before it on its stream

@@ -497,6 +497,39 @@ static void graphs(void) {
     for (int i = 0; i < 4; i++) check_value(&t[i]);
 }
 
+/* A graph whose kernel was never launched asks each time; what is found for it says nothing
+ * of the first kernel of the process, which reaches tensors through a table. */
+static void graph_asks(void) {
+    CUstream s = new_stream();
+    f_table = function("table_add");
+    tensor t[3], table;
+    for (uint32_t i = 0; i < 3; i++) must(&t[i], LAYER_BYTES, s, i);
+    must(&table, 4096, s, 0);
+    SYNC(s);
+    uint64_t list[1] = {DEVICE(&t[0])}, words = LAYER_BYTES / 4, one = 1;
+    uint32_t inc = 3;
+    CUdeviceptr at = DEVICE(&table);
+    OK(CALL(cuMemcpyHtoD_v2, at, list, U64(sizeof list)));
+    launch(BY_DLSYM, s, f_table, (void *[]){&at, &one, &words, &inc});
+    t[0].value += inc;
+    CUgraph g;
+    CUgraphExec exec;
+    OK(CALL(cuStreamBeginCapture_v2, s, 0));
+    sum(BY_DLSYM, s, &t[2], &t[1], &t[1]);
+    OK(CALL(cuStreamEndCapture, s, &g));
+    OK(CALL(cuGraphInstantiateWithFlags, &exec, g, U64(0)));
+    for (int i = 0; i < 20; i++) OK(CALL(cuGraphLaunch, exec, s));
+    SYNC(s);
+    long long inspected = stat_now("inspected_launches");
+    CHECK(inspected > 20);
+    begin_pressure();
+    away(&t[0]);
+    launch(BY_DLSYM, s, f_table, (void *[]){&at, &one, &words, &inc});
+    t[0].value += inc;
+    SYNC(s);
+    for (int i = 0; i < 3; i++) check_value(&t[i]);
+}
+
 /* ---- other libraries ---- */
 
 static int (*stub_touch_fn)(uint64_t, size_t);
@@ -590,7 +623,7 @@ int main(int argc, char **argv) {
         const char *name;
         void (*run)(void);
     } modes[] = {{"train", train}, {"frozen", frozen}, {"streams", streams}, {"tails", tails}, {"race", race}, {"copies", copies}, {"nevernamed", never_named},
-                 {"freed", freed}, {"recordstream", record_stream}, {"graphs", graphs}, {"nccl", nccl}, {"crowded", crowded}};
+                 {"freed", freed}, {"recordstream", record_stream}, {"graphs", graphs}, {"graphasks", graph_asks}, {"nccl", nccl}, {"crowded", crowded}};
     tensor small; /* resolves what threads share */
     must(&small, 4096, NULL, 0);
     stub_touch_fn = (int (*)(uint64_t, size_t))driver("stub_touch");
