@@ -72,15 +72,16 @@ func (e *swap) reservePlain(size int64) error {
 	l := e.l
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for began := time.Now(); !e.runtime.ReservePlain(size); {
+	var waited idle
+	for !e.runtime.ReservePlain(size) {
 		never := size > e.runtime.Budget()-l.plainBytes.Load()
-		if never || l.failed != nil || time.Since(began) > plainPatience {
+		if never || l.failed != nil || waited.look(time.Now()) > plainPatience {
 			e.runtime.CancelPlain()
 			return fmt.Errorf("%w: %d bytes of plain device memory asked for, and no room can be made in the budget of %d: raise --budget", ErrOutOfMemory, size, l.budget)
 		}
 		e.wakeAll()
 		l.mu.Unlock()
-		if time.Since(began) > reportPatience {
+		if waited.Duration > reportPatience {
 			e.hook.ReportAll()
 		}
 		time.Sleep(busyWait)

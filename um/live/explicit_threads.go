@@ -43,9 +43,11 @@ func (e *swap) loop() {
 			e.wakeAll()
 		}
 		busy := e.runtime.Queued() > 0 || held
-		switch idle := time.Since(l.lastMove); {
+		idle := l.idle.look(time.Now())
+		switch {
 		case !held || e.runtime.Moving():
-			l.lastMove, e.warned = time.Now(), false
+			l.idle.end()
+			e.warned = false
 		case idle > slowPatience && !e.warned:
 			e.warned = true
 			l.log.Warn("a launch has waited long without any move being possible", zap.String("state", e.runtime.Explain()), zap.Bool("asks", e.asking != nil), zap.Uint64("reported", e.runtime.Drained()), zap.Uint64("head", e.hook.Head()))
@@ -62,7 +64,7 @@ func (e *swap) loop() {
 		e.answer()
 		// The last operations of streams that nobody is launching on have not been
 		// reported, and would keep what they name on the device for ever.
-		ask := held && !e.runtime.Moving() && time.Since(l.lastMove) > reportPatience && time.Since(reported) > reportPatience
+		ask := held && !e.runtime.Moving() && idle > reportPatience && time.Since(reported) > reportPatience
 		l.mu.Unlock()
 		if ask {
 			e.hook.ReportAll()
@@ -294,7 +296,7 @@ func (p *porter) begin(m *explicit.Move) error {
 			p.copy(&f)
 		}
 	})
-	l.lastMove = time.Now()
+	l.idle.end()
 	if errors.Is(err, explicit.ErrNoMemory) {
 		failure := e.runtime.Failed(m)
 		e.lowered(err)

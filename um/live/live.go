@@ -77,7 +77,7 @@ type Live struct {
 	failed                   error
 	closing                  bool
 	threads                  sync.WaitGroup
-	lastMove                 time.Time
+	idle                     idle             // since the last move; the loop looks
 	askedAt                  uint64           // the runtime's epoch when nothing had moved for long; 0: not so
 	lookedAt                 [2]uint64        // by direction: its epoch when a worker last found nothing to do
 	moveTime                 [2]time.Duration // by direction
@@ -147,7 +147,6 @@ func New(c Config, d cuda.Driver, hookOrNil Hook, log *zap.Logger) (*Live, error
 		config: c, why: why, driver: d, hook: hookOrNil, log: log, sink: c.Sink,
 		budget: c.BudgetBytes, privates: map[PoolID]*private{},
 		streamIDs: map[uint64]int{0: 0}, handles: []uint64{0}, ownStreams: []int{0},
-		lastMove: time.Now(),
 	}
 	if l.budget == 0 {
 		l.budget = max(minBudgetBytes, free-reserveBytes)

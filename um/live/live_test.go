@@ -359,7 +359,7 @@ func TestWatchdog(t *testing.T) {
 		r.l.mu.Lock()
 		defer r.l.mu.Unlock()
 		if r.l.runtime.Held() { // as if so much time had passed
-			r.l.lastMove = time.Now().Add(-2 * watchdogPatience)
+			r.l.idle.Duration = 2 * watchdogPatience
 		}
 		return r.l.failed != nil
 	})

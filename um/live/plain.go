@@ -201,7 +201,8 @@ func (b plainBudget) Take(bytes int64) error {
 func (l *Live) makeRoom(bytes int64) {
 	l.plainDue += bytes
 	l.tellPlain()
-	for began := time.Now(); l.hook != nil && l.runtime.RoomBytes() < 0 && l.failed == nil && !l.closing && time.Since(began) < roomPatience; {
+	var waited idle
+	for l.hook != nil && l.runtime.RoomBytes() < 0 && l.failed == nil && !l.closing && waited.look(time.Now()) < roomPatience {
 		l.work[um.Out].Signal()
 		l.mu.Unlock()
 		time.Sleep(busyWait)

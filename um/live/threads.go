@@ -173,7 +173,7 @@ func (l *Live) loop() {
 			l.work[um.Out].Signal()
 		}
 		busy := l.runtime.Queued() > 0
-		switch idle := time.Since(l.lastMove); {
+		switch idle := l.idle.look(time.Now()); {
 		case !held:
 			l.moved()
 		case idle > watchdogPatience:
@@ -209,7 +209,7 @@ func (l *Live) letHeadGo() {
 
 // moved notes that something went on. The caller holds the lock.
 func (l *Live) moved() {
-	l.lastMove = time.Now()
+	l.idle.end()
 	l.askedAt, l.lookedAt = 0, [2]uint64{}
 }
 
