@@ -102,6 +102,8 @@ static uint32_t new_id(CUfunction f, const char *name, const psk_layout *l) {
 static void forget_clearance(uint32_t id) {
     uint32_t cleared = PSK_INSPECT_CLEARED;
     __atomic_compare_exchange_n(&psk_S.funcs[id].inspect, &cleared, PSK_INSPECT_NEW, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE);
+    uint32_t follows = PSK_INSPECT_FOLLOWS;
+    __atomic_compare_exchange_n(&psk_S.funcs[id].inspect, &follows, PSK_INSPECT_ALWAYS, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE);
     __atomic_store_n(&psk_S.funcs[id].launches, 0, __ATOMIC_RELAXED);
 }
 

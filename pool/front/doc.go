@@ -27,6 +27,10 @@
 // note was read ([Front.Recall]). And it says how much more may be given out
 // ([Front.SetMost]), so that nobody gets more than the budgets allow.
 //
+// Both remember when the newest few allocations were given out ([Front.BornAt]), by a clock
+// that counts the launch hook's operations: under the explicit engine, memory that no
+// operation has come after cannot hold addresses that one is to follow.
+//
 // # Invariants
 //
 //   - Only a live allocation of the pool is ever held, for the stream it was made for.

@@ -75,6 +75,11 @@ int main(void) {
     OK(launch(kept, 1, 1, 1, 1, 1, 1, 0, NULL, kept_params, NULL));
     CHECK_EQ(EXPECT(PSK_REC_LAUNCH, 1, 2, 3)->id, kept_id);
     CHECK_EQ(S->funcs[kept_id].inspect, PSK_INSPECT_ALWAYS); /* to inspect is always safe */
+    S->funcs[kept_id].inspect = PSK_INSPECT_FOLLOWS;
+    CHECK(CALL(cuModuleUnload, NULL) != CUDA_SUCCESS);
+    OK(launch(kept, 1, 1, 1, 1, 1, 1, 0, NULL, kept_params, NULL));
+    CHECK_EQ(EXPECT(PSK_REC_LAUNCH, 1, 2, 3)->id, kept_id);
+    CHECK_EQ(S->funcs[kept_id].inspect, PSK_INSPECT_ALWAYS); /* what it was trusted for may be another's */
 
     /* Names of the launch, copy and graph families without a wrapper leave a trail; known ones do not. */
     CHECK_EQ(S->unhooked, 0);
