@@ -54,19 +54,24 @@ def compare(result, stock):
     return {"losses_compared": n, "losses_equal": equal, "first_difference": first, "parameters_equal": sums}
 
 
+def counters(snapshot):
+    """What the engine counts, in a snapshot of its statistics: no rates and no states."""
+    engine = snapshot.get("explicit") or {}
+    workers = {f"{k}_worker_seconds": v for k, v in (engine.get("worker_seconds") or {}).items()}
+    counts = {k: v for k, v in engine.items() if isinstance(v, (int, float)) and not k.endswith("_per_second") and not k.startswith("host_")}
+    return {**counts, **workers}
+
+
 def deltas(result, key):
     snapshots = [result.get("stats_before") or {}, *(result.get("stats") or [])]
-    values = [s.get(key) or (s.get("explicit") or {}).get(key) or 0 for s in snapshots]
+    values = [s.get(key) or counters(s).get(key) or 0 for s in snapshots]
     return [b - a for a, b in zip(values, values[1:])]
 
 
 def steady_counts(result):
     """What an iteration adds to each of the engine's counters, by the median."""
-    for snapshot in [result.get("stats_before") or {}, *(result.get("stats") or [])]:
-        engine = snapshot.get("explicit") or {}
-        engine.update({f"{k}_worker_seconds": v for k, v in (engine.pop("worker_seconds", None) or {}).items()})
-    counters = {k for snapshot in result.get("stats") or [] for k, v in (snapshot.get("explicit") or {}).items() if isinstance(v, (int, float))}
-    return {key: c.median(c.steady(deltas(result, key))) for key in sorted(counters)}
+    keys = {key for snapshot in result.get("stats") or [] for key in counters(snapshot)}
+    return {key: c.median(c.steady(deltas(result, key))) for key in sorted(keys)}
 
 
 def summarise(record, stock):

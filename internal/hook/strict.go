@@ -30,9 +30,6 @@ const (
 	inspectFollows Inspect = C.PSK_INSPECT_FOLLOWS // see Follow
 )
 
-// FollowsChecked is how many launches of a function that follows there are to one that asks.
-const FollowsChecked = C.PSK_FOLLOWS_CHECKED
-
 // MaxUnfinished is how many commands of a stream the hook lets be queued and unfinished.
 const MaxUnfinished = C.PSK_MAX_UNFINISHED
 
@@ -112,7 +109,7 @@ func (h *Shared) SetInspect(function uint32, state Inspect) {
 
 // Follow has launches of a function that come right after one of another function on
 // their stream, and name some of the same plain memory, name the slots of that one
-// besides their own, and no longer ask, but for one in FollowsChecked.
+// besides their own, and no longer ask, but for one in PSK_FOLLOWS_CHECKED.
 func (h *Shared) Follow(function, after uint32) {
 	f := h.function(function)
 	if f == nil {

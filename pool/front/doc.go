@@ -27,9 +27,10 @@
 // note was read ([Front.Recall]). And it says how much more may be given out
 // ([Front.SetMost]), so that nobody gets more than the budgets allow.
 //
-// Both remember when the newest few allocations were given out ([Front.BornAt]), by a clock
-// that counts the launch hook's operations: under the explicit engine, memory that no
-// operation has come after cannot hold addresses that one is to follow.
+// Under the explicit engine the pool's front remembers when the newest few allocations
+// were given out ([Front.NoteBirths], [Front.BornAt]), by a clock that counts the launch
+// hook's operations: memory that no operation has come after cannot hold addresses that
+// one is to follow.
 //
 // # Invariants
 //

@@ -41,12 +41,13 @@ func New(device int) (*Front, error) {
 func (f *Front) Stand(r cuda.Range, leastBytes, unitBytes int64, clock *uint64) {
 	f.c.base, f.c.end = C.uint64_t(r.Base), C.uint64_t(r.End())
 	f.c.least, f.c.unit = C.int64_t(leastBytes), C.int64_t(unitBytes)
-	f.Clock(clock)
+	f.c.clock = (*C.uint64_t)(unsafe.Pointer(clock))
 }
 
-// Clock is a word that tells the time of notes and births, for as long as the process lives.
-func (f *Front) Clock(word *uint64) {
-	atomic.StorePointer((*unsafe.Pointer)(unsafe.Pointer(&f.c.clock)), unsafe.Pointer(word))
+// NoteBirths has it remember when the newest few allocations were given out, by a clock
+// that stays for as long as the process lives.
+func (f *Front) NoteBirths(clock *uint64) {
+	atomic.StorePointer((*unsafe.Pointer)(unsafe.Pointer(&f.c.birth_clock)), unsafe.Pointer(clock))
 }
 
 // C is the struct front, for the C side.
@@ -101,7 +102,7 @@ func (f *Front) Recall(at cuda.Ptr, seen uint64) bool {
 // held here, of all time.
 func (f *Front) SetMost(bytes int64) { atomic.StoreInt64((*int64)(&f.c.most_taken), bytes) }
 
-// BornAt is when, by the clock, a live allocation was given out, by the front or by its
+// BornAt is when, by the clock of [Front.NoteBirths], a live allocation was given out, by the front or by its
 // owner, if it is one of the newest few.
 func (f *Front) BornAt(at cuda.Ptr) (when uint64, ok bool) {
 	var w C.uint64_t

@@ -41,7 +41,7 @@ struct front_shelf {
 /* When memory was given out last. */
 struct front_birth {
     uint64_t at;
-    uint64_t when; /* by the clock */
+    uint64_t when; /* by the clock of births */
 };
 
 /* A call that the owner has not seen; of a free the bytes are 0. */
@@ -54,10 +54,12 @@ struct front_note {
 
 struct front {
     /* Set before anything is served. */
-    const uint64_t *clock; /* what time a note or a birth has; NULL: none */
+    const uint64_t *clock; /* what time a note has; NULL: none */
     int64_t unit;          /* sizes are told apart by so many bytes */
     int64_t least;         /* smallest request that is for this front */
     uint64_t base, end;    /* its owner's addresses, where no other has any */
+
+    const uint64_t *birth_clock; /* atomic; what time a birth has; NULL: births are not noted */
 
     /* Written under the lock; also read without. */
     uint32_t lock;
@@ -171,8 +173,7 @@ static inline int front_can_note(struct front *f, int64_t bytes) { return bytes 
 static inline void front_write(struct front *f, struct front_node *n, int64_t bytes, uint64_t stream, int64_t size)
 {
     if (size > f->noted_above) {
-        const uint64_t *clock = __atomic_load_n(&f->clock, __ATOMIC_ACQUIRE);
-        uint64_t when = clock ? __atomic_load_n(clock, __ATOMIC_SEQ_CST) : 0;
+        uint64_t when = f->clock ? __atomic_load_n(f->clock, __ATOMIC_SEQ_CST) : 0;
         f->note[f->notes] = (struct front_note){n->at, bytes, stream, when};
         n->note = ++f->noted;
         __atomic_store_n(&f->notes, f->notes + 1, __ATOMIC_RELEASE);
@@ -182,7 +183,7 @@ static inline void front_write(struct front *f, struct front_node *n, int64_t by
 /* Notes that memory is about to be given out. */
 static inline void front_born(struct front *f, uint64_t at)
 {
-    const uint64_t *clock = __atomic_load_n(&f->clock, __ATOMIC_ACQUIRE);
+    const uint64_t *clock = __atomic_load_n(&f->birth_clock, __ATOMIC_ACQUIRE);
     if (clock)
         f->birth[f->births++ % FRONT_BIRTHS] = (struct front_birth){at, __atomic_load_n(clock, __ATOMIC_SEQ_CST)};
 }
@@ -249,7 +250,7 @@ static inline void front_shelve(struct front *f, struct front_node *n)
 /* Tells the front of an allocation that the owner has made. */
 static inline void front_add(struct front *f, uint64_t at, int64_t bytes, uint64_t stream, uint32_t epoch)
 {
-    if (bytes > __atomic_load_n(&f->most, __ATOMIC_RELAXED) && !__atomic_load_n(&f->clock, __ATOMIC_ACQUIRE))
+    if (bytes > __atomic_load_n(&f->most, __ATOMIC_RELAXED) && !__atomic_load_n(&f->birth_clock, __ATOMIC_ACQUIRE))
         return;
     front_lock(f);
     front_new_node(f, at, bytes, stream, epoch);

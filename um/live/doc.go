@@ -21,7 +21,7 @@
 //   - Before there is an arena nothing here reads the ring: whoever records does, with Hear.
 //
 // The explicit engine has a loop, too, which also answers launches that ask for a
-// grant and has their memory searched; a porter for each direction, which finds out
+// grant, has their memory searched and finds out which need not be (explicit_follow.go); a porter for each direction, which finds out
 // what to move, maps and unmaps, and has checksums taken of what leaves; and the
 // lane, which copies out one piece after the other and does nothing else, for the
 // next piece is to follow at once.

@@ -143,7 +143,7 @@ func (l *Live) openSwap() error {
 		e.front.Stand(c.Addresses, explicit.SmallBytes, explicit.PageBytes, h.HeadWord())
 	}
 	if f := l.config.Pool.Front; f != nil {
-		f.Clock(h.HeadWord()) // for unwritten
+		f.NoteBirths(h.HeadWord()) // for unwritten
 	}
 	gate := e.words
 	l.gateWords, l.progressWords = gate, gate+hook.WordsBytes

@@ -12,7 +12,7 @@ import (
 // This file finds out which kernels reach through memory no more than what the kernel
 // before them on the stream names: a grouped GEMM's addresses are computed by the
 // kernel before it, from its own parameters. Such launches need not be searched, which
-// waits for the stream, but for one in hook.FollowsChecked. See trail.c of the hook.
+// waits for the stream, but for one in 64. See trail.c of the hook.
 
 // trail is the last launch on a stream; its function is noFunction for anything else.
 type trail struct {
@@ -97,7 +97,7 @@ func (e *swap) judge(q *question, found []cuda.Ptr) {
 	switch {
 	case followed && !c.trusted():
 		e.hook.SetInspect(q.function, hook.InspectAlways)
-		e.l.log.Info("a kernel reaches more than the one before it names: it is searched each time again", name)
+		e.l.log.Info("a kernel no longer reaches just what the same one before it names: it is searched each time again", name)
 	case c.trusted() && c.follows == followsAfter && !e.l.config.Verify:
 		e.hook.Follow(q.function, c.after)
 		e.l.log.Info("a kernel reaches what the one before it names: it is searched now and then", name, zap.String("after", e.l.hook.FunctionName(c.after)))
