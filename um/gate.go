@@ -90,15 +90,8 @@ func (r *Runtime) roomToFault(x *op) bool {
 // unfinishedBefore says whether operations before x are still to finish, after
 // which what they use may leave.
 func (r *Runtime) unfinishedBefore(x *op) bool {
-	for _, y := range r.pending {
-		if y.position >= x.position {
-			return false
-		}
-		if !y.done {
-			return true
-		}
-	}
-	return false
+	first, ok := r.pending.First()
+	return ok && first.position < x.position
 }
 
 // arriveByFault enters an operation's missing blocks into the ledger: the kernel
@@ -170,12 +163,14 @@ func (r *Runtime) note(b int32, onDevice bool) {
 	}
 }
 
-// accountStall measures how long the oldest queued operation has been held back
-// with everything before it finished.
+// accountStall measures how long the operation that has been held back longest has been
+// so with nothing before it on its stream left to run.
 func (r *Runtime) accountStall() {
-	var x *op
-	if len(r.pending) > 0 && !r.pending[0].open {
-		x = r.pending[0]
+	x := r.head()
+	if x != nil {
+		if first, _ := r.pending.FirstOn(x.stream); first != x {
+			x = nil
+		}
 	}
 	if x == r.stalled {
 		return

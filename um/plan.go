@@ -3,7 +3,6 @@ package um
 import (
 	"cmp"
 	"slices"
-	"sort"
 
 	"github.com/penstock-gpu/penstock/correlate"
 	"github.com/penstock-gpu/penstock/evict"
@@ -112,8 +111,8 @@ func (r *Runtime) look(p *plan) {
 	}
 	o.victims.Reset(r.config.Policy.Victims)
 	start := o.now
-	if len(r.pending) > 0 {
-		start = r.pending[0].position
+	if first, ok := r.pending.First(); ok {
+		start = first.position
 	}
 	r.lookAtGhosts(p, o)
 	idle := r.lookAtFree(p, o)
@@ -167,11 +166,10 @@ func (r *Runtime) spareAfter(blocks int32) uint64 {
 	if from = max(from, p.shortAt); from == 0 {
 		return 0
 	}
-	i := sort.Search(len(r.pending), func(i int) bool { return r.pending[i].position+1 >= from })
-	if i == len(r.pending) {
-		return r.lastSeq + 1
+	if x, ok := r.pending.Where(func(x *op) bool { return x.position+1 >= from }); ok {
+		return x.seq
 	}
-	return r.pending[i].seq
+	return r.lastSeq + 1
 }
 
 // spend enters an allocation into what is spare: where that is not enough,
@@ -287,11 +285,10 @@ func (r *Runtime) lookAtFree(p *plan, o *outlook) (idle int32) {
 // idleAt is the position at which the work is done that may still use an extent.
 func (r *Runtime) idleAt(e *extent) (position int64) {
 	after := func(seq uint64) int64 {
-		i := sort.Search(len(r.pending), func(i int) bool { return r.pending[i].seq >= seq })
-		if i == len(r.pending) {
-			return r.history.Now() + 1
+		if x, ok := r.pending.From(seq); ok {
+			return x.position + 1
 		}
-		return r.pending[i].position + 1
+		return r.history.Now() + 1
 	}
 	if e.stream != anyStream {
 		position = after(e.seq)

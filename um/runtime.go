@@ -8,6 +8,7 @@ import (
 
 	"github.com/penstock-gpu/penstock/correlate"
 	"github.com/penstock-gpu/penstock/cuda"
+	"github.com/penstock-gpu/penstock/um/internal/queue"
 )
 
 // Process is what a Runtime needs from the process around it: the launch hook
@@ -42,7 +43,6 @@ type op struct {
 	stream   int
 	gated    bool
 	open     bool
-	done     bool
 	name     string
 	tensors  []*tensor
 }
@@ -66,7 +66,7 @@ type Runtime struct {
 	freeSlots []uint32
 	foretold  []bool // by slot: the deepum tables predict it for the next kernels
 
-	pending  []*op
+	pending  queue.Queue[*op]
 	progress []uint64 // by stream: finished up to this seq
 	lastSeq  uint64   // queued, perhaps not reported yet
 	reported uint64   // the last that was reported
@@ -327,7 +327,7 @@ func (r *Runtime) Op(o Op) {
 	if r.tables != nil {
 		r.learnTables(o.Signature, x)
 	}
-	r.pending = append(r.pending, x)
+	r.pending.Add(x.stream, x.seq, x)
 	if x.gated {
 		r.stats.GatedOps++
 		for len(r.gated) <= x.stream {
@@ -360,14 +360,7 @@ func (r *Runtime) Progress(stream int, seq uint64) {
 	}
 	r.progress[stream] = seq
 	died := false
-	for _, x := range r.pending {
-		if x.seq > seq {
-			break
-		}
-		if x.stream != stream || x.done {
-			continue
-		}
-		x.done = true
+	r.pending.Finish(stream, seq, func(x *op) {
 		if !x.open { // it ran although its gate was not opened here: the wait was given up
 			r.letGo(x)
 			r.dropGated(x)
@@ -377,17 +370,9 @@ func (r *Runtime) Progress(stream int, seq uint64) {
 			t.used(x.position)
 			died = died || t.freed && !t.busy()
 		}
-	}
+	})
 	if died {
 		r.ghosts = slices.DeleteFunc(r.ghosts, func(t *tensor) bool { return !t.busy() })
-	}
-	k := 0
-	for k < len(r.pending) && r.pending[k].done {
-		k++
-	}
-	if k > 0 {
-		clear(r.pending[:k])
-		r.pending = r.pending[k:] // the next append that finds no room copies the rest
 	}
 	r.epoch++
 	r.openGates()
@@ -397,7 +382,7 @@ func (r *Runtime) Progress(stream int, seq uint64) {
 func (r *Runtime) Epoch() uint64 { return r.epoch }
 
 // Queued is how many operations are queued and not finished.
-func (r *Runtime) Queued() int { return len(r.pending) }
+func (r *Runtime) Queued() int { return r.pending.Len() }
 
 // Held says whether any operation is held back.
 func (r *Runtime) Held() bool { return r.head() != nil }

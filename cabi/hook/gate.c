@@ -155,7 +155,7 @@ static void report(psk_stream *s, CUstream stream, uint32_t index, bool idle) {
         uint32_t *word = &psk_S.progress[index * 16];
         /* Destroying a stream lets its queue run out, the write included. */
         if (!idle && !psk_memop_write(stream, 0, word, s->last)) {
-            psk_stream_synchronize(stream, 0);
+            if (psk_stream_synchronize(stream, 0) != CUDA_SUCCESS) return; /* better never than too early */
             idle = true;
         }
         if (idle) __atomic_store_n(word, s->last, __ATOMIC_RELEASE);
@@ -171,6 +171,16 @@ void psk_stream_report(CUstream stream, uint32_t index, bool idle) {
     psk_stream_unlock(s);
 }
 
+/* Whether the thread's context is the stream's: the driver refuses a write from another. */
+static bool in_context_of(CUstream stream) {
+    typedef CUresult (*stream_context_fn)(CUstream, CUcontext *);
+    typedef CUresult (*current_fn)(CUcontext *);
+    stream_context_fn context_of = (stream_context_fn)psk_driver_symbol("cuStreamGetCtx");
+    current_fn current = (current_fn)psk_driver_symbol("cuCtxGetCurrent");
+    CUcontext theirs, ours;
+    return context_of && current && context_of(stream, &theirs) == CUDA_SUCCESS && current(&ours) == CUDA_SUCCESS && theirs == ours;
+}
+
 void psk_report_all(void) {
     uint32_t n = PSK_LOAD(psk_S.nstreams);
     if (n > PSK_STREAM_SHARED) n = PSK_STREAM_SHARED; /* those beyond are idle after each operation */
@@ -181,7 +191,20 @@ void psk_report_all(void) {
         if (!PSK_LOAD(s->unreported) || (i && (uintptr_t)stream <= 2) || (uintptr_t)stream == UINTPTR_MAX) continue;
         /* Who holds the lock is about to report, or waits, and has reported before that. */
         if (!psk_stream_trylock(s)) continue;
-        if (atomic_load(&psk_hot.captures) == 0 || !psk_stream_capturing(stream, 0)) report(s, stream, i, false);
+        if ((atomic_load(&psk_hot.captures) == 0 || !psk_stream_capturing(stream, 0)) && in_context_of(stream)) report(s, stream, i, false);
         psk_stream_unlock(s);
     }
+}
+
+/* The operations that streams have issued last are reported by those that follow. A
+ * stream that is quiet from then on would keep what they name for as long: so after
+ * so many operations on all streams whoever launches has every stream report. The
+ * engine cannot: in gated mode none of its threads may call the driver. */
+#define QUIET_OPS 512
+
+void psk_report_quiet(uint32_t seq) {
+    static atomic_uint reported;
+    uint32_t last = atomic_load_explicit(&reported, memory_order_relaxed);
+    if (PSK_LIKELY((int32_t)(seq - last) < QUIET_OPS)) return;
+    if (atomic_compare_exchange_strong(&reported, &last, seq)) psk_report_all();
 }

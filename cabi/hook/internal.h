@@ -273,6 +273,7 @@ void psk_gate_done(psk_op *op);
 void psk_stream_report(CUstream stream, uint32_t index, bool idle);
 /* Has every stream report its last operation, but those that a thread is at work on. For the engine. */
 void psk_report_all(void);
+void psk_report_quiet(uint32_t seq); /* now and then, of the streams that nothing is launched on; seq: of the latest operation */
 
 /* ---- strict.c ---- */
 CUresult psk_strict_issue(psk_op *op);

@@ -302,6 +302,8 @@ CUresult cuCtxSetCurrent(CUcontext ctx) {
     return CUDA_SUCCESS;
 }
 
+CUcontext stub_context(void) { return current; }
+
 CUresult cuCtxGetCurrent(CUcontext *ctx) {
     READY();
     *ctx = current;

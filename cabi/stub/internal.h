@@ -107,11 +107,14 @@ struct stream {
     CUgraph capture; /* captured into, when not NULL */
     bool capture_origin, capture_invalid;
     uint64_t id;
+    CUcontext context; /* NULL: a default stream, of whichever is current */
     unsigned flags;
     int priority;
     stream *next;
 };
 
+/* The thread's context. */
+CUcontext stub_context(void);
 /* The stream behind a handle; 0 is the legacy one, or the thread's own under ptsz. NULL: no such stream. */
 stream *stub_stream(CUstream s, int ptsz);
 op *stub_op(CUresult (*run)(stream *, op *));

@@ -157,6 +157,7 @@ CUresult cuStreamCreateWithPriority(CUstream *out, unsigned flags, int priority)
     if (!s) return CUDA_ERROR_OUT_OF_MEMORY;
     s->flags = flags;
     s->priority = priority;
+    s->context = stub_context();
     *out = (CUstream)s;
     return CUDA_SUCCESS;
 }
@@ -233,6 +234,14 @@ CUresult cuStreamGetId(CUstream h, unsigned long long *id) {
     stream *s = stub_stream(h, 0);
     if (!s) return CUDA_ERROR_INVALID_HANDLE;
     *id = s->id;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuStreamGetCtx(CUstream h, CUcontext *context) {
+    READY();
+    stream *s = stub_stream(h, 0);
+    if (!s) return CUDA_ERROR_INVALID_HANDLE;
+    *context = s->context ? s->context : stub_context();
     return CUDA_SUCCESS;
 }
 

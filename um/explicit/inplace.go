@@ -51,8 +51,8 @@ func (r *Runtime) stuck(x *op) bool {
 	if r.Moving() || !r.plan.valid || r.plan.epoch != r.epoch || len(r.plan.evict) > 0 {
 		return false
 	}
-	for _, y := range r.pending {
-		if !y.done && !y.waiting {
+	for y := range r.pending.All() {
+		if !y.waiting {
 			return false // when it has finished, what it uses may leave
 		}
 	}

@@ -177,9 +177,7 @@ func (r *Runtime) bring(t *tensor, which reclaiming) *Move {
 		if c.where == onHost {
 			m.Kind, m.Host, m.Bytes = MoveFetch, c.host, t.used(c)
 			m.Sum, m.Summed = c.sum, c.summed
-			if len(r.pending) > 0 {
-				r.blame(r.pending[0], ForFetch)
-			}
+			r.blame(r.stalled, ForFetch)
 		}
 		c.where, c.submitted = arriving, false
 		t.absent -= c.bytes

@@ -23,7 +23,6 @@ type op struct {
 	position int64
 	seq      uint64
 	stream   int
-	done     bool
 	waiting  bool // something that it names was not usable when it was last looked at
 	name     string
 	tensors  []*tensor
@@ -61,7 +60,7 @@ func (r *Runtime) Op(o Op) {
 		r.lastOn = append(r.lastOn, 0)
 	}
 	r.lastOn[o.Stream] = o.Seq
-	r.pending = append(r.pending, x)
+	r.pending.Add(x.stream, x.seq, x)
 	r.stats.Ops++
 	if r.config.Checksums {
 		r.trial.look(r.history.Now(), r.history.Period(), r.process.Now(), r.stats.Stall[ForSpace])
@@ -128,10 +127,8 @@ func (r *Runtime) Settled(seq uint64) bool {
 }
 
 func (r *Runtime) find(seq uint64) *op {
-	for i := len(r.pending) - 1; i >= 0; i-- {
-		if x := r.pending[i]; x.seq == seq {
-			return x
-		}
+	if x, ok := r.pending.From(seq); ok && x.seq == seq {
+		return x
 	}
 	return nil
 }
@@ -194,8 +191,8 @@ func (r *Runtime) join(x *op, t *tensor) {
 
 // head is the oldest operation that cannot be launched yet, or nil.
 func (r *Runtime) head() *op {
-	for _, x := range r.pending {
-		if x.waiting && !x.done {
+	for x := range r.pending.All() {
+		if x.waiting {
 			if x.waiting = !r.ready(x); x.waiting {
 				return x
 			}
@@ -216,28 +213,13 @@ func (r *Runtime) Progress(stream int, seq uint64) {
 		return
 	}
 	r.progress[stream] = seq
-	finished := false
-	for _, x := range r.pending {
-		if x.seq > seq {
-			break
-		}
-		if x.stream != stream || x.done {
-			continue
-		}
-		x.done, finished = true, true
+	finished := r.pending.Finish(stream, seq, func(x *op) {
 		for _, t := range x.tensors {
 			t.finished(x.position)
 		}
-	}
+	})
 	if !finished {
 		return
-	}
-	k := 0
-	for k < len(r.pending) && r.pending[k].done {
-		k++
-	}
-	if k > 0 {
-		r.pending = append(r.pending[:0], r.pending[k:]...)
 	}
 	r.epoch++
 	r.accountStall()
@@ -254,7 +236,7 @@ func (r *Runtime) Explain() string {
 		absent += t.absent
 	}
 	return fmt.Sprintf("%s touches %s, %s of it absent; the budget is %s, %s of it plain memory, %s are mapped and %d unfinished operations hold theirs",
-		nameOf(x.name), um.SizeText(x.bytes()), um.SizeText(absent), um.SizeText(r.config.BudgetBytes), um.SizeText(r.plainBytes), um.SizeText(r.physical.mapped), len(r.pending))
+		nameOf(x.name), um.SizeText(x.bytes()), um.SizeText(absent), um.SizeText(r.config.BudgetBytes), um.SizeText(r.plainBytes), um.SizeText(r.physical.mapped), r.pending.Len())
 }
 
 // Hopeless is why the oldest operation that waits can never run: beside plain

@@ -81,8 +81,8 @@ func (r *Runtime) look(p *plan) {
 	}
 	o.victims.Reset(r.config.Victims)
 	start := o.now
-	if len(r.pending) > 0 {
-		start = r.pending[0].position
+	if first, ok := r.pending.First(); ok {
+		start = first.position
 	}
 	r.lookAtTensors(o)
 	slices.SortStableFunc(o.needs, func(a, b prefetch.Need) int { return cmp.Compare(a.Position, b.Position) })

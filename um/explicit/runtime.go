@@ -8,6 +8,7 @@ import (
 	"github.com/penstock-gpu/penstock/correlate"
 	"github.com/penstock-gpu/penstock/cuda"
 	"github.com/penstock-gpu/penstock/um"
+	"github.com/penstock-gpu/penstock/um/internal/queue"
 )
 
 // Errors.
@@ -32,7 +33,7 @@ type Runtime struct {
 	slots     []*tensor            // by slot; slot 0 is unused
 	freeSlots []uint32
 
-	pending  []*op
+	pending  queue.Queue[*op]
 	progress []uint64 // by stream: finished up to this seq
 	lastOn   []uint64 // by stream: the last operation that was reported
 	drained  uint64   // the last operation that was reported, of all streams
@@ -326,7 +327,7 @@ func (r *Runtime) at(p cuda.Ptr) *tensor {
 func (r *Runtime) Epoch() uint64 { return r.epoch }
 
 // Queued is how many operations have been reported and not finished.
-func (r *Runtime) Queued() int { return len(r.pending) }
+func (r *Runtime) Queued() int { return r.pending.Len() }
 
 // SetPlainBytes says how much device memory is taken outside the reservation.
 func (r *Runtime) SetPlainBytes(bytes int64) {
@@ -413,12 +414,14 @@ func (r *Runtime) setState(t *tensor) {
 	r.process.SetState(t.slot, s, ticket)
 }
 
-// accountStall measures how long the oldest operation has waited with nothing
-// before it left to run.
+// accountStall measures how long the oldest operation has waited of those that have
+// nothing before them on their stream left to run.
 func (r *Runtime) accountStall() {
 	var x *op
-	if len(r.pending) > 0 && r.pending[0].waiting && !r.ready(r.pending[0]) {
-		x = r.pending[0]
+	for s := range r.lastOn {
+		if first, ok := r.pending.FirstOn(s); ok && first.waiting && (x == nil || first.seq < x.seq) && !r.ready(first) {
+			x = first
+		}
 	}
 	if x == r.stalled {
 		return
@@ -432,7 +435,7 @@ func (r *Runtime) accountStall() {
 
 // blame says what an operation waits for from now on, if it is the stalled one.
 func (r *Runtime) blame(x *op, cause StallCause) {
-	if x != r.stalled || cause == r.cause {
+	if x == nil || x != r.stalled || cause == r.cause {
 		return
 	}
 	now := r.process.Now()

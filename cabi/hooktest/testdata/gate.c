@@ -261,6 +261,34 @@ static void destroyed(void) {
     }
 }
 
+/* A stream on which nothing is launched any more is reported by those who launch on
+ * others, once they come from its own context: the driver refuses anything else. */
+static void quiet(void) {
+    CUcontext own, other;
+    OK(CALL(cuCtxGetCurrent, &own));
+    OK(CALL(cuCtxCreate_v2, &other, 0, 0));
+    OK(CALL(cuCtxSetCurrent, own));
+    CUstream s = new_stream(), busy = new_stream();
+    OK(touch_add(s, at(1), 1, 0));
+    record *r = EXPECT(PSK_REC_LAUNCH, 1);
+    unsigned index = r->stream;
+    uint32_t seq = (uint32_t)r->seq;
+    CHECK_EQ(r->flags, 0);
+    for (int there = 1; there >= 0; there--) {
+        OK(CALL(cuCtxSetCurrent, there ? other : own));
+        CHECK(progress(index) != seq);
+        for (int i = 0; i < 600; i++) {
+            OK(touch_add(busy, at(2), 1, 0));
+            EXPECT(PSK_REC_LAUNCH, 2);
+        }
+        SYNC(s);
+    }
+    EVENTUALLY(progress(index) == seq);
+    OK(CALL(cuCtxDestroy_v2, other));
+    OK(CALL(cuStreamDestroy_v2, s));
+    OK(CALL(cuStreamDestroy_v2, busy));
+}
+
 /* A driver that refuses stream waits: said once on stderr, and the launches go through. */
 static void refused(void) {
     set_state(2, PSK_SLOT_ABSENT);
@@ -287,6 +315,7 @@ int main(int argc, char **argv) {
     copies();
     failing();
     destroyed();
+    quiet();
     backlog();
     many_streams();
     wraps();

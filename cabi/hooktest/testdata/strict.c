@@ -480,6 +480,7 @@ static void multi_device(void) {
 static void shared_streams(void) {
     clear_function("touch_add");
     static CUstream streams[300];
+    S->report_all();
     uint64_t launches = count("launches"), writes = count("write_values"), waited = count("wait_values");
     unsigned shared = 0;
     S->progress_every = 1000;
@@ -499,7 +500,7 @@ static void shared_streams(void) {
     }
     CHECK(shared > 40 && shared < 200);
     CHECK_EQ(count("launches"), launches + 300);
-    CHECK_EQ(count("write_values"), writes);
+    CHECK(count("write_values") <= writes + 300 - shared); /* the others, being quiet, at most once each */
     /* Absent and arriving memory is waited for on the CPU. */
     job j = {.call = add_one, .s = streams[299], .p = at(18)};
     set_state(18, PSK_SLOT_ABSENT);
