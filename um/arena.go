@@ -1,6 +1,7 @@
 package um
 
 import (
+	"slices"
 	"sort"
 
 	"github.com/penstock-gpu/penstock/cuda"
@@ -233,9 +234,13 @@ func (a *arena) compact(passed func(streamSeq) bool) {
 }
 
 // take removes a run of blocks from the free extents.
-func (a *arena) take(first, n int32) []extent {
+func (a *arena) take(first, n int32) []extent { return a.takeTo(nil, first, n) }
+
+// takeTo is take, appending what is taken.
+func (a *arena) takeTo(taken []extent, first, n int32) []extent {
 	i := sort.Search(len(a.free), func(i int) bool { return a.free[i].end() > first })
-	var taken, left []extent
+	var ends [2]extent
+	left := ends[:0]
 	j := i
 	for ; j < len(a.free) && a.free[j].first < first+n; j++ {
 		e := a.free[j]
@@ -254,7 +259,7 @@ func (a *arena) take(first, n int32) []extent {
 		taken = append(taken, e)
 		a.count(&e, -1)
 	}
-	a.free = append(a.free[:i], append(left, a.free[j:]...)...)
+	a.free = slices.Replace(a.free, i, j, left...)
 	return taken
 }
 

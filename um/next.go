@@ -392,14 +392,16 @@ func (r *Runtime) makeReady(p *plan) *Move {
 		return nil
 	}
 	p.readied = true // unless something is found
-	scratch := arena{base: r.arena.base, blocks: r.arena.blocks, ghost: r.arena.ghost, free: append([]extent(nil), r.arena.free...), compactAt: 1 << 30, largest: r.arena.largest}
+	scratch := r.scratch
+	scratch.free, scratch.largest = append(scratch.free[:0], r.arena.free...), r.arena.largest
 	for _, n := range p.births {
 		first, ok := scratch.place(n, 0, true, 0, r.passed)
 		if !ok {
 			return nil
 		}
 		var blocks []int32
-		for _, e := range scratch.take(first, n) {
+		r.taken = scratch.takeTo(r.taken[:0], first, n)
+		for _, e := range r.taken {
 			if e.onDevice || !e.idle(r.passed) {
 				continue
 			}

@@ -3,6 +3,7 @@ package um
 import (
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"time"
 
@@ -92,6 +93,8 @@ type Runtime struct {
 
 	prepared        []bool // blocks whose host pages have been made
 	plan            plan
+	scratch         *arena   // of makeReady: in which coming allocations are placed
+	taken           []extent // the same: by one of them
 	outlook         outlook
 	epoch           uint64 // counts events that may change what to do
 	stalledAt       time.Duration
@@ -142,6 +145,7 @@ func New(c Config, p Process, arenaBase cuda.Ptr) *Runtime {
 	if c.Policy.Fetch == FetchTables {
 		r.tables = correlate.NewTables(correlate.TablesConfig{})
 	}
+	r.scratch = &arena{base: arenaBase, blocks: r.arena.blocks, ghost: r.arena.ghost, compactAt: math.MaxInt}
 	if c.DriverEvicts {
 		r.recency = newRecency(r.arena.blocks)
 	}
