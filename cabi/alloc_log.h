@@ -9,6 +9,7 @@
 
 #include <stdint.h>
 
+#include "hook/prefetch.h"
 #include "hook/stamp.h"
 
 #define ALLOC_LOG_ENTRIES (1u << 16) /* power of two */
@@ -51,7 +52,7 @@ static inline void alloc_log_note(struct alloc_log *l, uint64_t at, int64_t byte
     c->bytes = bytes;
     c->stream = stream;
     __atomic_store_n(&c->turn, n + 1, __ATOMIC_RELEASE);
-    __builtin_prefetch(&l->ring[(n + 1) & (ALLOC_LOG_ENTRIES - 1)], 1); /* the reader had it last */
+    psk_prefetch_to_write(&l->ring[(n + 1) & (ALLOC_LOG_ENTRIES - 1)]); /* the reader had it last */
 }
 
 #endif

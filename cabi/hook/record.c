@@ -16,6 +16,7 @@
  */
 #define _GNU_SOURCE
 #include "internal.h"
+#include "prefetch.h"
 
 #include <limits.h>
 #include <linux/futex.h>
@@ -288,7 +289,7 @@ void psk_record_publish(const psk_op *op) {
     }
     wake_reader();
     /* The next entry was last touched by the reader, a turn of the ring ago: it would be waited for. */
-    __builtin_prefetch(&psk_S.ring[(at + entries) & (PSK_RING_ENTRIES - 1)], 1);
+    psk_prefetch_to_write(&psk_S.ring[(at + entries) & (PSK_RING_ENTRIES - 1)]);
 }
 
 CUresult psk_op_issue(psk_op *op) {
@@ -333,7 +334,7 @@ PSK_HOT bool psk_plain_launch(CUfunction f, uint16_t flags, uint32_t grid, CUstr
     /* No barrier between this and the look at the reader: one that is just falling asleep wakes by itself, and nobody is held back. */
     __atomic_store_n(&e->turn, at + 1, __ATOMIC_RELEASE);
     if (PSK_UNLIKELY(__atomic_load_n(&psk_S.reader_sleeping, __ATOMIC_RELAXED))) wake_reader();
-    __builtin_prefetch(&psk_S.ring[(at + 1) & (PSK_RING_ENTRIES - 1)], 1);
+    psk_prefetch_to_write(&psk_S.ring[(at + 1) & (PSK_RING_ENTRIES - 1)]);
     return true;
 }
 
