@@ -252,7 +252,7 @@ void psk_op_done(psk_op *op);      /* writes progress; always called */
 /* The short way of nearly all launches while plain memory is recorded: none of it moves, so the
  * parameters are not read. True: the launch is recorded, and psk_in_hook is set for the real
  * call. False: the three steps are to be taken. */
-bool psk_plain_launch(CUfunction f, uint16_t flags, uint32_t grid, CUstream stream, int ptsz, void **params);
+bool psk_plain_launch(CUfunction f, uint16_t flags, CUstream stream, int ptsz, void **params);
 
 /* For the modes: a seq, with slot_last_seq stored, false when the ring is full; and the record itself. */
 bool psk_record_reserve(psk_op *op);

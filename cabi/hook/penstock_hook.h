@@ -139,7 +139,7 @@ typedef struct psk_entry {
     uint16_t nslots;  /* in this entry */
     uint16_t stream;  /* stream index */
     uint32_t more;    /* continuation entries that follow */
-    uint32_t grid;    /* low 32 bits of a hash of grid and block dimensions */
+    uint32_t grid;    /* low 32 bits of a hash of grid and block dimensions; may be 0 while nothing is published */
     uint32_t _pad;
     uint64_t when;    /* the program made the call, before anything was looked up; ticks or nanoseconds, as stamp says */
     uint32_t slots[PSK_ENTRY_SLOTS]; /* distinct within the record */

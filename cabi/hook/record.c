@@ -310,7 +310,7 @@ CUresult psk_op_issue(psk_op *op) {
 /* Between two launches the program pushes what this touches out of the caches and the TLB:
  * that is most of what it costs. So it is one piece of code, next to the wrappers (PSK_HOT),
  * and touches a handful of lines in few pages. */
-PSK_HOT bool psk_plain_launch(CUfunction f, uint16_t flags, uint32_t grid, CUstream stream, int ptsz, void **params) {
+PSK_HOT bool psk_plain_launch(CUfunction f, uint16_t flags, CUstream stream, int ptsz, void **params) {
     if (PSK_LOAD(psk_S.published) || !params || atomic_load_explicit(&psk_hot.captures, memory_order_acquire) > 0) return false;
     uint64_t when = psk_stamp(PSK_LOAD(psk_S.stamp));
     uint32_t id = psk_recent_id(f);
@@ -329,7 +329,7 @@ PSK_HOT bool psk_plain_launch(CUfunction f, uint16_t flags, uint32_t grid, CUstr
     e->nslots = 0;
     e->stream = (uint16_t)index;
     e->more = 0;
-    e->grid = grid;
+    e->grid = 0;
     e->when = when;
     /* No barrier between this and the look at the reader: one that is just falling asleep wakes by itself, and nobody is held back. */
     __atomic_store_n(&e->turn, at + 1, __ATOMIC_RELEASE);
