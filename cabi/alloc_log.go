@@ -10,7 +10,6 @@ import "C"
 
 import (
 	"errors"
-	"sync"
 	"sync/atomic"
 	"unsafe"
 
@@ -21,7 +20,7 @@ import (
 type allocLog struct {
 	c *C.struct_alloc_log
 
-	mu    sync.Mutex // one reader at a time; taken before the recording's locks
+	// Under the recording's lock (record.Log.AddAll).
 	times *hook.Times
 	next  uint64
 	lost  uint64
@@ -54,10 +53,8 @@ func (l *allocLog) use(on bool) {
 	}
 }
 
-// read visits the calls that were noted, in order, and says how many could not be since the last time.
+// read visits the calls that were noted, in order, and says how many could not be since the last time. One thread at a time may.
 func (l *allocLog) read(visit func(allocCall)) (lost uint64) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
 	for {
 		c := &l.c.ring[l.next%C.ALLOC_LOG_ENTRIES]
 		if atomic.LoadUint64((*uint64)(unsafe.Pointer(&c.turn))) != l.next+1 {

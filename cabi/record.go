@@ -34,13 +34,13 @@ type recorder struct {
 	accesses []trace.Access // of the record at hand
 
 	// The encoder's alone.
-	ids  map[uint64]uint64 // live allocations by address
-	last uint64            // id given
+	ids  record.Live // live allocations
+	last uint64      // id given
 }
 
 // startRecording creates the trace.
 func startRecording(o options.Runtime, gpu string, log *zap.Logger) (*recorder, error) {
-	r := &recorder{zap: log, ids: map[uint64]uint64{}, stacks: o.Stacks}
+	r := &recorder{zap: log, stacks: o.Stacks}
 	var err error
 	if plain := o.Budget == 0 && (o.Engine == options.EngineManaged || o.Engine == options.EngineNone); plain && !o.Stacks {
 		if r.allocs, err = newAllocLog(); err != nil {
@@ -72,12 +72,16 @@ func (r *recorder) gather() {
 
 // readAllocs reads the log of allocations.
 func (r *recorder) readAllocs() {
-	lost := r.allocs.read(func(c allocCall) {
-		e := trace.Event{Kind: trace.KindAlloc, Address: c.at, Bytes: c.bytes, Stream: c.stream}
-		if c.bytes == 0 {
-			e.Kind = trace.KindFree
-		}
-		r.log.AddAt(e, c.nanos)
+	var lost uint64
+	var e trace.Event // one for all, as each would be on the heap
+	r.log.AddAll(func(add func(e *trace.Event, at int64)) {
+		lost = r.allocs.read(func(c allocCall) {
+			e = trace.Event{Kind: trace.KindAlloc, Address: c.at, Bytes: c.bytes, Stream: c.stream}
+			if c.bytes == 0 {
+				e.Kind = trace.KindFree
+			}
+			add(&e, c.nanos)
+		})
 	})
 	if lost > 0 {
 		r.log.Add(trace.Event{Kind: trace.KindLost, Bytes: int64(lost), Name: "allocations and frees: their log was full"})
@@ -137,15 +141,14 @@ func (r *recorder) Record(rec *hook.Record, stream uint64, name func(function ui
 func (r *recorder) translate(e *trace.Event, write func(*trace.Event)) {
 	switch e.Kind {
 	case trace.KindAlloc:
-		if id, live := r.ids[e.Address]; live { // its free was not recorded
+		if id, live := r.ids.Find(e.Address); live { // its free was not recorded
 			write(&trace.Event{Kind: trace.KindFree, Time: e.Time, Alloc: id})
 		}
 		r.last++
 		e.Alloc = r.last
-		r.ids[e.Address] = e.Alloc
+		r.ids.Put(e.Address, e.Alloc)
 	case trace.KindFree:
-		id, ok := r.ids[e.Address]
-		delete(r.ids, e.Address)
+		id, ok := r.ids.Take(e.Address)
 		if !ok {
 			return
 		}
@@ -153,7 +156,7 @@ func (r *recorder) translate(e *trace.Event, write func(*trace.Event)) {
 	case trace.KindLaunch, trace.KindCopy:
 		known := e.Accesses[:0]
 		for _, x := range e.Accesses {
-			if id, ok := r.ids[x.Alloc]; ok {
+			if id, ok := r.ids.Find(x.Alloc); ok {
 				known = append(known, trace.Access{Alloc: id})
 			}
 		}

@@ -35,7 +35,7 @@
 //
 // # Locks
 //
-// [Writer] has one mutex, held while an event is encoded and while a full chunk is
+// [Writer] has one mutex, held while an event (AppendAll: all of them) is encoded and while a full chunk is
 // queued. Its background goroutine compresses and writes; it only ever tries the
 // mutex, because a producer may hold it while it waits for the queue to drain.
 // Nothing else here is safe for concurrent use; a Trace that nobody changes may

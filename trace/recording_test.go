@@ -165,6 +165,53 @@ func TestUnrecordable(t *testing.T) {
 	}
 }
 
+// TestAppendAll: what is given at once is recorded as by Append, nobody else's events
+// between it; one that is refused is left out, and told of.
+func TestAppendAll(t *testing.T) {
+	var b bytes.Buffer
+	w, err := trace.NewWriter(&b, trace.Header{}, trace.WriterOptions{FlushEvery: time.Millisecond})
+	if err != nil {
+		t.Fatal(err)
+	}
+	const producers, batches, each = 3, 200, 50
+	var wg sync.WaitGroup
+	for g := range producers {
+		wg.Go(func() {
+			for n := range batches {
+				err := w.AppendAll(func(add func(*trace.Event)) {
+					for i := range each {
+						add(&trace.Event{Kind: trace.KindFree, Stream: uint64(g), Alloc: uint64(n*each + i)})
+						if n == 7 && i == 7 {
+							add(&trace.Event{})
+						}
+					}
+				})
+				if refused := n == 7; (err != nil) != refused {
+					t.Errorf("batch %d: %v", n, err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.AppendAll(func(add func(*trace.Event)) { add(&trace.Event{Kind: trace.KindFree}) }); err != trace.ErrClosed {
+		t.Errorf("after close: %v", err)
+	}
+	got, err := readAll(b.Bytes())
+	if err != nil || len(got) != producers*batches*each {
+		t.Fatalf("%d events, %v", len(got), err)
+	}
+	next := map[uint64]uint64{}
+	for i, e := range got {
+		if e.Alloc != next[e.Stream] || i%each > 0 && e.Stream != got[i-1].Stream {
+			t.Fatalf("event %d is number %d of producer %d, want %d, in one run with its batch", i, e.Alloc, e.Stream, next[e.Stream])
+		}
+		next[e.Stream]++
+	}
+}
+
 // chunks returns where each chunk of a recording begins, and its end.
 func chunks(t *testing.T, data []byte) []int {
 	t.Helper()

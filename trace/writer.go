@@ -129,14 +129,33 @@ func NewWriter(out io.Writer, header Header, options WriterOptions) (*Writer, er
 // file unless that lags megabytes behind. An error means that this event is not
 // recorded; after a failed write every later call returns the same error.
 func (w *Writer) Append(e *Event) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.append(e)
+}
+
+// AppendAll is Append of every event that fill gives to append, with nobody else's
+// between them. It returns the first error; events after one are still recorded when
+// they can be.
+func (w *Writer) AppendAll(fill func(append func(*Event))) (first error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	fill(func(e *Event) {
+		if err := w.append(e); err != nil && first == nil {
+			first = err
+		}
+	})
+	return first
+}
+
+// append records an event. w.mu is held.
+func (w *Writer) append(e *Event) error {
 	if failed := w.failed.Load(); failed != nil {
 		return *failed
 	}
 	if err := encodable(e); err != nil {
 		return err
 	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
 	if w.closed {
 		return ErrClosed
 	}

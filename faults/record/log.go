@@ -32,8 +32,9 @@ type Log struct {
 	number  uint64 // of the last operation
 	last    time.Duration
 	streams map[uint64]*stream
-	lost    faults.Lost     // written so far
-	named   map[uint32]bool // functions that were announced
+	recent  *stream     // that of the last operation
+	lost    faults.Lost // written so far
+	named   []bool      // functions that were announced
 
 	clockAt time.Duration // of the last clock mark; the encoder's alone
 	pause   chan bool
@@ -49,6 +50,7 @@ type batch struct {
 
 // stream is what is known of a stream's operations.
 type stream struct {
+	handle uint64
 	queued []operation // those not known to be done
 }
 
@@ -88,7 +90,7 @@ func Create(path string, h trace.Header, o Options) (*Log, error) {
 	if err != nil {
 		return nil, err
 	}
-	l := &Log{writer: w, origin: h.ClockNanos, options: o, streams: map[uint64]*stream{}, named: map[uint32]bool{}, pause: make(chan bool), stop: make(chan struct{}), done: make(chan struct{})}
+	l := &Log{writer: w, origin: h.ClockNanos, options: o, streams: map[uint64]*stream{}, pause: make(chan bool), stop: make(chan struct{}), done: make(chan struct{})}
 	l.noteClock(0)
 	go l.encoder()
 	return l, nil
@@ -171,19 +173,15 @@ func (l *Log) encode() int {
 	if l.options.Sort {
 		l.order, l.unsorted = inOrder(l.order, l.unsorted)
 	}
-	var failed error
-	write := func(e *trace.Event) {
-		if err := l.writer.Append(e); err != nil && failed == nil {
-			failed = err
+	failed := l.writer.AppendAll(func(write func(*trace.Event)) {
+		for _, p := range l.order {
+			if t := l.options.Translate; t != nil {
+				t(&b.events[p.index], write)
+			} else {
+				write(&b.events[p.index])
+			}
 		}
-	}
-	for _, p := range l.order {
-		if t := l.options.Translate; t != nil {
-			t(&b.events[p.index], write)
-		} else {
-			write(&b.events[p.index])
-		}
-	}
+	})
 	if failed != nil {
 		l.mu.Lock()
 		if l.err == nil {
@@ -213,12 +211,14 @@ func (l *Log) Add(e trace.Event) {
 	l.put(&e)
 }
 
-// AddAt records an event of a time, which is a reading of faults.Clock.
-func (l *Log) AddAt(e trace.Event, at int64) {
+// AddAll records what fill adds: events, each with its time, a reading of faults.Clock.
+func (l *Log) AddAll(fill func(add func(e *trace.Event, at int64))) {
 	l.mu.Lock()
 	defer l.unlock()
-	e.Time = max(0, time.Duration(at-l.origin))
-	l.put(&e)
+	fill(func(e *trace.Event, at int64) {
+		e.Time = max(0, time.Duration(at-l.origin))
+		l.put(e)
+	})
 }
 
 // Mark records a named moment.
@@ -242,21 +242,35 @@ func (l *Log) Operation(e *trace.Event, seq uint64, name func(function uint32) s
 	}
 	e.Time = max(e.Time, l.last)
 	l.last = e.Time
-	if e.Kind == trace.KindLaunch && !l.named[e.Function] {
-		l.named[e.Function] = true
+	if e.Kind == trace.KindLaunch && l.isNew(e.Function) {
 		l.put(&trace.Event{Kind: trace.KindFunction, Time: e.Time, Function: e.Function, Name: name(e.Function)})
 	}
 	l.number++
-	s := l.streams[e.Stream]
-	if s == nil {
-		s = &stream{}
-		l.streams[e.Stream] = s
+	s := l.recent
+	if s == nil || s.handle != e.Stream {
+		if s = l.streams[e.Stream]; s == nil {
+			s = &stream{handle: e.Stream}
+			l.streams[e.Stream] = s
+		}
+		l.recent = s
 	}
 	s.queued = append(s.queued, operation{seq, l.number})
 	if len(s.queued) > maxQueued {
 		s.queued = append(s.queued[:0], s.queued[maxQueued/2:]...)
 	}
 	l.put(e)
+}
+
+// isNew says whether a function was not announced yet, and takes it for announced. Who
+// records numbers functions from 0 on, but for 1<<32 - 1: one that is not known.
+func (l *Log) isNew(function uint32) bool {
+	i := int(function + 1)
+	if i < len(l.named) && l.named[i] {
+		return false
+	}
+	l.named = append(l.named, make([]bool, max(0, i+1-len(l.named)))...)
+	l.named[i] = true
+	return true
 }
 
 // Progress says that a stream has finished everything up to the operation that the hook calls seq.

@@ -26,6 +26,49 @@ func create(t *testing.T) (*Log, string) {
 	return l, path
 }
 
+// What is added at once has its own times, none before the recording; functions are
+// announced once each, the unknown one (all ones) too, and streams that take turns
+// have operations of their own.
+func TestAddAll(t *testing.T) {
+	l, path := create(t)
+	l.AddAll(func(add func(e *trace.Event, at int64)) {
+		var e trace.Event
+		for i := range 3 {
+			e = trace.Event{Kind: trace.KindAlloc, Alloc: uint64(i + 1), Bytes: 8}
+			add(&e, l.OriginNanos()+int64(i-1)*1000)
+		}
+	})
+	for i, f := range []uint32{3, 1<<32 - 1, 0, 3, 1<<32 - 1, 0, 70} {
+		e := trace.Event{Kind: trace.KindLaunch, Stream: uint64(i % 2), Function: f}
+		l.Operation(&e, uint64(i+1), func(uint32) string { return "k" }, l.OriginNanos()+int64(i+10)*1000)
+	}
+	l.Progress(0, 3) // operations 1 and 3
+	l.Progress(1, 6)
+	if err := l.Close(nil); err != nil {
+		t.Fatal(err)
+	}
+	tr, err := trace.Load(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var times []time.Duration
+	var announced []uint32
+	var done []uint64
+	for _, e := range tr.Events {
+		switch e.Kind {
+		case trace.KindAlloc:
+			times = append(times, e.Time)
+		case trace.KindFunction:
+			announced = append(announced, e.Function)
+		case trace.KindProgress:
+			done = append(done, e.Alloc)
+		}
+	}
+	if !slices.Equal(times, []time.Duration{0, 0, 1000}) || !slices.Equal(announced, []uint32{3, 1<<32 - 1, 0, 70}) || !slices.Equal(done, []uint64{3, 6}) {
+		t.Errorf("allocations at %v, functions %v, progress %v", times, announced, done)
+	}
+}
+
 // Operations are numbered as written, whatever the hook calls them, and progress
 // of a stream is told in those numbers, once.
 func TestProgressIsTranslated(t *testing.T) {
