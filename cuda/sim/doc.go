@@ -25,7 +25,8 @@
 //   - the managed lock: prefetches take turns, a slice of up to 8 blocks at a
 //     time, so that moves both ways together reach what one did;
 //   - the fault thread: the same for kernels that fault;
-//   - a copy engine for each direction.
+//   - a copy engine for each direction;
+//   - the lock of the calls that create, map, unmap and release physical memory.
 //
 // A kernel scans its accesses in order when it starts. Blocks that are there
 // cost nothing; those that a slice is moving are waited for; those that miss

@@ -47,9 +47,10 @@ type GPU struct {
 	nextHandle   cuda.Handle
 	managedBytes int64 // live managed allocations
 	plainBytes   int64
-	handleBytes  int64 // physical device memory of VMM
-	chunks       int64 // root chunks held by blocks
-	resident     int64 // managed bytes on the device
+	handleBytes  int64  // physical device memory of VMM
+	calling      []span // that have not ended, in order: see inTurn
+	chunks       int64  // root chunks held by blocks
+	resident     int64  // managed bytes on the device
 	lists        [listKinds]blockList
 	inFlight     []*slice // in order of their start
 

@@ -46,7 +46,7 @@ func (t *Thread) MemCreate(bytes int64, l cuda.Location) (cuda.Handle, error) {
 	if bytes <= 0 || bytes%blockBytes != 0 {
 		return 0, fail(invalidValue, "cuMemCreate", "%d bytes is not a multiple of %d", bytes, blockBytes)
 	}
-	t.spend(g.vmm(l).Create.At(bytes))
+	t.inTurn(takes(g.vmm(l).Create.At(bytes)))
 	if l == cuda.Device {
 		if err := t.makeRoom(bytes, "cuMemCreate"); err != nil {
 			return 0, err
@@ -67,7 +67,7 @@ func (t *Thread) MemRelease(h cuda.Handle) error {
 	if o == nil {
 		return fail(invalidValue, "cuMemRelease", "handle %d does not exist", h)
 	}
-	t.spend(g.vmm(o.location).Release.At(o.bytes))
+	t.inTurn(takes(g.vmm(o.location).Release.At(o.bytes)))
 	delete(g.handles, h)
 	o.released = true
 	g.reap(o)
@@ -167,7 +167,7 @@ func (t *Thread) Map(p cuda.Ptr, bytes int64, h cuda.Handle) error {
 	if o == nil {
 		return fail(invalidValue, call, "handle %d does not exist", h)
 	}
-	t.spend(g.vmm(o.location).Map.At(bytes))
+	t.inTurn(takes(g.vmm(o.location).Map.At(bytes)))
 	r := cuda.Range{Base: p, Bytes: bytes}
 	v := g.reservationOf(r)
 	switch {
@@ -211,7 +211,7 @@ func (t *Thread) Unmap(p cuda.Ptr, bytes int64) error {
 		return err
 	}
 	for _, m := range maps {
-		t.spend(g.vmm(m.h.location).Unmap.At(m.Bytes))
+		t.inTurn(takes(g.vmm(m.h.location).Unmap.At(m.Bytes)))
 		m.h.maps--
 		g.reap(m.h)
 	}
@@ -236,8 +236,9 @@ func (t *Thread) SetAccess(p cuda.Ptr, bytes int64) error {
 	}
 	for _, m := range maps {
 		m.accessible = true
-		t.spend(g.waitToMap(t.begin()))
-		t.spend(g.vmm(m.h.location).SetAccess.At(m.Bytes) + extra)
+		t.inTurn(func(at time.Duration) time.Duration {
+			return g.waitToMap(at) + g.vmm(m.h.location).SetAccess.At(m.Bytes) + extra
+		})
 	}
 	return nil
 }

@@ -211,3 +211,36 @@ func TestMappingWaitsForCopiesOut(t *testing.T) {
 		about(t, "set access, "+c.name+", us", float64(r.th.Now()-from)/1e3, c.us)
 	}
 }
+
+// TestMappingTakesTurns: threads that map wait for each other, and no call is made to
+// wait for one that begins after it has ended.
+func TestMappingTakesTurns(t *testing.T) {
+	r := newRig(t, Options{})
+	p := r.g.profile
+	create, between := p.Device.Create.At(2*mib), p.StreamCreateCall
+	if p.Device.Map.At(2*mib) >= between {
+		t.Fatal("mapping does not fit between")
+	}
+	at, err := r.th.AddressReserve(2*mib, 0, 0)
+	r.must(err)
+	r.g.Run()
+	a, b := r.g.Thread("a"), r.g.Thread("b")
+	begin := a.Now()
+	h, err := a.MemCreate(2*mib, cuda.Device)
+	r.must(err)
+	_, err = a.StreamCreate() // waits for nobody
+	r.must(err)
+	_, err = a.MemCreate(2*mib, cuda.Device)
+	r.must(err)
+	if took := a.Now() - begin; took != 2*create+between {
+		t.Errorf("a thread alone takes %v, not %v", took, 2*create+between)
+	}
+	r.must(b.Map(at, 2*mib, h))
+	if took := b.Now() - begin; took != create+p.Device.Map.At(2*mib) {
+		t.Errorf("mapping in the gap ends after %v, not %v", took, create+p.Device.Map.At(2*mib))
+	}
+	r.must(b.Unmap(at, 2*mib))
+	if took := b.Now() - begin; took != 2*create+between+p.Device.Unmap.At(2*mib) {
+		t.Errorf("unmapping, which takes longer than what is left of the gap, ends after %v, not %v", took, 2*create+between+p.Device.Unmap.At(2*mib))
+	}
+}
