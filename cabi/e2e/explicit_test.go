@@ -42,6 +42,20 @@ func TestExplicitTraining(t *testing.T) {
 			if all["failure"] != nil || own["fresh_ranges"].(float64) == 0 || own["front_allocs"].(float64) == 0 {
 				t.Errorf("%v", all)
 			}
+			seconds := own["worker_seconds"].(map[string]any)
+			for part, calls := range map[string][]string{"in_begin": {"in_unmap", "in_create", "in_map", "in_access", "in_copy"}, "out_finish": {"out_unmap"}} {
+				sum := 0.0
+				for _, call := range calls {
+					if spent, ok := seconds[call].(float64); !ok || spent <= 0 {
+						t.Errorf("%s takes %v s", call, seconds[call])
+					} else {
+						sum += spent
+					}
+				}
+				if whole := seconds[part].(float64); sum > whole {
+					t.Errorf("the calls of %s take %g s of its %g", part, sum, whole)
+				}
+			}
 		})
 	}
 	// The loop of the managed engine's tests: threads, side streams, a fork, frees with work queued, both budgets filled.

@@ -3,6 +3,7 @@ package explicit
 import (
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/penstock-gpu/penstock/cuda"
 	"github.com/penstock-gpu/penstock/cuda/kernels"
@@ -21,6 +22,40 @@ type Mover struct {
 	verify  bool             // every move is checked
 	sums    []cuda.Ptr       // pinned memory for checksums, one a move in flight
 	sumOf   map[*Move]cuda.Ptr
+
+	spent Times
+}
+
+// Call is a kind of call of the driver that carries moves out.
+type Call int
+
+// Calls.
+const (
+	CallUnmap Call = iota
+	CallRelease
+	CallCreate
+	CallMap
+	CallAccess // setting access, which waits for copies out: see [PieceBytes]
+	CallCopy   // queueing a copy in
+	calls
+)
+
+func (c Call) String() string {
+	return [...]string{"unmap", "release", "create", "map", "access", "copy"}[c]
+}
+
+// Times are durations by [Call].
+type Times [calls]time.Duration
+
+// Spent is the time that the mover has spent in calls.
+func (v *Mover) Spent() Times { return v.spent }
+
+// timed makes a call.
+func (v *Mover) timed(c Call, f func() error) error {
+	began := v.driver.Now()
+	err := f()
+	v.spent[c] += v.driver.Now() - began
+	return err
 }
 
 // ErrNoMemory is a move for which the driver has no device memory: what it was to
@@ -121,12 +156,12 @@ func (v *Mover) Close() error { return v.driver.StreamDestroy(v.stream) }
 func (v *Mover) Begin(m *Move) (ticket uint32, err error) {
 	d := v.driver
 	for _, x := range m.Unmap {
-		if err := d.Unmap(x.Base, x.Bytes); err != nil {
+		if err := v.timed(CallUnmap, func() error { return d.Unmap(x.Base, x.Bytes) }); err != nil {
 			return 0, fmt.Errorf("unmapping dead memory at %#x: %w", uint64(x.Base), err)
 		}
 	}
 	for _, h := range m.Release {
-		if err := d.MemRelease(h); err != nil {
+		if err := v.timed(CallRelease, func() error { return d.MemRelease(h) }); err != nil {
 			return 0, fmt.Errorf("releasing dead memory: %w", err)
 		}
 	}
@@ -136,17 +171,20 @@ func (v *Mover) Begin(m *Move) (ticket uint32, err error) {
 			side = cuda.Host
 		}
 		if m.Handle == 0 {
-			m.Handle, err = d.MemCreate(m.Chunk.Bytes, side)
+			err = v.timed(CallCreate, func() (err error) {
+				m.Handle, err = d.MemCreate(m.Chunk.Bytes, side)
+				return err
+			})
 			if errors.Is(err, cuda.ErrOutOfMemory) && side == cuda.Device {
 				return 0, fmt.Errorf("%w: %d bytes: %w", ErrNoMemory, m.Chunk.Bytes, err)
 			} else if err != nil {
 				return 0, fmt.Errorf("%d bytes of %s memory: %w", m.Chunk.Bytes, side, err)
 			}
 		}
-		if err := d.Map(m.Chunk.Base, m.Chunk.Bytes, m.Handle); err != nil {
+		if err := v.timed(CallMap, func() error { return d.Map(m.Chunk.Base, m.Chunk.Bytes, m.Handle) }); err != nil {
 			return 0, fmt.Errorf("mapping %d bytes at %#x: %w", m.Chunk.Bytes, uint64(m.Chunk.Base), err)
 		}
-		if err := d.SetAccess(m.Chunk.Base, m.Chunk.Bytes); err != nil {
+		if err := v.timed(CallAccess, func() error { return d.SetAccess(m.Chunk.Base, m.Chunk.Bytes) }); err != nil {
 			return 0, fmt.Errorf("setting access to %d bytes at %#x: %w", m.Chunk.Bytes, uint64(m.Chunk.Base), err)
 		}
 	}
@@ -168,7 +206,7 @@ func (v *Mover) Begin(m *Move) (ticket uint32, err error) {
 		if n == 0 {
 			break // the allocation does not use the rest
 		}
-		if err := d.CopyAsync(at, h.Base, n, v.stream); err != nil {
+		if err := v.timed(CallCopy, func() error { return d.CopyAsync(at, h.Base, n, v.stream) }); err != nil {
 			return 0, fmt.Errorf("copying %d bytes in: %w", n, err)
 		}
 		at += cuda.Ptr(n)
@@ -191,11 +229,11 @@ func (v *Mover) Finish(m *Move) error {
 		}
 		return nil
 	}
-	if err := v.driver.Unmap(m.Chunk.Base, m.Chunk.Bytes); err != nil {
+	if err := v.timed(CallUnmap, func() error { return v.driver.Unmap(m.Chunk.Base, m.Chunk.Bytes) }); err != nil {
 		return fmt.Errorf("unmapping %d bytes at %#x: %w", m.Chunk.Bytes, uint64(m.Chunk.Base), err)
 	}
 	if m.Placed {
-		if err := v.driver.MemRelease(m.Handle); err != nil {
+		if err := v.timed(CallRelease, func() error { return v.driver.MemRelease(m.Handle) }); err != nil {
 			return fmt.Errorf("releasing host memory: %w", err)
 		}
 	}

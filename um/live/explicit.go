@@ -48,10 +48,11 @@ type swap struct {
 
 	moveTime   [2]time.Duration // copies were under way
 	spent      [2][porterParts]time.Duration
-	inspected  int64         // launches whose memory was searched for addresses
-	chasers    int64         // of these, launches that reached tensors by addresses in memory
-	unresolved int64         // launches for which everything had to be on the device
-	grantTime  time.Duration // launches waited for a grant with their memory there
+	driverTime [2]explicit.Times // of the porters' moves, by kind of call
+	inspected  int64             // launches whose memory was searched for addresses
+	chasers    int64             // of these, launches that reached tensors by addresses in memory
+	unresolved int64             // launches for which everything had to be on the device
+	grantTime  time.Duration     // launches waited for a grant with their memory there
 }
 
 // StrictHook is the launch hook as the explicit engine needs it.

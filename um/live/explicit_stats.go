@@ -1,6 +1,7 @@
 package live
 
 import (
+	"fmt"
 	"time"
 
 	"github.com/penstock-gpu/penstock/um/explicit"
@@ -40,7 +41,8 @@ type ExplicitStats struct {
 	Unresolved         int64   `json:"unresolved_launches"`
 	CPUWaitSeconds     float64 `json:"cpu_wait_seconds"`
 	Plans              int64   `json:"plans"`
-	// WorkerSeconds is what the time of the threads that bring in and take out went to.
+	// WorkerSeconds is what the time of the threads that bring in and take out went to, and
+	// which calls of the driver that to begin and to finish moves was spent in.
 	WorkerSeconds map[string]float64 `json:"worker_seconds"`
 }
 
@@ -86,12 +88,15 @@ func (e *swap) report(s *Stats) {
 	}
 }
 
-// workerSeconds is what the workers' time went to, by direction and part.
+// workerSeconds is what the workers' time went to, by direction and part, and by call.
 func (e *swap) workerSeconds() map[string]float64 {
 	seconds := map[string]float64{}
 	for d, direction := range []string{"in", "out"} {
 		for part, name := range partNames {
 			seconds[direction+"_"+name] = e.spent[d][part].Seconds()
+		}
+		for call, spent := range e.driverTime[d] {
+			seconds[fmt.Sprint(direction, "_", explicit.Call(call))] = spent.Seconds()
 		}
 	}
 	return seconds

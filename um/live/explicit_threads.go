@@ -115,6 +115,7 @@ func (p *porter) timed(part int, f func()) {
 	l.mu.Lock()
 	p.spent[part] += ended - began
 	p.spent[portLock] += l.driver.Now() - ended
+	p.e.driverTime[p.direction] = p.mover.Spent()
 }
 
 // flight is a move that is under way.
