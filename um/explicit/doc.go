@@ -15,9 +15,9 @@
 //
 // What to move is decided from the learned iteration (package correlate) by the
 // look-ahead of package prefetch: what comes in is what is needed next and fits at
-// every position until then; what leaves is what is needed farthest in the future,
-// as soon as a coming peak is known. [Runtime.Next] hands out the moves,
-// [Runtime.Submitted] and [Runtime.Done] hear how they went.
+// every position until then; what leaves is what is needed farthest in the future, the
+// larger sooner (victims.go), as soon as a coming peak is known. [Runtime.Next] hands
+// out the moves, [Runtime.Submitted] and [Runtime.Done] hear how they went.
 //
 // Copies out go in pieces, one at a time ([Copier]): the copy engine that does them
 // also writes the page tables, and mapping would wait for it.

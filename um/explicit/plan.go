@@ -105,8 +105,8 @@ func (r *Runtime) look(p *plan) {
 			v := o.victims.First()
 			t := v.Of
 			if !r.mayLeave(t, position) {
-				if r.config.Ahead && v.NextUse != correlate.Never {
-					return prefetch.Victim{}, false // every other one is needed sooner still
+				if r.config.Ahead && exhausted(o.now, v.NextUse, position) {
+					return prefetch.Victim{}, false // every other one is needed by then
 				}
 				o.victims.Pop()
 				continue
@@ -152,7 +152,7 @@ func (r *Runtime) lookAtTensors(o *outlook) {
 		if r.evictable(t) {
 			if here := t.deviceBytes(); here > 0 {
 				o.victims.Add(evict.Victim[*tensor]{Of: t, Candidate: evict.Candidate{
-					NextUse: r.nextUse(t), LastUse: t.lastUse, Migrated: t.arrived, Bytes: here,
+					NextUse: farther(o.now, r.nextUse(t), t.chunks[0].bytes), LastUse: t.lastUse, Migrated: t.arrived, Bytes: here,
 				}})
 			}
 		}
