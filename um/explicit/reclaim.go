@@ -18,6 +18,9 @@ func (r *Runtime) provide(m *Move, which reclaiming) bool {
 		return true
 	}
 	short := m.Chunk.Bytes - r.RoomBytes()
+	if short > 0 && r.inherit(m, which) {
+		return true
+	}
 	if short > r.physical.spares+r.reclaimable(which) {
 		return false
 	}
@@ -37,6 +40,23 @@ func (r *Runtime) provide(m *Move, which reclaiming) bool {
 	r.suspend(m)
 	m.created = m.Handle == 0
 	return true
+}
+
+// inherit gives a move the memory of a dead range of just its size that is not wanted
+// soon: to release a spare handle of another size and to create one takes longer.
+func (r *Runtime) inherit(m *Move, which reclaiming) bool {
+	soon := r.history.Now() + lateOps
+	for _, g := range r.graves.bySize[m.Chunk.Bytes] {
+		at := r.wantedAt(g, 0)
+		if at <= soon || which == surplusOnly && at != correlate.Never {
+			return false // nor are the others
+		}
+		if len(g.chunks) == 1 && r.idle(g) && r.recall(g) {
+			r.unearth(m, g, m.Chunk.Bytes)
+			return true
+		}
+	}
+	return false
 }
 
 // pick chooses dead ranges with so many bytes, for a move that needs memory in one

@@ -164,3 +164,37 @@ func TestWhichDeadRangeGoes(t *testing.T) {
 		t.Errorf("of what nobody wants %d pages went, not 3", got)
 	}
 }
+
+// TestMemoryOfTheSameSizeIsTaken: a chunk gets the physical memory of a dead range of
+// its size, before spare memory of other sizes is released and some is created.
+func TestMemoryOfTheSameSizeIsTaken(t *testing.T) {
+	for _, wanted := range []bool{false, true} {
+		w := newWorld(t, 1, 16*PageBytes, 256*PageBytes, true)
+		dead := w.malloc(4*PageBytes, 0)
+		w.report(0, []cuda.Ptr{dead}, true, 100)
+		w.settle()
+		if err := w.r.Free(dead); err != nil {
+			t.Fatal(err)
+		}
+		for range 2 {
+			w.nextH++
+			w.handles[w.nextH] = 2 * PageBytes
+			w.r.physical.giveSpare(w.nextH, 2*PageBytes)
+		}
+		before := w.r.Stats()
+		p := w.malloc(12*PageBytes, 0)
+		if wanted {
+			w.r.plan.wanted = map[int64][]int64{4 * PageBytes: {w.r.history.Now() + 1}}
+		}
+		w.report(0, []cuda.Ptr{p}, true, 101)
+		w.settle()
+		s := w.r.Stats()
+		created, released := s.Created-before.Created, s.Released-before.Released
+		if !wanted && (created != 2 || released != 0) || wanted && (created != 3 || released != 2) {
+			t.Errorf("of three chunks, with a dead range of the size, wanted soon: %t, %d were created and %d handles released", wanted, created, released)
+		}
+		if err := w.r.Check(); err != nil {
+			t.Error(err)
+		}
+	}
+}
