@@ -130,7 +130,9 @@ func (l *Live) mallocTensor(bytes int64, stream uint64) (cuda.Ptr, error) {
 		p, err = l.mallocWhenReusable(bytes, stream, err)
 	}
 	if err == nil {
-		l.noteTensors()
+		l.deaths.born(p, bytes)
+		l.tensorLive.Add(bytes)
+		l.noteReserved()
 	}
 	return p, err
 }
@@ -209,12 +211,12 @@ func (l *Live) Free(p cuda.Ptr) error {
 
 // freeTensor takes back an allocation that can leave the device.
 func (l *Live) freeTensor(p cuda.Ptr) error {
+	if l.swap == nil {
+		return l.freeManaged(p)
+	}
 	l.lock()
 	defer l.mu.Unlock()
 	l.catchUp()
-	if l.swap == nil { // the explicit engine goes by the stream on which each tensor was used
-		l.runtime.Reserved(l.hookHead())
-	}
 	err := l.tensors.Free(p)
 	l.noteTensors()
 	l.freed(err)
@@ -228,9 +230,13 @@ func (l *Live) freed(err error) {
 	}
 }
 
-// noteTensors keeps the tensors' totals where they can be read without the lock.
+// noteTensors keeps the totals of the explicit engine's tensors where they can be read without the lock.
 func (l *Live) noteTensors() {
 	l.tensorLive.Store(l.tensors.LiveBytes())
+	l.noteReserved()
+}
+
+func (l *Live) noteReserved() {
 	l.tensorReserved.Store(l.tensors.ReservedBytes())
 	l.noteBesides()
 }

@@ -46,6 +46,7 @@ type Live struct {
 	plainBudget atomic.Int64 // bytes of device memory
 	overflowed  atomic.Bool  // the card was full once
 	besides     besides
+	deaths      deaths
 
 	// plainMu guards private pools and the opening of the arena. Like the lock of
 	// the pool it is held across driver calls that may wait for another thread of the

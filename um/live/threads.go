@@ -2,6 +2,7 @@ package live
 
 import (
 	"fmt"
+	"math"
 	"runtime"
 	"time"
 
@@ -13,8 +14,13 @@ import (
 	"github.com/penstock-gpu/penstock/um/managed"
 )
 
-// drain hands the hook's records to the runtime. The caller holds the lock.
+// drain hands the hook's records to the runtime, and the frees between them. The caller
+// holds the lock.
 func (l *Live) drain() (n int) {
+	if l.runtime != nil {
+		l.deaths.hear()
+		defer l.bury(math.MaxUint64) // some of what was queued before may be written by a thread that is slow: see idleAfter in package um
+	}
 	if l.hook == nil || l.tensors == nil && l.sink == nil {
 		return 0
 	}
@@ -36,6 +42,7 @@ func (l *Live) drain() (n int) {
 		if l.runtime == nil {
 			return
 		}
+		l.bury(rec.Seq - 1)
 		if rec.Flags&hook.FlagCaptured != 0 {
 			return // it runs when its graph is launched, and is reported then
 		}
