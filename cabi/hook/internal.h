@@ -90,7 +90,6 @@ bool psk_nccl_export(const void *p);
 void *psk_nccl_wrapper(const char *name, void *real);
 
 /* ---- attach.c ---- */
-extern psk_shared psk_S;
 extern atomic_int psk_child; /* 1 in a forked child of an attached process */
 
 /* The contract's fields are plain integers that both sides access atomically. */
@@ -99,6 +98,20 @@ extern atomic_int psk_child; /* 1 in a forked child of an attached process */
 
 /* True when this call is a probe of the self-test: counted, and not to be forwarded. */
 bool psk_probe(void);
+
+/* What a launch reads, in one page: between two launches a busy program has pushed most else
+ * out of the caches, and pages out of the TLB. */
+#define PSK_RECENT_SETS 48
+#define PSK_RECENT_WAYS 4
+typedef struct psk_recent {
+    _Atomic uint64_t check; /* psk_recent_check: a row that two threads wrote at once is of no function */
+    _Atomic uint64_t value; /* generation << 32 | id */
+} psk_recent;
+extern struct psk_near {
+    psk_recent recent[PSK_RECENT_SETS][PSK_RECENT_WAYS]; /* functions launched lately, which have a cached layout that is not opaque */
+    psk_shared shared;
+} psk_near;
+#define psk_S psk_near.shared
 
 /* ---- trail.c ---- */
 #define PSK_TRAIL_MAX 16 /* a launch that names more leaves no trail */
@@ -165,24 +178,12 @@ typedef struct psk_layout {
 psk_layout *psk_func_layout(CUfunction f);
 void psk_func_release(psk_layout *l); /* after use */
 
-/* What a launch reads beside psk_S, in a page of its own: between two launches a busy
- * program has pushed most else out of the caches, and pages out of the TLB. */
-#define PSK_RECENT_SETS 63
-#define PSK_RECENT_WAYS 4
-typedef struct psk_recent {
-    _Atomic uint64_t check; /* psk_recent_check: a row that two threads wrote at once is of no function */
-    _Atomic uint64_t value; /* generation << 32 | id */
-} psk_recent;
-extern struct psk_hot {
-    atomic_int captures;    /* in progress; may be too high, never too low */
-    atomic_uint generation; /* of layouts */
-    atomic_int unloads;     /* in progress: no layout is to be trusted */
-    psk_recent recent[PSK_RECENT_SETS][PSK_RECENT_WAYS] __attribute__((aligned(64))); /* functions launched lately, which have a cached layout that is not opaque */
-} psk_hot;
-
-static inline psk_recent *psk_recent_set(CUfunction f) {
+/* Its set, one line of the cache, and the way of it to look at first: nearly all functions are
+ * in theirs, so that no branch of the search goes now this way and now that. */
+static inline psk_recent *psk_recent_set(CUfunction f, unsigned *first) {
     uint32_t h = (uint32_t)(((uint64_t)(uintptr_t)f * 0x9e3779b97f4a7c15u) >> 32);
-    return psk_hot.recent[(uint64_t)h * PSK_RECENT_SETS >> 32];
+    *first = h % PSK_RECENT_WAYS;
+    return psk_near.recent[(uint64_t)h * PSK_RECENT_SETS >> 32];
 }
 
 static inline uint64_t psk_recent_check(CUfunction f, uint64_t value) { return (uint64_t)(uintptr_t)f ^ (value + 1) * 0xbf58476d1ce4e5b9u; }
@@ -192,12 +193,14 @@ void psk_func_remember(CUfunction f, const psk_layout *l);
 
 /* The id of a function that was remembered; UINT32_MAX for others. */
 static inline uint32_t psk_recent_id(CUfunction f) {
-    if (PSK_UNLIKELY(atomic_load_explicit(&psk_hot.unloads, memory_order_relaxed) != 0)) return UINT32_MAX;
-    uint32_t generation = atomic_load_explicit(&psk_hot.generation, memory_order_acquire);
-    const psk_recent *set = psk_recent_set(f);
-    for (int i = 0; i < PSK_RECENT_WAYS; i++) {
-        uint64_t value = atomic_load_explicit(&set[i].value, memory_order_relaxed);
-        if (value >> 32 == generation && atomic_load_explicit(&set[i].check, memory_order_relaxed) == psk_recent_check(f, value)) return (uint32_t)value;
+    if (PSK_UNLIKELY(__atomic_load_n(&psk_S.unloads, __ATOMIC_RELAXED) != 0)) return UINT32_MAX;
+    uint32_t generation = PSK_LOAD(psk_S.generation);
+    unsigned first;
+    const psk_recent *set = psk_recent_set(f, &first);
+    for (unsigned i = 0; i < PSK_RECENT_WAYS; i++) {
+        const psk_recent *row = &set[(first + i) % PSK_RECENT_WAYS];
+        uint64_t value = atomic_load_explicit(&row->value, memory_order_relaxed);
+        if (PSK_LIKELY(value >> 32 == generation && atomic_load_explicit(&row->check, memory_order_relaxed) == psk_recent_check(f, value))) return (uint32_t)value;
     }
     return UINT32_MAX;
 }

@@ -60,7 +60,7 @@
 #include <stdint.h>
 #include "stamp.h"
 
-#define PSK_HOOK_ABI 7u
+#define PSK_HOOK_ABI 8u
 
 #define PSK_BLOCK_SHIFT 21                        /* address table granularity: 2 MiB */
 #define PSK_TABLE_BLOCKS (1u << (47 - PSK_BLOCK_SHIFT)) /* user addresses have 47 bits */
@@ -68,6 +68,7 @@
 #define PSK_MAX_STREAMS 256                       /* beyond it, streams share the last index: gated mode does not gate them, strict mode runs one operation of them at a time */
 #define PSK_RING_ENTRIES (1u << 16)               /* power of two */
 #define PSK_ENTRY_SLOTS 22
+#define PSK_MAX_FUNCS 65536
 #define PSK_MAX_UNFINISHED 512u                   /* strict mode; the driver's own queue holds about twice as many */
 #define PSK_MAX_INSPECT 4096u
 
@@ -145,6 +146,19 @@ typedef struct psk_entry {
     uint32_t slots[PSK_ENTRY_SLOTS]; /* distinct within the record */
 } psk_entry;
 
+/* A launch of which there is little to tell, as nothing is published: it has a position in the
+ * ring as any other record, and is written at that position of `brief` instead, four in a line
+ * of the cache. `launches` leaves it out: the reader counts it. */
+typedef struct psk_brief {
+    uint64_t when; /* as psk_entry's */
+    uint64_t what; /* psk_brief_what: valid when its upper half is that of the reader's position (release store, last) */
+} psk_brief;
+_Static_assert(PSK_MAX_FUNCS <= 1 << 16 && PSK_MAX_STREAMS <= 1 << 8, "a brief record's fields");
+
+static inline uint64_t psk_brief_what(uint64_t position, uint32_t id, uint32_t stream, uint32_t flags) {
+    return (position / PSK_RING_ENTRIES + 1) << 32 | id << 16 | stream << 8 | flags; /* for all positions below 1 << 48; never 0, as memory is that was not written */
+}
+
 /* A kernel function, first seen. Rows are append-only; nfuncs is stored last (release). */
 typedef struct psk_func {
     const char *name; /* mangled; lives forever; "" when unknown */
@@ -155,34 +169,36 @@ typedef struct psk_func {
     uint32_t follows; /* atomic; a function's id, written by the engine before PSK_INSPECT_FOLLOWS */
     uint64_t launches; /* atomic; counted in strict mode, captured ones not */
 } psk_func;
-#define PSK_MAX_FUNCS 65536
 
 #define PSK_LINE __attribute__((aligned(64))) /* begins a line of the cache */
 
 /* Shared state, allocated by the hook (anonymous memory, not inherited across fork).
- * What launching threads write, what the reader writes and what both only read
- * lie in lines of their own: else a launch waits for the line that the reader has. */
+ * What the reader writes all the time lies in lines of its own: else a launch waits for the
+ * line that the reader has. All that a brief launch looks at is in the first line, for between
+ * two launches a busy program pushes what it can out of the caches. */
 typedef struct psk_shared {
-    uint32_t abi_version; /* PSK_HOOK_ABI */
-    uint32_t size;        /* sizeof(psk_shared) */
+    PSK_LINE uint32_t abi_version; /* PSK_HOOK_ABI */
     uint32_t mode;        /* atomic; written by the engine */
-    uint32_t progress_every; /* in gated mode, a progress write follows at least every so many records on a stream; written by the engine */
+    uint32_t stamp;       /* atomic; PSK_STAMP_*, of every record; written by the engine */
+    uint32_t published;   /* atomic; 1 from before the first write to block_slot on: until then parameters name nothing; written by the engine */
+    uint32_t captures;    /* atomic; the hook's own: in progress; may be too high, never too low */
+    uint32_t generation;  /* atomic; the hook's own: of parameter layouts */
+    uint32_t unloads;     /* atomic; the hook's own: in progress: no layout is to be trusted */
+    uint32_t reader_sleeping; /* atomic; the engine sets it before a futex wait on doorbell */
+    psk_brief *brief;     /* [PSK_RING_ENTRIES] */
+    uint64_t head;        /* atomic; next position to reserve. The seq of a record is its position + 1, so never 0 */
+    uint64_t tail_seen;   /* atomic; the hook's own: the tail as it was once */
+    uint64_t launches;    /* atomic; but the brief ones */
 
+    PSK_LINE psk_entry *ring; /* [PSK_RING_ENTRIES] */
     uint32_t *block_slot; /* [PSK_TABLE_BLOCKS], sparse; atomic; written by the engine */
     uint8_t *slot_state;  /* [PSK_MAX_SLOTS]; atomic; written by the engine */
     uint64_t *slot_last_seq; /* [PSK_MAX_SLOTS]; atomic; written by the hook */
-
-    psk_entry *ring;      /* [PSK_RING_ENTRIES] */
-    uint32_t stamp;       /* atomic; PSK_STAMP_*, of every record; written by the engine */
-    uint32_t published;   /* atomic; 1 from before the first write to block_slot on: until then parameters name nothing; written by the engine */
+    uint32_t progress_every; /* in gated mode, a progress write follows at least every so many records on a stream; written by the engine */
     uint32_t trails;      /* atomic; 1: what a launch names is kept for the next one on its stream (PSK_INSPECT_FOLLOWS); written by the engine */
-
-    PSK_LINE uint64_t head; /* atomic; next position to reserve. The seq of a record is its position + 1, so never 0 */
-    uint64_t dropped;     /* atomic; records lost because the ring was full and nobody read it (such launches are never gated); in strict mode only after the engine left it or set refuse */
-    uint32_t reader_sleeping; /* atomic; the engine sets it before a futex wait on doorbell */
     uint32_t doorbell;    /* atomic; futex word, bumped by the hook when reader_sleeping */
-    uint64_t launches;    /* atomic; counted here, in the line that a launch has at hand */
-    uint64_t tail_seen;   /* atomic; the hook's own: the tail as it was once */
+    uint32_t size;        /* sizeof(psk_shared) */
+    uint64_t dropped;     /* atomic; records lost because the ring was full and nobody read it (such launches are never gated); in strict mode only after the engine left it or set refuse */
 
     PSK_LINE uint64_t tail; /* atomic; written by the engine: everything before it has been read */
 

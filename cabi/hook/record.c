@@ -194,7 +194,7 @@ void psk_op_begin(psk_op *op, int kind, uint32_t id, CUstream stream, int ptsz) 
     op->n = op->nplain = 0;
     op->slots = op->inline_slots;
     op->scratch = NULL;
-    if (PSK_UNLIKELY(atomic_load_explicit(&psk_hot.captures, memory_order_acquire) > 0) && psk_stream_capturing(stream, ptsz)) op->flags |= PSK_FLAG_CAPTURED;
+    if (PSK_UNLIKELY(PSK_LOAD(psk_S.captures) > 0) && psk_stream_capturing(stream, ptsz)) op->flags |= PSK_FLAG_CAPTURED;
 }
 
 static __attribute__((noinline)) void wake_reader(void) {
@@ -307,35 +307,41 @@ CUresult psk_op_issue(psk_op *op) {
     return CUDA_SUCCESS;
 }
 
-/* Between two launches the program pushes what this touches out of the caches and the TLB:
- * that is most of what it costs. So it is one piece of code, next to the wrappers (PSK_HOT),
- * and touches a handful of lines in few pages. */
-PSK_HOT bool psk_plain_launch(CUfunction f, uint16_t flags, CUstream stream, int ptsz, void **params) {
-    if (PSK_LOAD(psk_S.published) || !params || atomic_load_explicit(&psk_hot.captures, memory_order_acquire) > 0) return false;
-    uint64_t when = psk_stamp(PSK_LOAD(psk_S.stamp));
+enum { BRIEFS_A_LINE = 64 / sizeof(psk_brief) };
+
+static __attribute__((noinline)) bool brief_wakes(void) {
+    wake_reader();
+    return true;
+}
+
+static inline __attribute__((always_inline)) bool brief_launch(CUfunction f, uint16_t flags, uint32_t index, uint64_t when) {
     uint32_t id = psk_recent_id(f);
     if (PSK_UNLIKELY(id == UINT32_MAX)) return false;
-    uint32_t index = stream || ptsz ? psk_stream_index(stream, ptsz) : 0;
     uint64_t at = __atomic_load_n(&psk_S.head, __ATOMIC_RELAXED);
     do {
         if (PSK_UNLIKELY(at + 1 > __atomic_load_n(&psk_S.tail_seen, __ATOMIC_ACQUIRE) + PSK_RING_ENTRIES)) return false;
     } while (!__atomic_compare_exchange_n(&psk_S.head, &at, at + 1, true, __ATOMIC_SEQ_CST, __ATOMIC_RELAXED));
     psk_in_hook = 1;
-    PSK_COUNT(psk_S.launches);
-    psk_entry *e = &psk_S.ring[at & (PSK_RING_ENTRIES - 1)];
-    e->kind = PSK_REC_LAUNCH;
-    e->flags = flags;
-    e->id = id;
-    e->nslots = 0;
-    e->stream = (uint16_t)index;
-    e->more = 0;
-    e->grid = 0;
-    e->when = when;
-    /* No barrier between this and the look at the reader: one that is just falling asleep wakes by itself, and nobody is held back. */
-    __atomic_store_n(&e->turn, at + 1, __ATOMIC_RELEASE);
-    if (PSK_UNLIKELY(__atomic_load_n(&psk_S.reader_sleeping, __ATOMIC_RELAXED))) wake_reader();
-    psk_prefetch_to_write(&psk_S.ring[(at + 1) & (PSK_RING_ENTRIES - 1)]);
-    return true;
+    psk_brief *b = &psk_S.brief[at & (PSK_RING_ENTRIES - 1)];
+    b->when = when;
+    __atomic_store_n(&b->what, psk_brief_what(at, id, index, flags), __ATOMIC_RELEASE);
+    psk_prefetch_to_write(&psk_S.brief[(at + BRIEFS_A_LINE) & (PSK_RING_ENTRIES - 1)]); /* the reader had the next line last */
+    /* No barrier before the look at the reader: one that is just falling asleep wakes by itself, and nobody is held back. */
+    return PSK_UNLIKELY(__atomic_load_n(&psk_S.reader_sleeping, __ATOMIC_RELAXED)) ? brief_wakes() : true;
+}
+
+static __attribute__((noinline)) bool brief_launch_on(CUfunction f, uint16_t flags, CUstream stream, int ptsz) {
+    uint64_t when = psk_stamp(PSK_LOAD(psk_S.stamp));
+    return brief_launch(f, flags, psk_stream_index(stream, ptsz), when);
+}
+
+/* Between two launches the program pushes what this touches out of the caches and the TLB:
+ * that is most of what it costs, beside the time stamp. So it is one piece of code, next to the
+ * wrappers (PSK_HOT), without a frame, and touches a handful of lines in few pages. */
+PSK_HOT bool psk_plain_launch(CUfunction f, uint16_t flags, CUstream stream, int ptsz, void **params) {
+    if (PSK_LOAD(psk_S.published) || !params || PSK_LOAD(psk_S.captures) > 0) return false;
+    if (PSK_UNLIKELY(stream || ptsz || PSK_LOAD(psk_S.stamp) != PSK_STAMP_TICKS)) return brief_launch_on(f, flags, stream, ptsz);
+    return brief_launch(f, flags, 0, psk_ticks());
 }
 
 void psk_op_done(psk_op *op) {

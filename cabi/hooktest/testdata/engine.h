@@ -145,12 +145,18 @@ typedef struct record {
     uint64_t seq, when;
     uint16_t kind, flags, stream;
     uint32_t id, grid, n;
+    bool brief;
     uint32_t slots[8192];
 } record;
 
 /* The next record, false when there is none yet. */
 static inline int take(record *r) {
-    uint64_t at = S->tail;
+    uint64_t at = S->tail, what = __atomic_load_n(&S->brief[at % PSK_RING_ENTRIES].what, __ATOMIC_ACQUIRE);
+    if (what >> 32 == at / PSK_RING_ENTRIES + 1) {
+        *r = (record){.seq = at + 1, .when = S->brief[at % PSK_RING_ENTRIES].when, .kind = PSK_REC_LAUNCH, .id = (what >> 16) & 0xffff, .stream = (what >> 8) & 0xff, .flags = what & 0xff, .brief = true};
+        __atomic_store_n(&S->tail, at + 1, __ATOMIC_RELEASE);
+        return 1;
+    }
     psk_entry *e = &S->ring[at % PSK_RING_ENTRIES];
     if (__atomic_load_n(&e->turn, __ATOMIC_ACQUIRE) != at + 1) return 0;
     CHECK(e->kind != PSK_REC_MORE);
