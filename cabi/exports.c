@@ -29,37 +29,40 @@ __attribute__((constructor)) static void watch_forks(void) { pthread_atfork(NULL
 /* Whether the engine may be entered. */
 static int alive(void) { return !in_child; }
 
-/* They serve what they can before Go is entered; NULL until the engine has started. */
-static struct front *pool_front, *tensor_front;
+/* What every allocation and free looks at, in one line of the cache. */
+static struct {
+    struct front *pool, *tensors; /* serve what they can before Go is entered; NULL until the engine has started */
+    struct alloc_log log;         /* of calls, for a recording */
+} near __attribute__((aligned(64)));
+_Static_assert(sizeof near == 64, "a line");
 
 void exports_use_fronts(void *pool, void *tensors)
 {
-    __atomic_store_n(&pool_front, (struct front *)pool, __ATOMIC_RELEASE);
-    __atomic_store_n(&tensor_front, (struct front *)tensors, __ATOMIC_RELEASE);
+    __atomic_store_n(&near.pool, (struct front *)pool, __ATOMIC_RELEASE);
+    __atomic_store_n(&near.tensors, (struct front *)tensors, __ATOMIC_RELEASE);
 }
 
 static struct front *front_for(int64_t bytes)
 {
-    struct front *t = __atomic_load_n(&tensor_front, __ATOMIC_ACQUIRE);
-    return t && bytes >= t->least ? t : __atomic_load_n(&pool_front, __ATOMIC_ACQUIRE);
+    struct front *t = __atomic_load_n(&near.tensors, __ATOMIC_ACQUIRE);
+    return t && bytes >= t->least ? t : __atomic_load_n(&near.pool, __ATOMIC_ACQUIRE);
 }
 
 static struct front *front_of(void *p)
 {
-    struct front *t = __atomic_load_n(&tensor_front, __ATOMIC_ACQUIRE);
-    return t && (uintptr_t)p >= t->base && (uintptr_t)p < t->end ? t : __atomic_load_n(&pool_front, __ATOMIC_ACQUIRE);
+    struct front *t = __atomic_load_n(&near.tensors, __ATOMIC_ACQUIRE);
+    return t && (uintptr_t)p >= t->base && (uintptr_t)p < t->end ? t : __atomic_load_n(&near.pool, __ATOMIC_ACQUIRE);
 }
 
-/* Allocations and frees are noted in it; NULL when nobody records them here. */
-static struct alloc_log *alloc_log;
+struct alloc_log *exports_alloc_log(void) { return &near.log; }
 
-void exports_use_alloc_log(void *l) { __atomic_store_n(&alloc_log, (struct alloc_log *)l, __ATOMIC_RELEASE); }
+void exports_use_alloc_log(void *units) { __atomic_store_n(&near.log.units, (struct alloc_unit *)units, __ATOMIC_RELEASE); }
 
-static void note_call(void *p, int64_t bytes, void *stream)
+static inline void note_call(void *p, ssize_t bytes, void *stream)
 {
-    struct alloc_log *l = __atomic_load_n(&alloc_log, __ATOMIC_ACQUIRE);
-    if (__builtin_expect(l != NULL, 0))
-        alloc_log_note(l, (uintptr_t)p, bytes, (uintptr_t)stream);
+    struct alloc_unit *units = __atomic_load_n(&near.log.units, __ATOMIC_ACQUIRE);
+    if (__builtin_expect(units != NULL, 0))
+        alloc_log_note(&near.log, units, (uintptr_t)p, (uint64_t)bytes, (uintptr_t)stream);
 }
 
 /* PENSTOCK_STACKS, read once: at the first allocation, as the engine does. */

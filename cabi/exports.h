@@ -5,7 +5,10 @@
  * what can leave the device from now on. */
 void exports_use_fronts(void *pool, void *tensors);
 
-/* And note allocations and frees in a struct alloc_log (alloc_log.h), or with NULL no more. */
-void exports_use_alloc_log(void *l);
+/* And note allocations and frees in the log (alloc_log.h), which has its units and tail from then
+ * on, or with NULL no more. */
+struct alloc_log;
+struct alloc_log *exports_alloc_log(void);
+void exports_use_alloc_log(void *units);
 
 #endif
