@@ -62,6 +62,9 @@ func (l *allocLog) use(on bool) {
 	}
 }
 
+// head is how many units were taken.
+func (l *allocLog) head() uint64 { return atomic.LoadUint64((*uint64)(unsafe.Pointer(&l.c.head))) }
+
 // word is one of a unit's at a position: its value, whether it begins an allocation, and whether it was written.
 func (l *allocLog) word(n uint64) (value uint64, alloc, written bool) {
 	const above = 1 << C.ALLOC_LOG_VALUE_BITS

@@ -60,19 +60,23 @@ func startRecording(o options.Runtime, gpu string, log *zap.Logger) (*recorder, 
 	return r, nil
 }
 
-// gather reads what the job's threads have noted.
-func (r *recorder) gather() {
+// gather reads what the job's threads have noted, and says whether that is all of what they did before the call.
+func (r *recorder) gather() bool {
+	all := true
 	if e := state.engine.Load(); e != nil {
-		e.Hear()
+		all = e.Hear()
 	}
 	if r.allocs != nil {
-		r.readAllocs()
+		all = r.readAllocs() && all
 	}
+	return all
 }
 
-// readAllocs reads the log of allocations.
-func (r *recorder) readAllocs() {
+// readAllocs reads the log of allocations, and says whether all that were noted before the call are read.
+func (r *recorder) readAllocs() bool {
 	var lost uint64
+	head := r.allocs.head()
+	all := true
 	var e trace.Event // one for all, as each would be on the heap
 	r.log.AddAll(func(add func(e *trace.Event, at int64)) {
 		lost = r.allocs.read(func(c allocCall) {
@@ -82,10 +86,12 @@ func (r *recorder) readAllocs() {
 			}
 			add(&e, c.nanos)
 		})
+		all = r.allocs.next >= head
 	})
 	if lost > 0 {
 		r.log.Add(trace.Event{Kind: trace.KindLost, Bytes: int64(lost), Name: "allocations and frees: their log was full"})
 	}
+	return all
 }
 
 // pause stops recording, or goes on.

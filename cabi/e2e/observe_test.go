@@ -153,6 +153,70 @@ func TestAllocationsInPlainMemory(t *testing.T) {
 	}
 }
 
+// Nothing is lost and no call out of its thread's order when several threads go round the rings a few times.
+func TestRecordManyCalls(t *testing.T) {
+	t.Parallel()
+	need(t)
+	const threads, turns, fills = 3, 60000, 64
+	path := filepath.Join(t.TempDir(), "run.pstrace")
+	mustRun(t, append(slices.Clone(inMemory), "PENSTOCK_TRACE="+path), program(t, "small"), "busy")
+	tr, err := trace.Load(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	type thread struct {
+		calls string // since its allocation
+		turn  int
+		alloc uint64
+	}
+	of := map[uint64]*thread{} // by stream
+	owner := map[uint64]*thread{}
+	last := time.Duration(-1)
+	for _, e := range tr.Events {
+		x := of[e.Stream]
+		switch e.Kind {
+		case trace.KindAlloc:
+			if x == nil {
+				x = &thread{}
+				of[e.Stream] = x
+			}
+			owner[e.Alloc], x.alloc = x, e.Alloc
+			if want := int64(1 + x.turn%40); e.Bytes/512/threads != want {
+				t.Fatalf("allocation %d of its thread has %d bytes", x.turn, e.Bytes)
+			}
+			x.calls += "a"
+		case trace.KindLaunch:
+			x.calls += "l"
+		case trace.KindCopy:
+			x.calls += "c"
+		case trace.KindFree:
+			x = owner[e.Alloc]
+			delete(owner, e.Alloc)
+			if want := map[bool]string{true: "alc", false: "al"}[x.turn%fills == 0]; x.calls != want || x.alloc != e.Alloc {
+				t.Fatalf("turn %d of a thread reads as %q, want %q, before the free of allocation %d", x.turn, x.calls, want, e.Alloc)
+			}
+			x.calls = ""
+			x.turn++
+		case trace.KindLost:
+			t.Fatalf("lost %d: %s", e.Bytes, e.Name)
+		default:
+			continue
+		}
+		if e.Time < last {
+			t.Fatalf("event at %v after %v", e.Time, last)
+		}
+		last = e.Time
+	}
+	for _, x := range of {
+		if x.turn != turns {
+			t.Errorf("a thread has %d turns in the recording, want %d", x.turn, turns)
+		}
+	}
+	if len(of) != threads {
+		t.Errorf("%d threads, want %d", len(of), threads)
+	}
+}
+
 // Recording by turns while memory comes and goes: half of the launches are in the
 // recording, every allocation is, and the values are right.
 func TestRecordByTurns(t *testing.T) {

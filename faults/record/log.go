@@ -2,7 +2,10 @@ package record
 
 import (
 	"fmt"
+	"math"
 	"os"
+	"slices"
+	"sort"
 	"strconv"
 	"sync"
 	"time"
@@ -21,10 +24,12 @@ type Log struct {
 	origin  int64
 	options Options
 
-	encoding sync.Mutex // taken before mu
-	spare    batch      // empty, to be filled next
-	order    []place    // in which a batch is written
-	unsorted []place    // memory for sorting it
+	encoding sync.Mutex    // taken before mu
+	spare    batch         // empty, to be filled next
+	order    []place       // in which a batch is written
+	unsorted []place       // memory for sorting it
+	ripe     time.Duration // with Sort: up to here nothing is missing, by whatever way it comes
+	held     []trace.Event // later than that
 
 	mu      sync.Mutex
 	err     error
@@ -60,6 +65,9 @@ const (
 	maxQueued  = 1 << 17 // operations that wait for progress on a stream
 	maxPending = 1 << 16 // events that wait for the encoder; whoever brings more encodes them itself
 
+	maxHeld      = 1 << 19          // events for which others are waited
+	clocksDiffer = time.Millisecond // far more than the times of events and the log's clock do
+
 	// Each turn of the encoder wakes threads, and Go's watchdog, which then looks every 20 us for a while.
 	encodeEvery = 50 * time.Millisecond
 	encodeBusy  = 10 * time.Millisecond // after a turn with a good part of maxPending
@@ -70,10 +78,12 @@ const (
 type Options struct {
 	// Clock reads what faults.Clock does, in whatever way is the cheapest; nil is faults.Clock itself.
 	Clock func() int64
-	// Sort puts events that wait for the encoder in order of time, for those that come by several ways.
+	// Sort puts events in order of time, for those that come by several ways. What is later than the
+	// last call of Gather that brought all is held back until the next: an earlier event may yet come.
 	Sort bool
-	// Gather, if not nil, is called by the encoder before it looks what waits, and may add to it.
-	Gather func()
+	// Gather, if not nil, is called by the encoder before it looks what waits, and may add to it. It
+	// says whether it has brought all that had happened when it was called.
+	Gather func() bool
 	// Translate, if not nil, is called by the encoder with each event, in order, and writes it, changed
 	// or with others, or not. What can be looked up there need not be where others wait.
 	Translate func(e *trace.Event, write func(*trace.Event))
@@ -132,8 +142,8 @@ func (l *Log) encoder() {
 		case paused = <-l.pause: // once more around
 		case <-turn.C:
 		}
-		if l.options.Gather != nil {
-			l.options.Gather()
+		if at := l.now() - clocksDiffer; l.options.Gather == nil || l.options.Gather() {
+			l.ripen(at)
 		}
 		wait := encodeEvery
 		if l.encode() > manyEvents {
@@ -158,7 +168,14 @@ func (l *Log) Pause(on bool) {
 	}
 }
 
-// encode writes what is queued, and says how many events that were.
+// ripen says that all events up to a time have been brought.
+func (l *Log) ripen(at time.Duration) {
+	l.encoding.Lock()
+	defer l.encoding.Unlock()
+	l.ripe = at
+}
+
+// encode writes what is queued and ripe, and says how many events were queued since the last time.
 func (l *Log) encode() int {
 	l.encoding.Lock()
 	defer l.encoding.Unlock()
@@ -166,12 +183,14 @@ func (l *Log) encode() int {
 	b := l.pending
 	l.pending = l.spare
 	l.mu.Unlock()
+	n := len(b.events)
 	l.order = l.order[:0]
-	for i := range b.events {
-		l.order = append(l.order, place{b.events[i].Time, i})
-	}
 	if l.options.Sort {
-		l.order, l.unsorted = inOrder(l.order, l.unsorted)
+		b.events = l.ripeOf(b.events)
+	} else {
+		for i := range b.events {
+			l.order = append(l.order, place{b.events[i].Time, i})
+		}
 	}
 	failed := l.writer.AppendAll(func(write func(*trace.Event)) {
 		for _, p := range l.order {
@@ -189,10 +208,34 @@ func (l *Log) encode() int {
 		}
 		l.mu.Unlock()
 	}
-	n := len(b.events)
 	clear(b.events) // of names
 	l.spare = batch{b.events[:0], b.accesses[:0]}
 	return n
+}
+
+// ripeOf puts what is ripe, of what was held back and what was queued, in order, and holds the rest
+// back. The places are those in the events that it returns.
+func (l *Log) ripeOf(queued []trace.Event) []trace.Event {
+	n := len(queued)
+	events := append(queued, l.held...)
+	for i := range events {
+		index := (n + i) % len(events) // what was held back came first
+		l.order = append(l.order, place{events[index].Time, index})
+	}
+	l.order, l.unsorted = inOrder(l.order, l.unsorted)
+	ripe := sort.Search(len(l.order), func(i int) bool { return l.order[i].time > l.ripe })
+	if len(events)-ripe > maxHeld { // whatever is waited for, it does not come
+		ripe = len(events)
+	}
+	clear(l.held) // of names
+	l.held = l.held[:0]
+	for _, p := range l.order[ripe:] {
+		e := events[p.index]
+		e.Accesses = slices.Clone(e.Accesses) // their memory is used again
+		l.held = append(l.held, e)
+	}
+	l.order = l.order[:ripe]
+	return events
 }
 
 // noteClock notes the wall clock.
@@ -344,6 +387,7 @@ func (l *Log) Close(driver *analyse.Counters) error {
 		l.Mark(driver.Mark())
 	}
 	l.noteClock(l.now())
+	l.ripen(math.MaxInt64)
 	l.encode()
 	err := l.Err()
 	if closeErr := l.writer.Close(); err == nil {

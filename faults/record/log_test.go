@@ -2,6 +2,7 @@ package record
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -156,7 +157,7 @@ func TestOperationsHaveTheirTime(t *testing.T) {
 func TestPause(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "run.pstrace")
 	var turns atomic.Int64
-	l, err := Create(path, trace.Header{}, Options{Gather: func() { turns.Add(1) }})
+	l, err := Create(path, trace.Header{}, Options{Gather: func() bool { turns.Add(1); return true }})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -182,6 +183,48 @@ func TestPause(t *testing.T) {
 	}
 	if !slices.ContainsFunc(tr.Events, func(e trace.Event) bool { return e.Name == "meanwhile" }) {
 		t.Error("the mark is missing")
+	}
+}
+
+// An event that is brought late is written before a later one that was there already: what
+// others may yet precede waits.
+func TestLateEventsHaveTheirPlace(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "run.pstrace")
+	l, err := Create(path, trace.Header{}, Options{Sort: true, Gather: func() bool { return false }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	add := func(at ...int64) {
+		l.AddAll(func(add func(e *trace.Event, at int64)) {
+			for _, x := range at {
+				add(&trace.Event{Kind: trace.KindMark, Name: fmt.Sprint("at ", x)}, l.OriginNanos()+x)
+			}
+		})
+		l.encode()
+	}
+	add(30, 50)
+	add(10, 40)
+	l.ripen(35)
+	add(20, 60)
+	if n := l.Stats().Events; n != 4 { // the clock, 10, 20 and 30
+		t.Errorf("%d events are written", n)
+	}
+	add(36)
+	if err := l.Close(nil); err != nil {
+		t.Fatal(err)
+	}
+	tr, err := trace.Load(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, e := range tr.Events {
+		if strings.HasPrefix(e.Name, "at ") {
+			got = append(got, e.Name[3:])
+		}
+	}
+	if want := []string{"10", "20", "30", "36", "40", "50", "60"}; !slices.Equal(got, want) {
+		t.Errorf("%v, want %v", got, want)
 	}
 }
 

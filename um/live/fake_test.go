@@ -227,6 +227,8 @@ func (d *fakeDriver) moves() (in, out int) {
 type fakeHook struct {
 	mu       sync.Mutex
 	head     uint64
+	read     uint64
+	writing  uint64 // the newest operations, which are not in the ring yet
 	records  []hook.Record
 	slotOf   map[cuda.Ptr]uint32
 	resident map[uint32]bool
@@ -324,10 +326,16 @@ func (h *fakeHook) Head() uint64 {
 	return h.head
 }
 
+func (h *fakeHook) Read() uint64 {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.read
+}
+
 func (h *fakeHook) Drain(visit func(*hook.Record)) int {
 	h.mu.Lock()
 	records := h.records
-	h.records = nil
+	h.records, h.read = nil, h.head-h.writing
 	h.mu.Unlock()
 	for i := range records {
 		visit(&records[i])

@@ -23,6 +23,7 @@ type Hook interface {
 	OpenGate(stream int, seq uint64)
 	Progress(stream int) uint32
 	Head() uint64
+	Read() uint64
 	Drain(visit func(*hook.Record)) int
 	Streams() []uint64
 	FunctionName(id uint32) string

@@ -450,7 +450,16 @@ func TestHearForTheSink(t *testing.T) {
 	r := newRig(t, c)
 	for range 2 {
 		r.h.launch(0)
-		r.l.Hear()
+		if !r.l.Hear() {
+			t.Error("not all is heard of")
+		}
+	}
+	r.h.mu.Lock()
+	r.h.head++
+	r.h.writing++
+	r.h.mu.Unlock()
+	if r.l.Hear() {
+		t.Error("an operation that is not written yet is heard of")
 	}
 	r.l.Record(false)
 	r.l.Hear()

@@ -142,13 +142,20 @@ func (l *Live) progress() {
 
 // Hear reads the hook's records for the sink while the engine has no thread that does, as
 // nothing can move. Who records calls it, well before the ring is full: a thread for it
-// would only be another one to wake.
-func (l *Live) Hear() {
+// would only be another one to wake. It says whether the sink knows of all operations
+// that had begun before the call: a thread that has its place in the ring and has not
+// written there yet keeps what comes after it back.
+func (l *Live) Hear() (all bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if l.hook == nil {
+		return true
+	}
+	head := l.hook.Head()
 	if l.runtime == nil && l.swap == nil && !l.closing {
 		l.drain()
 	}
+	return l.hook.Read() >= head
 }
 
 // loop feeds the runtime.
