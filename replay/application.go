@@ -14,8 +14,6 @@ const (
 	// queuedLaunches is how many launches fit in a stream's queue before the
 	// launching thread waits (1,019 measured on an H200, driver 580.159).
 	queuedLaunches = 1019
-	// launchCost is the CPU time of one launch (3.8 us measured there), unless the options say more.
-	launchCost = 3800 * time.Nanosecond
 	// strictQueue is how many the launch hook lets be unfinished in the explicit engine.
 	strictQueue = 512
 )
@@ -88,7 +86,7 @@ func newApplication(t *trace.Trace, o Options, g *sim.GPU, m memory) *applicatio
 	}
 	a.sampleEvery = a.compute / samplesPerIteration
 	if a.launchCost = o.LaunchCost; a.launchCost == 0 {
-		a.launchCost = launchCost
+		a.launchCost = DefaultLaunchCost
 	}
 	return a
 }
@@ -251,7 +249,7 @@ func (a *application) result() Result {
 		ComputeSeconds: a.compute.Seconds(), IterationSeconds: d.Seconds,
 		StallSeconds: max(0, d.Seconds-a.compute.Seconds()),
 		H2DBytes:     d.H2DBytes, D2HBytes: d.D2HBytes, Timeline: a.timeline,
-		Faults: a.final.faults - a.begin.faults,
+		Faults: a.final.faults - a.begin.faults, LaunchCostSeconds: a.launchCost.Seconds(),
 	}
 	if ops := a.after.ops - a.before.ops; ops > 0 {
 		r.PredictionHitRate = float64(a.after.predicted-a.before.predicted) / float64(ops)

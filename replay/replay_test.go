@@ -355,6 +355,9 @@ func TestLaunchCost(t *testing.T) {
 		if least := 0.05 * float64(launches-1); slow.IterationSeconds < least || fast.IterationSeconds > least/2 {
 			t.Errorf("%s: %g s an iteration, %g with %d launches of 50 ms", engine, fast.IterationSeconds, slow.IterationSeconds, launches)
 		}
+		if fast.LaunchCostSeconds != DefaultLaunchCost.Seconds() || slow.LaunchCostSeconds != 0.05 {
+			t.Errorf("%s: launches are said to have taken %g and %g s", engine, fast.LaunchCostSeconds, slow.LaunchCostSeconds)
+		}
 	}
 }
 

@@ -21,6 +21,9 @@ const (
 	EngineExplicit = "explicit"
 )
 
+// DefaultLaunchCost is the CPU time of a launch itself (measured on an H200, driver 580.159).
+const DefaultLaunchCost = 3800 * time.Nanosecond
+
 // Options say what to replay and on what.
 type Options struct {
 	Policy      string
@@ -28,7 +31,7 @@ type Options struct {
 	Ratio       float64 // oversubscription: peak live bytes over budget; used when BudgetBytes is 0
 	BudgetBytes int64
 	Profile     sim.Profile
-	LaunchCost  time.Duration // CPU time of the job from one launch to the next; 0 = what a launch itself takes. The oracle has none
+	LaunchCost  time.Duration // CPU time of the job from one launch to the next; 0 = DefaultLaunchCost. The oracle has none
 	// SoftwareCap gives the card room for everything: the runtime itself keeps
 	// residency under the budget, evicting to the host beside what it brings in,
 	// as on a card that is larger than the budget.
@@ -53,6 +56,7 @@ type Result struct {
 	D2HBytes          int64   `json:"d2h_bytes"`
 	Faults            int64   `json:"faults"`
 	PredictionHitRate float64 `json:"prediction_hit_rate"` // launches predicted correctly over launches; 0 for policies that do not predict
+	LaunchCostSeconds float64 `json:"launch_cost_seconds"` // CPU time of the job from one launch to the next that was assumed; 0 for the oracle
 	Simulated         bool    `json:"simulated"`           // always true
 
 	Timeline []Sample `json:"timeline,omitempty"`

@@ -99,7 +99,7 @@ func TestSimulate(t *testing.T) {
 	if status != 0 || stderr != "" {
 		t.Fatalf("status %d, stderr %q", status, stderr)
 	}
-	if got.Policy != "penstock" || got.Engine != "managed" || got.Profile.Name != "h200" || got.Ratio != 2 || got.BudgetBytes != 0 || got.Timeline {
+	if got.Policy != "penstock" || got.Engine != "managed" || got.Profile.Name != "h200" || got.Ratio != 2 || got.BudgetBytes != 0 || got.Timeline || got.LaunchCost != replay.DefaultLaunchCost {
 		t.Errorf("options %+v", got)
 	}
 	for _, want := range []string{"gpt2m under penstock on h200", "simulated", "3 GiB of 5.9 GiB peak live (2.00x)", "0.150 s: 0.050 s computing, 0.100 s stalled", "99.5 %"} {
@@ -121,7 +121,7 @@ func TestSimulate(t *testing.T) {
 		t.Fatalf("%v in %s", err, stdout)
 	}
 	for _, name := range []string{"trace", "policy", "engine", "gpu", "budget_bytes", "peak_live_bytes", "compute_seconds", "iteration_seconds",
-		"stall_seconds", "h2d_bytes", "d2h_bytes", "faults", "prediction_hit_rate"} {
+		"stall_seconds", "h2d_bytes", "d2h_bytes", "faults", "prediction_hit_rate", "launch_cost_seconds"} {
 		if _, ok := fields[name]; !ok {
 			t.Errorf("no %s in %s", name, stdout)
 		}
