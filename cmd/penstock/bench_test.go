@@ -97,7 +97,7 @@ func TestBenchFormats(t *testing.T) {
 	if err != nil || len(rows) != 1+2*8 {
 		t.Fatalf("%d rows, %v:\n%s", len(rows), err, stdout)
 	}
-	if got := rows[2]; got[0] != "gpt2m" || got[1] != "1.5" || got[2] != "lru" || got[3] != "managed" || got[14] != "true" {
+	if got := rows[2]; got[0] != "gpt2m" || got[1] != "1.5" || got[2] != "lru" || got[3] != "managed" || got[15] != "true" {
 		t.Errorf("second row %v", got)
 	}
 	if html, err := os.ReadFile(page); err != nil || !strings.Contains(string(html), "gpt2m") {
