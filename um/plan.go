@@ -43,6 +43,7 @@ type plan struct {
 	fetch       []*tensor
 	evict       []*tensor // each has leaves == serial
 	dry         bool      // nothing of evict is left to displace
+	stuck       bool      // something is needed, and nothing could be done for it
 	births      []int32   // sizes in blocks of the coming allocations
 	freshBlocks int32     // most that they and the coming frees take together
 	spareBlocks int32     // what will be free when all that is queued is done, and needed by nothing before
@@ -62,7 +63,9 @@ func (r *Runtime) room() int32 {
 func (r *Runtime) planned() *plan {
 	p := &r.plan
 	age := r.epoch - p.epoch
-	if p.valid && p.version == r.history.Version() && age < planEvents && (age < leastEvents || len(p.fetch) > 0 && !p.dry) {
+	// One event may have changed that, and be the last for long. Where the driver evicts, a fault makes the room.
+	stuck := p.stuck && age > 0 && r.flying == 0 && r.recency == nil
+	if p.valid && p.version == r.history.Version() && age < planEvents && (age < leastEvents || len(p.fetch) > 0 && !p.dry) && !stuck {
 		return p
 	}
 	*p = plan{
@@ -136,6 +139,7 @@ func (r *Runtime) look(p *plan) {
 	for _, n := range o.needs[:outcome.Fetch] {
 		p.fetch = append(p.fetch, o.absent[n.ID])
 	}
+	p.stuck = outcome.BlockedAt >= 0 && outcome.Fetch+outcome.Evict == 0
 	p.spareBlocks, p.shortAt = int32(outcome.SpareBytes/BlockBytes), outcome.ShortAt
 	r.stats.Plans++
 }
