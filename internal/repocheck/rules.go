@@ -45,13 +45,13 @@ var mayImport = map[string][]string{
 	"faults/bpf":     {"faults", "trace"},
 	"oracle":         {"trace"},
 	"pool/plan":      {"trace"},
-	"um":             {"cuda", "evict", "prefetch", "correlate", "pool", "trace"},
+	"um":             {"cuda", "evict", "prefetch", "correlate", "pool", "trace", "um/internal/queue"},
 	"um/managed":     {"cuda", "evict", "prefetch", "correlate", "pool", "trace", "um"},
 
 	"pool/front":           {"cuda"},
 	"pool/stitch":          {"cuda"},
 	"pool/follow":          {"cuda", "pool/plan"},
-	"um/explicit":          {"cuda", "cuda/kernels", "evict", "prefetch", "correlate", "um"},
+	"um/explicit":          {"cuda", "cuda/kernels", "evict", "prefetch", "correlate", "um", "um/internal/queue"},
 	"cuda/kernels":         {"cuda"},
 	"um/explicit/hostpool": {"cuda", "internal/hostmem"},
 }
