@@ -1,6 +1,9 @@
 package sim
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
 // span is the time of a call that another thread's may not overlap.
 type span struct{ from, to time.Duration }
@@ -13,21 +16,13 @@ type span struct{ from, to time.Duration }
 func (t *Thread) inTurn(cost func(at time.Duration) time.Duration) {
 	g := t.g
 	at := t.begin()
-	calls := g.calling[:0]
-	for _, s := range g.calling {
-		if s.to > g.now {
-			calls = append(calls, s)
-		}
-	}
+	calls := slices.DeleteFunc(g.calling, func(s span) bool { return s.to <= g.now })
 	i := 0
 	for ; i < len(calls) && calls[i].from < at+cost(at); i++ {
 		at = max(at, calls[i].to)
 	}
 	t.now = at + cost(at)
-	calls = append(calls, span{})
-	copy(calls[i+1:], calls[i:])
-	calls[i] = span{at, t.now}
-	g.calling = calls
+	g.calling = slices.Insert(calls, i, span{at, t.now})
 }
 
 // takes is the cost of a call that is the same at any time.

@@ -7,7 +7,7 @@
 // # Threads
 //
 //   - Any thread of the job calls Malloc, Free and RecordStream. They hold a lock
-//     for microseconds. Most allocations and frees of tensors under the explicit engine
+//     for microseconds; a free under the managed engine only leaves a note (deaths.go). Most allocations and frees of tensors under the explicit engine
 //     do not even come here: package front serves them, and drain hears of them. Small and
 //     plain allocations may reach the driver's allocator; an allocation for which
 //     address space is missing waits, bounded, for queued work to let go of some.
@@ -53,7 +53,7 @@
 // opening of the arena. It and the pool's lock are held across driver calls that may
 // wait for another thread of the job; the engine's own threads never take them. mu
 // guards the rest; no call that can wait is made under it. The locks of the fronts
-// come last.
+// and of the notes of frees come last.
 //
 // # Failure
 //
