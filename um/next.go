@@ -60,16 +60,22 @@ func (r *Runtime) nextIn() *Move {
 	return r.makeReady(p)
 }
 
-// fetchFor brings in what an operation waits for. blocked says that something
-// is missing that nobody is bringing in.
+// fetchFor brings in what an operation waits for. blocked says that nothing else is
+// to be brought in meanwhile: something is missing that nobody is bringing in, or is
+// doomed. Whether the driver evicts that or spares it is known when the moves under
+// way are over (displaced), and with several workers they would not be if others began.
 func (r *Runtime) fetchFor(x *op) (m *Move, blocked bool) {
 	for _, t := range x.tensors {
-		if _, idle := r.away(t); idle > 0 {
+		missing, idle := r.away(t)
+		if idle > 0 {
 			if m := r.fetch(t, idle); m != nil {
 				return m, true
 			}
 			blocked = true
 			r.stalledForSpace = true
+		}
+		if missing > idle && r.doomedOf(t) {
+			blocked = true
 		}
 	}
 	return nil, blocked

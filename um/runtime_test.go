@@ -499,3 +499,40 @@ func TestRangesForTheLargest(t *testing.T) {
 		m.malloc(2, 0)
 	}
 }
+
+// TestSparedBlocksAreNotWaitedForLong: what the driver was to evict under a move and did
+// not stays, and an operation that needs it goes on, although there is always another
+// move to be begun before the last one ends.
+func TestSparedBlocksAreNotWaitedForLong(t *testing.T) {
+	m := newMachine(t, Config{Policy: Penstock, BudgetBytes: budget(8), DriverEvicts: true, EvictionsSeen: true, MoveBytes: budget(2)})
+	needed := m.malloc(4, 0)
+	m.launch(0, needed)
+	m.settle()
+	var others []cuda.Ptr
+	for range 12 {
+		others = append(others, m.malloc(2, 0))
+	}
+	for _, p := range others[:4] {
+		m.launch(0, p)
+	}
+	for range 4 {
+		m.take(In)
+	}
+	if m.r.arena.doomed[0] == false {
+		t.Fatal("nothing of the tensor is to be evicted")
+	}
+	m.launch(1, needed)
+	waiting := m.seq
+	for _, p := range others[4:] {
+		m.launch(0, p)
+	}
+	for range 6 {
+		m.take(In)
+		m.finish()
+		m.gpu()
+		if m.opened[1] == waiting {
+			return
+		}
+	}
+	t.Errorf("an operation waits for %d doomed blocks with %d moves under way", m.r.displacing, len(m.flying))
+}

@@ -1,5 +1,7 @@
 package um
 
+import "slices"
+
 // When the card itself is full, a prefetch makes the driver evict: the blocks
 // that it made recent longest ago, and no others. Which those are can be chosen
 // by making recent what must stay: a prefetch of what is on the device already
@@ -101,6 +103,11 @@ func (r *Runtime) doom(blocks []int32) {
 	r.doomed = append(r.doomed, blocks...)
 	r.leaving += int32(len(blocks))
 	r.displacing += int32(len(blocks))
+}
+
+// doomedOf says whether the driver is to evict a block that a tensor's operations need.
+func (r *Runtime) doomedOf(t *tensor) bool {
+	return slices.Contains(r.arena.doomed[t.first:t.first+t.n], true)
 }
 
 // depart ends the wait for the driver to evict a block: it has.
