@@ -33,6 +33,11 @@ type swapper struct {
 	lane    lane
 }
 
+// moveCost is what a worker takes to find out what to do next, and waits for the
+// engine's lock. Measured on an H200, medians of jobs, in_plan and in_lock of
+// worker_seconds over moves: 39 us for GPT-2 medium, 53 for ResNet-152, 80 for others.
+const moveCost = 50 * time.Microsecond
+
 // lane copies moves out, one after the other.
 type lane struct {
 	thread *sim.Thread
@@ -228,6 +233,11 @@ func (x *swapper) work(w *porter) {
 		return
 	}
 	w.busy = true
+	x.gpu.At(x.gpu.Now()+moveCost, func() { x.begin(w, m) })
+}
+
+// begin carries the first part of a move out.
+func (x *swapper) begin(w *porter, m *explicit.Move) {
 	ticket, err := w.mover.Begin(m)
 	if err != nil {
 		x.app.err = fmt.Errorf("replay: %w", err)

@@ -372,12 +372,17 @@ func TestExplicitEngineOnLogs(t *testing.T) {
 		{"llama1b-lr", []float64{1.5}}, {"moe", []float64{2}}, {"resnet152", []float64{1.5}},
 	} {
 		t.Run(log.name, func(t *testing.T) {
-			tr, p := testlogs.Load(t, log.name), h200(t)
+			recorded := testlogs.Load(t, log.name)
+			rested, err := recorded.Repeat(6)
+			if err != nil {
+				t.Fatal(err)
+			}
+			p := h200(t)
 			for _, ratio := range log.ratios {
 				o := Options{Policy: PolicyPenstock, Engine: EngineExplicit, Ratio: ratio, Profile: p}
-				r := mustRun(t, tr, o)
+				r := mustRun(t, rested, o)
 				o.Policy = PolicyOracle
-				bound := mustRun(t, tr, o)
+				bound := mustRun(t, recorded, o) // which needs no time to come to rest
 				physical(t, r, p)
 				aboveTheBound(t, r, bound)
 				share := bound.IterationSeconds / r.IterationSeconds

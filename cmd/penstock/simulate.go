@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strconv"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -15,8 +16,8 @@ import (
 
 // simulateFlags are the flags as given.
 type simulateFlags struct {
-	trace, ratio, budget, policy, engine, gpu, launchCost string
-	json, acceptDamaged                                   bool
+	trace, ratio, budget, policy, engine, gpu, launchCost, iterations string
+	json, acceptDamaged                                               bool
 }
 
 // newSimulateCommand is `penstock simulate`.
@@ -53,6 +54,7 @@ number is simulated.`,
 	textFlag(cmd, &f.engine, "engine")
 	textFlag(cmd, &f.gpu, "gpu")
 	textFlag(cmd, &f.launchCost, "launch-cost")
+	textFlag(cmd, &f.iterations, "iterations")
 	boolFlag(cmd, &f.json, "json")
 	boolFlag(cmd, &f.acceptDamaged, "accept-damaged")
 	return cmd
@@ -102,8 +104,15 @@ func (f *simulateFlags) job(cmd *cobra.Command) (job, error) {
 	if f.trace == "" {
 		return j, errors.New("no trace to replay: give --trace FILE, or see `penstock demo`")
 	}
+	iterations, err := parseIterations(f.iterations)
+	if err != nil {
+		return j, err
+	}
 	if j.in, err = loadInput(f.trace, f.acceptDamaged, cmd.ErrOrStderr()); err != nil {
 		return j, err
+	}
+	if j.in.Trace, err = j.in.Repeat(iterations); err != nil {
+		return j, fmt.Errorf("--iterations %d: %w", iterations, err)
 	}
 	budget := o.BudgetBytes
 	if budget == 0 {
@@ -115,6 +124,21 @@ func (f *simulateFlags) job(cmd *cobra.Command) (job, error) {
 		return j, nil // a launch that is larger uses host memory in place
 	}
 	return j, j.in.fits(budget)
+}
+
+// mostIterations keeps a typing error from filling the memory.
+const mostIterations = 1000
+
+// parseIterations is how many iterations are asked for, 0 for those of the trace.
+func parseIterations(text string) (int, error) {
+	if text == "" {
+		return 0, nil
+	}
+	n, err := strconv.Atoi(text)
+	if err != nil || n < 1 || n > mostIterations {
+		return 0, fmt.Errorf("--iterations: %q is not a number from 1 to %d", text, mostIterations)
+	}
+	return n, nil
 }
 
 func writeJSON(w io.Writer, v any) error {

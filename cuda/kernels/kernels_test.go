@@ -43,7 +43,10 @@ func TestFullList(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	copy(words(p, 8), []uint64{5, 100, 101, 6, 102, 103, 104, 7})
+	memory := words(p, 8)
+	for i, x := range []uint64{5, 100, 101, 6, 102, 103, 104, 7} { // copy(words(...)) ends go1.26.8's compiler
+		memory[i] = x
+	}
 	for range 2 { // a second search starts anew
 		for _, e := range []error{
 			f.Begin(s), f.Scan(cuda.Range{Base: p, Bytes: 24}, 100, 200, s), f.Scan(cuda.Range{Base: p + 24, Bytes: 40}, 100, 200, s),

@@ -103,8 +103,10 @@ type Profile struct {
 	HostRegisterBytesPerSecond float64
 	ManagedAllocCall           time.Duration
 
-	// Device and HostNUMA are the costs of virtual memory management calls on the two kinds of handle.
-	Device, HostNUMA VMM
+	// Device and HostNUMA are the costs of virtual memory management calls on the two kinds of
+	// handle when nothing else uses the card, DeviceInJob those on device handles once a job
+	// has launched kernels: its threads call the same driver, on the same processor.
+	Device, DeviceInJob, HostNUMA VMM
 	// SetAccessManyExtra is added for each handle when one call sets access over several.
 	SetAccessManyExtra time.Duration
 	// MapTimeSlice is the longest that setting access waits for copies to the host,

@@ -32,8 +32,11 @@ type reservation struct {
 func (t *Thread) Granularity() int64 { return blockBytes }
 
 func (g *GPU) vmm(l cuda.Location) *VMM {
-	if l == cuda.Host {
+	switch {
+	case l == cuda.Host:
 		return &g.profile.HostNUMA
+	case g.stats.Kernels > 0:
+		return &g.profile.DeviceInJob
 	}
 	return &g.profile.Device
 }

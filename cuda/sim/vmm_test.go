@@ -212,6 +212,33 @@ func TestMappingWaitsForCopiesOut(t *testing.T) {
 	}
 }
 
+// Once a job has launched, calls on device handles take what they took in jobs.
+func TestMappingInAJob(t *testing.T) {
+	r := newRig(t, Options{})
+	r.run(Kernel{})
+	p, err := r.th.AddressReserve(32*mib, 0, 0)
+	r.must(err)
+	var h cuda.Handle
+	costs := r.g.profile.DeviceInJob
+	for _, c := range []struct {
+		name string
+		want Costs
+		f    func() error
+	}{
+		{"create", costs.Create, func() (err error) { h, err = r.th.MemCreate(32*mib, cuda.Device); return }},
+		{"map", costs.Map, func() error { return r.th.Map(p, 32*mib, h) }},
+		{"set access", costs.SetAccess, func() error { return r.th.SetAccess(p, 32*mib) }},
+		{"unmap", costs.Unmap, func() error { return r.th.Unmap(p, 32*mib) }},
+		{"release", costs.Release, func() error { return r.th.MemRelease(h) }},
+	} {
+		from := r.th.Now()
+		r.must(c.f())
+		if took := r.th.Now() - from; took != c.want.At(32*mib) || took <= 0 {
+			t.Errorf("%s takes %v, not %v", c.name, took, c.want.At(32*mib))
+		}
+	}
+}
+
 // TestMappingTakesTurns: threads that map wait for each other, and no call is made to
 // wait for one that begins after it has ended.
 func TestMappingTakesTurns(t *testing.T) {
