@@ -34,6 +34,8 @@ import (
 	"os"
 	"runtime"
 	"runtime/debug"
+	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -116,7 +118,8 @@ func engine(device int) *live.Live {
 }
 
 func start(device int) (*live.Live, error) {
-	o, err := options.FromEnviron(environ())
+	env := environ()
+	o, err := options.FromEnviron(env)
 	if err != nil {
 		return nil, err
 	}
@@ -176,7 +179,10 @@ func start(device int) (*live.Live, error) {
 		Engine: live.EngineFor(o.Engine), Verify: o.Verify,
 		Policy: policy, BudgetBytes: o.Budget, HostBudgetBytes: o.HostBudget,
 		ManagedLimitBytes: o.ManagedLimit, PlainOnly: o.Engine == options.EngineNone, LookaheadBytes: o.LookaheadBytes,
-		MissedRoutes: missed, Pool: layout, TensorFront: tensorFront,
+		MissedRoutes: missed, Pool: layout, TensorFront: tensorFront, Processes: processes(env),
+	}
+	if c.Engine == live.Explicit && c.Processes > 1 {
+		log.Warn("the explicit engine has not been shown to work in a job of several processes (docs/engines.md): use --engine managed", zap.Int("processes", c.Processes))
 	}
 	if o.TracePath != "" {
 		r, err := startRecording(o, d.Info().Name, log)
@@ -222,6 +228,17 @@ func environ() (env []string) {
 		}
 		env = append(env, C.GoString(kv))
 	}
+}
+
+// processes is how many processes the job has, as torchrun and its like say.
+func processes(environ []string) int {
+	for _, kv := range environ {
+		if text, ok := strings.CutPrefix(kv, "WORLD_SIZE="); ok {
+			n, _ := strconv.Atoi(text) // another program's variable: what is no number says nothing
+			return n
+		}
+	}
+	return 0
 }
 
 func newLog(level string) (*zap.Logger, error) {

@@ -19,8 +19,9 @@ import (
 )
 
 // recorder writes what happens to a trace. While everything is in plain memory it
-// reads allocations from a log that the exported calls fill; else the engine tells
-// of them, in order with the operations that name them. Alloc and Free are called from any
+// reads allocations from a log that the exported calls fill, and launches are not
+// recorded: none of them can fault. Else the engine tells of allocations, in order with
+// the operations that name them. Alloc and Free are called from any
 // thread, its other methods under the engine's lock, in order.
 type recorder struct {
 	log    *record.Log
@@ -34,20 +35,23 @@ type recorder struct {
 	accesses []trace.Access // of the record at hand
 
 	// The encoder's alone.
-	ids  record.Live // live allocations
-	last uint64      // id given
+	ids  map[uint64]uint64 // live allocations, by address
+	last uint64            // id given
 }
 
 // startRecording creates the trace.
 func startRecording(o options.Runtime, gpu string, log *zap.Logger) (*recorder, error) {
-	r := &recorder{zap: log, stacks: o.Stacks}
+	r := &recorder{zap: log, stacks: o.Stacks, ids: map[uint64]uint64{}}
 	var err error
 	if plain := o.Budget == 0 && (o.Engine == options.EngineManaged || o.Engine == options.EngineNone); plain && !o.Stacks {
 		if r.allocs, err = newAllocLog(); err != nil {
 			return nil, err
 		}
 	}
-	how := record.Options{Clock: hook.Clock, Translate: r.translate, Gather: r.gather, Sort: r.allocs != nil}
+	how := record.Options{Clock: hook.Clock, Translate: r.translate}
+	if r.allocs != nil { // else the engine tells of everything, in order
+		how.Gather, how.Sort = r.gather, true
+	}
 	r.log, err = record.Create(o.TracePath, trace.Header{
 		Source: "penstock", Command: strings.Join(os.Args, " "), GPU: gpu, Policy: o.Policy, BudgetBytes: o.Budget, Process: os.Getpid(),
 	}, how)
@@ -66,10 +70,7 @@ func (r *recorder) gather() bool {
 	if e := state.engine.Load(); e != nil {
 		all = e.Hear()
 	}
-	if r.allocs != nil {
-		all = r.readAllocs() && all
-	}
-	return all
+	return r.readAllocs() && all
 }
 
 // readAllocs reads the log of allocations, and says whether all that were noted before the call are read.
@@ -147,22 +148,23 @@ func (r *recorder) Record(rec *hook.Record, stream uint64, name func(function ui
 func (r *recorder) translate(e *trace.Event, write func(*trace.Event)) {
 	switch e.Kind {
 	case trace.KindAlloc:
-		if id, live := r.ids.Find(e.Address); live { // its free was not recorded
+		if id, live := r.ids[e.Address]; live { // its free was not recorded
 			write(&trace.Event{Kind: trace.KindFree, Time: e.Time, Alloc: id})
 		}
 		r.last++
 		e.Alloc = r.last
-		r.ids.Put(e.Address, e.Alloc)
+		r.ids[e.Address] = e.Alloc
 	case trace.KindFree:
-		id, ok := r.ids.Take(e.Address)
+		id, ok := r.ids[e.Address]
 		if !ok {
 			return
 		}
+		delete(r.ids, e.Address)
 		e.Alloc, e.Address = id, 0
 	case trace.KindLaunch, trace.KindCopy:
 		known := e.Accesses[:0]
 		for _, x := range e.Accesses {
-			if id, ok := r.ids.Find(x.Alloc); ok {
+			if id, ok := r.ids[x.Alloc]; ok {
 				known = append(known, trace.Access{Alloc: id})
 			}
 		}

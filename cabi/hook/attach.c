@@ -8,8 +8,7 @@
 #include <unistd.h>
 
 /* Static, so that the counters of resolutions work before an engine attaches. Its arrays come with attach. */
-struct psk_near psk_near __attribute__((aligned(4096)));
-_Static_assert(offsetof(struct psk_near, shared.ring) <= 4096, "a page");
+psk_shared psk_S;
 atomic_int psk_child;
 __thread int psk_in_hook __attribute__((tls_model("initial-exec"), visibility("hidden")));
 
@@ -27,7 +26,6 @@ static void in_child(void) {
     psk_S.slot_state = NULL;
     psk_S.slot_last_seq = NULL;
     psk_S.ring = NULL;
-    psk_S.brief = NULL;
     psk_S.funcs = NULL;
     psk_S.streams = NULL;
     psk_S.gate = NULL;
@@ -50,7 +48,7 @@ static bool map_arrays(void) {
     const size_t bytes[] = {
         round_page(sizeof(uint32_t) * PSK_TABLE_BLOCKS), round_page(PSK_MAX_SLOTS), round_page(sizeof(uint64_t) * PSK_MAX_SLOTS),
         round_page(sizeof(psk_entry) * PSK_RING_ENTRIES), round_page(sizeof(psk_func) * PSK_MAX_FUNCS), round_page(sizeof(uint64_t) * PSK_MAX_STREAMS),
-        round_page(sizeof(uint32_t) * PSK_MAX_SLOTS), round_page(sizeof(psk_brief) * PSK_RING_ENTRIES),
+        round_page(sizeof(uint32_t) * PSK_MAX_SLOTS),
     };
     size_t total = 0;
     for (size_t i = 0; i < sizeof bytes / sizeof bytes[0]; i++) total += bytes[i];
@@ -63,8 +61,7 @@ static bool map_arrays(void) {
     psk_S.ring = (psk_entry *)p, p += bytes[3];
     psk_S.funcs = (psk_func *)p, p += bytes[4];
     psk_S.streams = (uint64_t *)p, p += bytes[5];
-    psk_S.slot_ticket = (uint32_t *)p, p += bytes[6];
-    psk_S.brief = (psk_brief *)p;
+    psk_S.slot_ticket = (uint32_t *)p;
     return true;
 }
 
@@ -76,7 +73,6 @@ PSK_EXPORT psk_shared *penstock_hook_attach(uint32_t abi_version) {
         if (pthread_atfork(NULL, NULL, in_child) || !map_arrays()) {
             s = NULL;
         } else {
-            __atomic_fetch_add(&psk_S.generation, 1, __ATOMIC_SEQ_CST); /* not that of rows which were never written */
             psk_S.abi_version = PSK_HOOK_ABI;
             psk_S.size = sizeof psk_S;
             psk_S.report_all = psk_report_all;

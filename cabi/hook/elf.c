@@ -6,9 +6,9 @@
  */
 #include "internal.h"
 
-/* Offset of route_elf in psk_near, as assembly cannot ask for it. */
-#define ROUTE_ELF 3360
-_Static_assert(offsetof(struct psk_near, shared.route_elf) == ROUTE_ELF, "route_elf moved: correct ROUTE_ELF");
+/* Offset of route_elf in psk_shared, as assembly cannot ask for it. */
+#define ROUTE_ELF 288
+_Static_assert(offsetof(psk_shared, route_elf) == ROUTE_ELF, "route_elf moved: correct ROUTE_ELF");
 
 #define STR2(x) #x
 #define STR(x) STR2(x)
@@ -27,7 +27,7 @@ _Static_assert(offsetof(struct psk_near, shared.route_elf) == ROUTE_ELF, "route_
         "je 2f\n"                                         \
         "1: jmp psk_w_" #name "\n"                        \
         "2: movb $1, .Lseen_" #name "(%rip)\n"            \
-        "lock incq psk_near+" STR(ROUTE_ELF) "(%rip)\n"   \
+        "lock incq psk_S+" STR(ROUTE_ELF) "(%rip)\n"      \
         "jmp 1b\n"                                        \
         ".cfi_endproc\n"                                  \
         ".size " #name ", . - " #name "\n"                \

@@ -21,6 +21,8 @@ static struct {
 } table[TABLE];
 static unsigned rows_used;
 static pthread_mutex_t mu = PTHREAD_MUTEX_INITIALIZER;
+static atomic_uint generation = 1;
+static atomic_int unloads; /* in progress */
 
 typedef CUresult (*param_info_fn)(const void *, size_t, size_t *, size_t *);
 typedef CUresult (*name_fn)(const char **, const void *);
@@ -109,7 +111,7 @@ static unsigned hash(uint64_t h) { return (unsigned)((h * 0x9e3779b97f4a7c15u) >
 
 static psk_layout *fill(CUfunction f) {
     uint64_t handle = (uint64_t)(uintptr_t)f;
-    unsigned gen = __atomic_load_n(&psk_S.generation, __ATOMIC_SEQ_CST);
+    unsigned gen = atomic_load(&generation);
     const char *name;
     psk_layout *l = query(f, &name); /* not under the lock: these are driver calls */
     if (!l) return NULL;
@@ -122,7 +124,7 @@ static psk_layout *fill(CUfunction f) {
     psk_layout *old = have ? atomic_load(&table[i].layout) : NULL;
     if (old && same(old, psk_S.funcs[old->id].name, l, name)) {
         l->id = old->id;
-        if (__atomic_load_n(&psk_S.unloads, __ATOMIC_SEQ_CST) == 0) {
+        if (atomic_load(&unloads) == 0) {
             atomic_store(&old->generation, gen);
             forget_clearance(old->id);
             free(l);
@@ -146,8 +148,8 @@ static psk_layout *fill(CUfunction f) {
 psk_layout *psk_func_layout(CUfunction f) {
     if (PSK_UNLIKELY(!f)) return NULL; /* the mark of an empty row */
     uint64_t handle = (uint64_t)(uintptr_t)f;
-    if (PSK_LIKELY(__atomic_load_n(&psk_S.unloads, __ATOMIC_RELAXED) == 0)) {
-        unsigned gen = PSK_LOAD(psk_S.generation);
+    if (PSK_LIKELY(atomic_load_explicit(&unloads, memory_order_relaxed) == 0)) {
+        unsigned gen = atomic_load_explicit(&generation, memory_order_acquire);
         for (unsigned i = hash(handle);; i = (i + 1) & (TABLE - 1)) {
             uint64_t h = atomic_load_explicit(&table[i].handle, memory_order_acquire);
             if (h == handle) {
@@ -161,33 +163,19 @@ psk_layout *psk_func_layout(CUfunction f) {
     return fill(f);
 }
 
-void psk_func_remember(CUfunction f, const psk_layout *l) {
-    uint32_t generation = atomic_load_explicit(&l->generation, memory_order_relaxed);
-    if (!l->cached || l->opaque) return;
-    unsigned first;
-    psk_recent *set = psk_recent_set(f, &first), *row = &set[l->id % PSK_RECENT_WAYS];
-    for (unsigned i = PSK_RECENT_WAYS; i-- > 0;) {
-        psk_recent *way = &set[(first + i) % PSK_RECENT_WAYS];
-        if (atomic_load_explicit(&way->value, memory_order_relaxed) >> 32 != generation) row = way;
-    }
-    uint64_t value = (uint64_t)generation << 32 | l->id;
-    atomic_store_explicit(&row->value, value, memory_order_relaxed);
-    atomic_store_explicit(&row->check, psk_recent_check(f, value), memory_order_relaxed);
-}
-
 void psk_func_release(psk_layout *l) {
     if (l && PSK_UNLIKELY(!l->cached)) free(l);
 }
 
 /* ---- what ends a generation ---- */
 
-#define UNLOAD(name, type)                                          \
-    CUresult psk_w_##name(type handle) {                            \
-        __atomic_fetch_add(&psk_S.unloads, 1, __ATOMIC_SEQ_CST);    \
-        CUresult r = PSK_REAL(name)(handle);                        \
-        __atomic_fetch_add(&psk_S.generation, 1, __ATOMIC_SEQ_CST); \
-        __atomic_fetch_sub(&psk_S.unloads, 1, __ATOMIC_SEQ_CST);    \
-        return r;                                                   \
+#define UNLOAD(name, type)                   \
+    CUresult psk_w_##name(type handle) {     \
+        atomic_fetch_add(&unloads, 1);       \
+        CUresult r = PSK_REAL(name)(handle); \
+        atomic_fetch_add(&generation, 1);    \
+        atomic_fetch_sub(&unloads, 1);       \
+        return r;                            \
     }
 UNLOAD(cuModuleUnload, CUmodule)
 UNLOAD(cuLibraryUnload, CUlibrary)

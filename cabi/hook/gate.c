@@ -191,7 +191,7 @@ void psk_report_all(void) {
         if (!PSK_LOAD(s->unreported) || (i && (uintptr_t)stream <= 2) || (uintptr_t)stream == UINTPTR_MAX) continue;
         /* Who holds the lock is about to report, or waits, and has reported before that. */
         if (!psk_stream_trylock(s)) continue;
-        if ((__atomic_load_n(&psk_S.captures, __ATOMIC_SEQ_CST) == 0 || !psk_stream_capturing(stream, 0)) && in_context_of(stream)) report(s, stream, i, false);
+        if ((atomic_load(&psk_captures) == 0 || !psk_stream_capturing(stream, 0)) && in_context_of(stream)) report(s, stream, i, false);
         psk_stream_unlock(s);
     }
 }

@@ -5,6 +5,7 @@
  * forwards untouched until an engine attached and set a mode. The files:
  *
  *   resolve.c  dlsym, cuGetProcAddress and cudaGetDriverEntryPoint: who asks gets a wrapper
+ *   callers.c  whom the exported names mean, by who calls them
  *   map.c      real entry points, the map from real pointer to wrapper, the trail of the unhooked
  *   elf.c      the exported names, for programs linked against libcuda
  *   attach.c   shared memory, attach, fork
@@ -35,8 +36,6 @@
 
 #define PSK_LIKELY(x) __builtin_expect(!!(x), 1)
 #define PSK_UNLIKELY(x) __builtin_expect(!!(x), 0)
-/* Laid next to each other, away from the rest. */
-#define PSK_HOT __attribute__((hot))
 #define PSK_EXPORT __attribute__((visibility("default")))
 /* Preloaded, so the static thread block has room for a few words. */
 #define PSK_TLS static __thread __attribute__((tls_model("initial-exec")))
@@ -84,12 +83,26 @@ void *psk_symbol_near(void *addr, const char *name);
 /* The definition behind this library in the global scope. */
 void *psk_symbol_behind(const char *name);
 
+/* ---- callers.c ---- */
+#define PSK_CALLERS 64 /* of one name; calls from further places are looked up each time */
+typedef struct psk_callers {
+    atomic_uint taken; /* may be more */
+    struct {
+        const void *_Atomic caller; /* return address; stored last */
+        void *real;
+    } of[PSK_CALLERS];
+} psk_callers;
+/* What a call that returns to caller means, NULL when it is not known yet. */
+void *psk_caller_real(psk_callers *c, const void *caller);
+void psk_caller_found(psk_callers *c, const void *caller, void *real);
+
 /* ---- nccl.c ---- */
 bool psk_nccl_name(const char *name);
 bool psk_nccl_export(const void *p);
 void *psk_nccl_wrapper(const char *name, void *real);
 
 /* ---- attach.c ---- */
+extern psk_shared psk_S;
 extern atomic_int psk_child; /* 1 in a forked child of an attached process */
 
 /* The contract's fields are plain integers that both sides access atomically. */
@@ -98,20 +111,6 @@ extern atomic_int psk_child; /* 1 in a forked child of an attached process */
 
 /* True when this call is a probe of the self-test: counted, and not to be forwarded. */
 bool psk_probe(void);
-
-/* What a launch reads, in one page: between two launches a busy program has pushed most else
- * out of the caches, and pages out of the TLB. */
-#define PSK_RECENT_SETS 48
-#define PSK_RECENT_WAYS 4
-typedef struct psk_recent {
-    _Atomic uint64_t check; /* psk_recent_check: a row that two threads wrote at once is of no function */
-    _Atomic uint64_t value; /* generation << 32 | id */
-} psk_recent;
-extern struct psk_near {
-    psk_recent recent[PSK_RECENT_SETS][PSK_RECENT_WAYS]; /* functions launched lately, which have a cached layout that is not opaque */
-    psk_shared shared;
-} psk_near;
-#define psk_S psk_near.shared
 
 /* ---- trail.c ---- */
 #define PSK_TRAIL_MAX 16 /* a launch that names more leaves no trail */
@@ -148,6 +147,7 @@ typedef struct psk_stream {
     psk_trail trail;
 } __attribute__((aligned(64))) psk_stream;
 extern psk_stream psk_streams[PSK_MAX_STREAMS];
+extern atomic_int psk_captures; /* captures in progress; may be too high, never too low */
 
 uint32_t psk_stream_index(CUstream stream, int ptsz);
 bool psk_stream_capturing(CUstream stream, int ptsz);
@@ -177,33 +177,6 @@ typedef struct psk_layout {
 
 psk_layout *psk_func_layout(CUfunction f);
 void psk_func_release(psk_layout *l); /* after use */
-
-/* Its set, one line of the cache, and the way of it to look at first: nearly all functions are
- * in theirs, so that no branch of the search goes now this way and now that. */
-static inline psk_recent *psk_recent_set(CUfunction f, unsigned *first) {
-    uint32_t h = (uint32_t)(((uint64_t)(uintptr_t)f * 0x9e3779b97f4a7c15u) >> 32);
-    *first = h % PSK_RECENT_WAYS;
-    return psk_near.recent[(uint64_t)h * PSK_RECENT_SETS >> 32];
-}
-
-static inline uint64_t psk_recent_check(CUfunction f, uint64_t value) { return (uint64_t)(uintptr_t)f ^ (value + 1) * 0xbf58476d1ce4e5b9u; }
-
-/* Has psk_recent_id find a function, until the next unload. */
-void psk_func_remember(CUfunction f, const psk_layout *l);
-
-/* The id of a function that was remembered; UINT32_MAX for others. */
-static inline uint32_t psk_recent_id(CUfunction f) {
-    if (PSK_UNLIKELY(__atomic_load_n(&psk_S.unloads, __ATOMIC_RELAXED) != 0)) return UINT32_MAX;
-    uint32_t generation = PSK_LOAD(psk_S.generation);
-    unsigned first;
-    const psk_recent *set = psk_recent_set(f, &first);
-    for (unsigned i = 0; i < PSK_RECENT_WAYS; i++) {
-        const psk_recent *row = &set[(first + i) % PSK_RECENT_WAYS];
-        uint64_t value = atomic_load_explicit(&row->value, memory_order_relaxed);
-        if (PSK_LIKELY(value >> 32 == generation && atomic_load_explicit(&row->check, memory_order_relaxed) == psk_recent_check(f, value))) return (uint32_t)value;
-    }
-    return UINT32_MAX;
-}
 
 /* ---- record.c ---- */
 #define PSK_OP_MAX_SLOTS 8192 /* beyond it a record is marked opaque */
@@ -251,11 +224,6 @@ void psk_op_done(psk_op *op);      /* writes progress; always called */
         psk_op_done(op);                               \
         result_;                                       \
     })
-
-/* The short way of nearly all launches while plain memory is recorded: none of it moves, so the
- * parameters are not read. True: the launch is recorded, and psk_in_hook is set for the real
- * call. False: the three steps are to be taken. */
-bool psk_plain_launch(CUfunction f, uint16_t flags, CUstream stream, int ptsz, void **params);
 
 /* For the modes: a seq, with slot_last_seq stored, false when the ring is full; and the record itself. */
 bool psk_record_reserve(psk_op *op);

@@ -8,7 +8,6 @@ static void begin(psk_op *op, CUfunction f, uint32_t grid, CUstream stream, int 
     PSK_COUNT(psk_S.launches);
     if (PSK_LIKELY(l != NULL)) {
         op->id = l->id;
-        if (op->mode == PSK_MODE_OBSERVE) psk_func_remember(f, l);
         if (op->mode == PSK_MODE_STRICT) psk_strict_function(op, l, params, extra);
         psk_op_params(op, l, params, extra);
         psk_func_release(l);
@@ -19,37 +18,14 @@ static void begin(psk_op *op, CUfunction f, uint32_t grid, CUstream stream, int 
     if (PSK_UNLIKELY(op->flags & PSK_FLAG_OPAQUE)) PSK_COUNT(psk_S.opaque_launches);
 }
 
-/* The whole of a wrapper but its short ways, which are to have few lines of code and no frame
- * of their own: between two launches the program pushes these out of the caches too. */
-#define LONG_WAY static __attribute__((noinline)) CUresult
-
-/* The short ways: nobody listens, or launches are only recorded. */
-#define SHORT_WAYS(name, f, flags, stream, ptsz, params, args)                                              \
-    __typeof__(&psk_w_##name) real = atomic_load_explicit(&psk_real[PSK_ROW_##name], memory_order_acquire); \
-    if (PSK_LIKELY(f && real)) {                                                                            \
-        if (!psk_active()) return real args;                                                                \
-        if (PSK_LOAD(psk_S.mode) == PSK_MODE_OBSERVE && psk_plain_launch(f, flags, stream, ptsz, params)) { \
-            CUresult result_ = real args;                                                                   \
-            psk_in_hook = 0;                                                                                \
-            return result_;                                                                                 \
-        }                                                                                                   \
-    }
-
-#define LAUNCH_PARAMS CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared, CUstream s, void **params, void **extra
-#define LAUNCH_ARGS (f, gx, gy, gz, bx, by, bz, shared, s, params, extra)
-
-#define LAUNCH(name, ptsz)                                                        \
-    LONG_WAY long_##name(LAUNCH_PARAMS);                                          \
-    PSK_HOT CUresult psk_w_##name(LAUNCH_PARAMS) {                                \
-        SHORT_WAYS(name, f, 0, s, ptsz, params, LAUNCH_ARGS)                      \
-        return long_##name LAUNCH_ARGS;                                           \
-    }                                                                             \
-    LONG_WAY long_##name(LAUNCH_PARAMS) {                                         \
-        if (PSK_UNLIKELY(!f) && psk_probe()) return CUDA_SUCCESS;                 \
-        if (!psk_active() || PSK_UNLIKELY(!f)) return PSK_REAL(name) LAUNCH_ARGS; \
-        psk_op op;                                                                \
-        begin(&op, f, psk_grid_hash(gx, gy, gz, bx, by, bz), s, ptsz, params, extra); \
-        return PSK_OP_CALL(&op, PSK_REAL(name) LAUNCH_ARGS);                      \
+#define LAUNCH(name, ptsz)                                                                                                 \
+    CUresult psk_w_##name(CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,      \
+                          unsigned shared, CUstream s, void **params, void **extra) {                                      \
+        if (PSK_UNLIKELY(!f) && psk_probe()) return CUDA_SUCCESS;                                                          \
+        if (!psk_active() || PSK_UNLIKELY(!f)) return PSK_REAL(name)(f, gx, gy, gz, bx, by, bz, shared, s, params, extra); \
+        psk_op op;                                                                                                         \
+        begin(&op, f, psk_grid_hash(gx, gy, gz, bx, by, bz), s, ptsz, params, extra);                                      \
+        return PSK_OP_CALL(&op, PSK_REAL(name)(f, gx, gy, gz, bx, by, bz, shared, s, params, extra));                      \
     }
 LAUNCH(cuLaunchKernel, 0)
 LAUNCH(cuLaunchKernel_ptsz, 1)
@@ -60,24 +36,15 @@ static bool cooperative(const CUlaunchConfig *c) {
     return false;
 }
 
-static inline uint16_t flags_of(const CUlaunchConfig *c) { return PSK_UNLIKELY(c->numAttrs) && cooperative(c) ? PSK_FLAG_COOPERATIVE : 0; }
-
-#define LAUNCH_EX(name, ptsz)                                                                                           \
-    LONG_WAY long_##name(const CUlaunchConfig *c, CUfunction f, void **params, void **extra);                           \
-    PSK_HOT CUresult psk_w_##name(const CUlaunchConfig *c, CUfunction f, void **params, void **extra) {                 \
-        if (PSK_LIKELY(c != NULL)) {                                                                                    \
-            SHORT_WAYS(name, f, flags_of(c), c->hStream, ptsz, params, (c, f, params, extra))                           \
-        }                                                                                                               \
-        return long_##name(c, f, params, extra);                                                                        \
-    }                                                                                                                   \
-    LONG_WAY long_##name(const CUlaunchConfig *c, CUfunction f, void **params, void **extra) {                          \
-        if (PSK_UNLIKELY(!f) && psk_probe()) return CUDA_SUCCESS;                                                       \
-        if (!psk_active() || PSK_UNLIKELY(!f) || !c) return PSK_REAL(name)(c, f, params, extra);                        \
-        uint32_t grid = psk_grid_hash(c->gridDimX, c->gridDimY, c->gridDimZ, c->blockDimX, c->blockDimY, c->blockDimZ); \
-        psk_op op;                                                                                                      \
-        begin(&op, f, grid, c->hStream, ptsz, params, extra);                                                           \
-        op.flags |= flags_of(c);                                                                                        \
-        return PSK_OP_CALL(&op, PSK_REAL(name)(c, f, params, extra));                                                   \
+#define LAUNCH_EX(name, ptsz)                                                                                                     \
+    CUresult psk_w_##name(const CUlaunchConfig *c, CUfunction f, void **params, void **extra) {                                   \
+        if (PSK_UNLIKELY(!f) && psk_probe()) return CUDA_SUCCESS;                                                                 \
+        if (!psk_active() || PSK_UNLIKELY(!f) || !c) return PSK_REAL(name)(c, f, params, extra);                                  \
+        psk_op op;                                                                                                                \
+        begin(&op, f, psk_grid_hash(c->gridDimX, c->gridDimY, c->gridDimZ, c->blockDimX, c->blockDimY, c->blockDimZ), c->hStream, \
+              ptsz, params, extra);                                                                                               \
+        if (PSK_UNLIKELY(c->numAttrs && cooperative(c))) op.flags |= PSK_FLAG_COOPERATIVE;                                        \
+        return PSK_OP_CALL(&op, PSK_REAL(name)(c, f, params, extra));                                                             \
     }
 LAUNCH_EX(cuLaunchKernelEx, 0)
 LAUNCH_EX(cuLaunchKernelEx_ptsz, 1)

@@ -11,8 +11,9 @@
  *
  * The address of a buffer is enough: a slot is a whole tensor.
  *
- * Limits: a non-blocking communicator may launch later, from a thread of NCCL's;
- * that launch is then recorded by its parameters only, and this is said once.
+ * A non-blocking communicator may launch later, from a thread of NCCL's, when the
+ * engine has been told that the call's memory is free to leave. Who starts the job sets
+ * NCCL_COMM_BLOCKING=1; where that was undone the job ends with an error.
  */
 #define _GNU_SOURCE
 #include "internal.h"
@@ -39,10 +40,8 @@ static const char *const names[ROWS] = {
 #undef PSK_NCCL
 };
 
-/* Of this thread's last call: more than one NCCL may be loaded, and a communicator of one means nothing to another. */
-PSK_TLS struct {
-    void *caller, *real;
-} last[ROWS];
+/* More than one NCCL may be loaded, and a communicator of one means nothing to another. */
+static psk_callers known[ROWS];
 
 static int row_of(const char *name) {
     for (int i = 0; i < ROWS; i++)
@@ -67,9 +66,10 @@ static void *find_real(int row, void *caller) {
 }
 
 static void *real_of(int row, void *caller) {
-    if (PSK_LIKELY(last[row].caller == caller)) return last[row].real;
-    void *p = find_real(row, caller);
-    if (p) last[row].caller = caller, last[row].real = p;
+    void *p = psk_caller_real(&known[row], caller);
+    if (PSK_LIKELY(p != NULL)) return p;
+    p = find_real(row, caller);
+    if (p) psk_caller_found(&known[row], caller, p);
     return p;
 }
 
@@ -110,10 +110,13 @@ static int by_index(const void *a, const void *b) {
 
 static bool strict(void) { return PSK_LOAD(psk_S.mode) == PSK_MODE_STRICT && !psk_in_hook; }
 
-static void said_in_progress(int r) {
-    static atomic_int said;
-    if (r == NCCL_IN_PROGRESS && !atomic_exchange(&said, 1))
-        fprintf(stderr, "penstock: this NCCL communicator does not block, so its launches cannot be told from its calls: unset TORCH_NCCL_USE_COMM_NONBLOCKING\n");
+/* The result of a call that must have launched by now. */
+static int launched(int r) {
+    if (r != NCCL_IN_PROGRESS) return r;
+    uint32_t well = 0;
+    if (__atomic_compare_exchange_n(&psk_S.refuse, &well, CUDA_ERROR_NOT_SUPPORTED, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
+        fprintf(stderr, "penstock: this NCCL communicator does not block, so its kernels may run when their memory has left: the job is ended; set NCCL_COMM_BLOCKING=1\n");
+    return NCCL_UNHANDLED_CUDA_ERROR;
 }
 
 /* Everything remembered is made resident, then the group is ended. */
@@ -144,8 +147,7 @@ static int end_group(int (*real)(void)) {
     }
     while (nops) psk_op_done(&ops[--nops]);
     free(ops);
-    said_in_progress(result);
-    return result;
+    return launched(result);
 }
 
 /* ---- wrappers ---- */
@@ -175,8 +177,7 @@ static int end_group(int (*real)(void)) {
         psk_op_address(&op, (uint64_t)(uintptr_t)(second));                          \
         int r = psk_op_issue(&op) == CUDA_SUCCESS ? real args : NCCL_UNHANDLED_CUDA_ERROR; \
         psk_op_done(&op);                                                            \
-        said_in_progress(r);                                                         \
-        return r;                                                                    \
+        return launched(r);                                                          \
     }                                                                                \
     FACES(name, params, args)
 

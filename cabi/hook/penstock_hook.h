@@ -61,7 +61,7 @@
 #include <stdint.h>
 #include "stamp.h"
 
-#define PSK_HOOK_ABI 8u
+#define PSK_HOOK_ABI 9u
 
 #define PSK_BLOCK_SHIFT 21                        /* address table granularity: 2 MiB */
 #define PSK_TABLE_BLOCKS (1u << (47 - PSK_BLOCK_SHIFT)) /* user addresses have 47 bits */
@@ -141,24 +141,11 @@ typedef struct psk_entry {
     uint16_t nslots;  /* in this entry */
     uint16_t stream;  /* stream index */
     uint32_t more;    /* continuation entries that follow */
-    uint32_t grid;    /* low 32 bits of a hash of grid and block dimensions; may be 0 while nothing is published */
+    uint32_t grid;    /* low 32 bits of a hash of grid and block dimensions */
     uint32_t _pad;
     uint64_t when;    /* the program made the call, before anything was looked up; ticks or nanoseconds, as stamp says */
     uint32_t slots[PSK_ENTRY_SLOTS]; /* distinct within the record */
 } psk_entry;
-
-/* A launch of which there is little to tell, as nothing is published: it has a position in the
- * ring as any other record, and is written at that position of `brief` instead, four in a line
- * of the cache. `launches` leaves it out: the reader counts it. */
-typedef struct psk_brief {
-    uint64_t when; /* as psk_entry's */
-    uint64_t what; /* psk_brief_what: valid when its upper half is that of the reader's position (release store, last) */
-} psk_brief;
-_Static_assert(PSK_MAX_FUNCS <= 1 << 16 && PSK_MAX_STREAMS <= 1 << 8, "a brief record's fields");
-
-static inline uint64_t psk_brief_what(uint64_t position, uint32_t id, uint32_t stream, uint32_t flags) {
-    return (position / PSK_RING_ENTRIES + 1) << 32 | id << 16 | stream << 8 | flags; /* for all positions below 1 << 48; never 0, as memory is that was not written */
-}
 
 /* A kernel function, first seen. Rows are append-only; nfuncs is stored last (release). */
 typedef struct psk_func {
@@ -175,21 +162,15 @@ typedef struct psk_func {
 
 /* Shared state, allocated by the hook (anonymous memory, not inherited across fork).
  * What the reader writes all the time lies in lines of its own: else a launch waits for the
- * line that the reader has. All that a brief launch looks at is in the first line, for between
- * two launches a busy program pushes what it can out of the caches. */
+ * line that the reader has. */
 typedef struct psk_shared {
     PSK_LINE uint32_t abi_version; /* PSK_HOOK_ABI */
     uint32_t mode;        /* atomic; written by the engine */
     uint32_t stamp;       /* atomic; PSK_STAMP_*, of every record; written by the engine */
-    uint32_t published;   /* atomic; 1 from before the first write to block_slot on: until then parameters name nothing; written by the engine */
-    uint32_t captures;    /* atomic; the hook's own: in progress; may be too high, never too low */
-    uint32_t generation;  /* atomic; the hook's own: of parameter layouts */
-    uint32_t unloads;     /* atomic; the hook's own: in progress: no layout is to be trusted */
     uint32_t reader_sleeping; /* atomic; the engine sets it before a futex wait on doorbell */
-    psk_brief *brief;     /* [PSK_RING_ENTRIES] */
     uint64_t head;        /* atomic; next position to reserve. The seq of a record is its position + 1, so never 0 */
     uint64_t tail_seen;   /* atomic; the hook's own: the tail as it was once */
-    uint64_t launches;    /* atomic; but the brief ones */
+    uint64_t launches;    /* atomic */
 
     PSK_LINE psk_entry *ring; /* [PSK_RING_ENTRIES] */
     uint32_t *block_slot; /* [PSK_TABLE_BLOCKS], sparse; atomic; written by the engine */

@@ -149,7 +149,6 @@ static void visit_op(void *arg, uint64_t word) { psk_op_address(arg, word); }
 void psk_op_params(psk_op *op, const psk_layout *l, void **params, void **extra) {
     if (PSK_UNLIKELY(op->flags & PSK_FLAG_INSPECT)) psk_visit_params(l, params, extra, psk_inspect_word, op);
     if (PSK_LIKELY(params && !l->opaque)) {
-        if (!PSK_LOAD(psk_S.published)) return; /* a recording of plain memory */
         /* As psk_visit_params, without the calls. */
         for (uint32_t i = 0; i < l->nscan; i++) {
             const psk_param *p = &l->scan[i];
@@ -194,7 +193,7 @@ void psk_op_begin(psk_op *op, int kind, uint32_t id, CUstream stream, int ptsz) 
     op->n = op->nplain = 0;
     op->slots = op->inline_slots;
     op->scratch = NULL;
-    if (PSK_UNLIKELY(PSK_LOAD(psk_S.captures) > 0) && psk_stream_capturing(stream, ptsz)) op->flags |= PSK_FLAG_CAPTURED;
+    if (PSK_UNLIKELY(atomic_load_explicit(&psk_captures, memory_order_acquire) > 0) && psk_stream_capturing(stream, ptsz)) op->flags |= PSK_FLAG_CAPTURED;
 }
 
 static __attribute__((noinline)) void wake_reader(void) {
@@ -305,43 +304,6 @@ CUresult psk_op_issue(psk_op *op) {
     psk_record_publish(op);
     if (op->flags & PSK_FLAG_GATED) psk_gate_wait(op);
     return CUDA_SUCCESS;
-}
-
-enum { BRIEFS_A_LINE = 64 / sizeof(psk_brief) };
-
-static __attribute__((noinline)) bool brief_wakes(void) {
-    wake_reader();
-    return true;
-}
-
-static inline __attribute__((always_inline)) bool brief_launch(CUfunction f, uint16_t flags, uint32_t index, uint64_t when) {
-    uint32_t id = psk_recent_id(f);
-    if (PSK_UNLIKELY(id == UINT32_MAX)) return false;
-    uint64_t at = __atomic_load_n(&psk_S.head, __ATOMIC_RELAXED);
-    do {
-        if (PSK_UNLIKELY(at + 1 > __atomic_load_n(&psk_S.tail_seen, __ATOMIC_ACQUIRE) + PSK_RING_ENTRIES)) return false;
-    } while (!__atomic_compare_exchange_n(&psk_S.head, &at, at + 1, true, __ATOMIC_SEQ_CST, __ATOMIC_RELAXED));
-    psk_in_hook = 1;
-    psk_brief *b = &psk_S.brief[at & (PSK_RING_ENTRIES - 1)];
-    b->when = when;
-    __atomic_store_n(&b->what, psk_brief_what(at, id, index, flags), __ATOMIC_RELEASE);
-    psk_prefetch_to_write(&psk_S.brief[(at + BRIEFS_A_LINE) & (PSK_RING_ENTRIES - 1)]); /* the reader had the next line last */
-    /* No barrier before the look at the reader: one that is just falling asleep wakes by itself, and nobody is held back. */
-    return PSK_UNLIKELY(__atomic_load_n(&psk_S.reader_sleeping, __ATOMIC_RELAXED)) ? brief_wakes() : true;
-}
-
-static __attribute__((noinline)) bool brief_launch_on(CUfunction f, uint16_t flags, CUstream stream, int ptsz) {
-    uint64_t when = psk_stamp(PSK_LOAD(psk_S.stamp));
-    return brief_launch(f, flags, psk_stream_index(stream, ptsz), when);
-}
-
-/* Between two launches the program pushes what this touches out of the caches and the TLB:
- * that is most of what it costs, beside the time stamp. So it is one piece of code, next to the
- * wrappers (PSK_HOT), without a frame, and touches a handful of lines in few pages. */
-PSK_HOT bool psk_plain_launch(CUfunction f, uint16_t flags, CUstream stream, int ptsz, void **params) {
-    if (PSK_LOAD(psk_S.published) || !params || PSK_LOAD(psk_S.captures) > 0) return false;
-    if (PSK_UNLIKELY(stream || ptsz || PSK_LOAD(psk_S.stamp) != PSK_STAMP_TICKS)) return brief_launch_on(f, flags, stream, ptsz);
-    return brief_launch(f, flags, 0, psk_ticks());
 }
 
 void psk_op_done(psk_op *op) {

@@ -152,11 +152,15 @@ CUresult psk_w_cuGetProcAddress_v2(const char *symbol, void **pfn, int version, 
 typedef CUresult (*entry_fn)(const char *, void **, unsigned long long, int *);
 typedef CUresult (*entry_version_fn)(const char *, void **, unsigned, unsigned long long, int *);
 
-static void *runtime_real(const char *name, void *caller) {
+static void *runtime_real(psk_callers *known, const char *name, void *caller) {
+    void *p = psk_caller_real(known, caller);
+    if (PSK_LIKELY(p != NULL)) return p;
     if (!psk_have_dlsym()) return NULL;
-    void *p = psk_symbol_behind(name);
+    p = psk_symbol_behind(name);
     if (!p) p = psk_symbol_near(caller, name);
-    return p && !runtime_export(p) ? p : NULL;
+    if (!p || runtime_export(p)) return NULL;
+    psk_caller_found(known, caller, p);
+    return p;
 }
 
 static CUresult replace(CUresult r, const char *symbol, void **pfn) {
@@ -170,7 +174,8 @@ static CUresult replace(CUresult r, const char *symbol, void **pfn) {
 #define RUNTIME_ENTRY(name)                                                                              \
     static entry_fn first_##name;                                                                        \
     PSK_EXPORT CUresult name(const char *symbol, void **pfn, unsigned long long flags, int *status) {    \
-        entry_fn real = (entry_fn)runtime_real(#name, __builtin_return_address(0));                      \
+        static psk_callers known;                                                                        \
+        entry_fn real = (entry_fn)runtime_real(&known, #name, __builtin_return_address(0));              \
         return real ? replace(real(symbol, pfn, flags, status), symbol, pfn) : CUDA_ERROR_RUNTIME_SYMBOL; \
     }                                                                                                    \
     static CUresult handed_##name(const char *symbol, void **pfn, unsigned long long flags, int *status) { \
@@ -179,7 +184,8 @@ static CUresult replace(CUresult r, const char *symbol, void **pfn) {
 #define RUNTIME_ENTRY_VERSION(name)                                                                       \
     static entry_version_fn first_##name;                                                                 \
     PSK_EXPORT CUresult name(const char *symbol, void **pfn, unsigned version, unsigned long long flags, int *status) { \
-        entry_version_fn real = (entry_version_fn)runtime_real(#name, __builtin_return_address(0));       \
+        static psk_callers known;                                                                         \
+        entry_version_fn real = (entry_version_fn)runtime_real(&known, #name, __builtin_return_address(0)); \
         return real ? replace(real(symbol, pfn, version, flags, status), symbol, pfn) : CUDA_ERROR_RUNTIME_SYMBOL; \
     }                                                                                                     \
     static CUresult handed_##name(const char *symbol, void **pfn, unsigned version, unsigned long long flags, int *status) { \

@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 psk_stream psk_streams[PSK_MAX_STREAMS];
+atomic_int psk_captures;
 
 #define TABLE 4096 /* power of two; streams beyond PSK_MAX_STREAMS take rows too, with the shared index */
 #define GONE UINT64_MAX
@@ -172,7 +173,7 @@ CUresult psk_stream_synchronize(CUstream stream, int ptsz) {
         if (!fn) return CUDA_ERROR_NOT_FOUND;
         atomic_store(&fns[ptsz], fn);
     }
-    if (PSK_LIKELY(__atomic_load_n(&psk_S.captures, __ATOMIC_SEQ_CST) == 0)) return fn(stream);
+    if (PSK_LIKELY(atomic_load(&psk_captures) == 0)) return fn(stream);
     /* A call that may wait invalidates captures elsewhere unless this thread says that it does not mean them. */
     exchange_fn exchange = (exchange_fn)psk_driver_symbol("cuThreadExchangeStreamCaptureMode");
     int mode = CU_STREAM_CAPTURE_MODE_RELAXED;
@@ -183,10 +184,10 @@ CUresult psk_stream_synchronize(CUstream stream, int ptsz) {
 }
 
 /* Counted before it begins and after it ended. */
-#define BEGIN(call)                                                                  \
-    __atomic_fetch_add(&psk_S.captures, 1, __ATOMIC_SEQ_CST);                        \
-    CUresult r = (call);                                                             \
-    if (r != CUDA_SUCCESS) __atomic_fetch_sub(&psk_S.captures, 1, __ATOMIC_SEQ_CST); \
+#define BEGIN(call)                                            \
+    atomic_fetch_add(&psk_captures, 1);                        \
+    CUresult r = (call);                                       \
+    if (r != CUDA_SUCCESS) atomic_fetch_sub(&psk_captures, 1); \
     return r
 
 CUresult psk_w_cuStreamBeginCapture(CUstream s) { BEGIN(PSK_REAL(cuStreamBeginCapture)(s)); }
@@ -197,10 +198,10 @@ CUresult psk_w_cuStreamBeginCaptureToGraph(CUstream s, CUgraph g, const CUgraphN
 CUresult psk_w_cuStreamBeginCaptureToGraph_ptsz(CUstream s, CUgraph g, const CUgraphNode *deps, const void *data, size_t n, int mode) { BEGIN(PSK_REAL(cuStreamBeginCaptureToGraph_ptsz)(s, g, deps, data, n, mode)); }
 
 /* An end may fail and leave the capture running (wrong thread) or end it all the same (invalidated): ask before and after. */
-#define END(call, ptsz)                                                                                  \
-    bool was = __atomic_load_n(&psk_S.captures, __ATOMIC_SEQ_CST) > 0 && psk_stream_capturing(s, ptsz);  \
-    CUresult r = (call);                                                                                 \
-    if (was && !psk_stream_capturing(s, ptsz)) __atomic_fetch_sub(&psk_S.captures, 1, __ATOMIC_SEQ_CST); \
+#define END(call, ptsz)                                                            \
+    bool was = atomic_load(&psk_captures) > 0 && psk_stream_capturing(s, ptsz);    \
+    CUresult r = (call);                                                           \
+    if (was && !psk_stream_capturing(s, ptsz)) atomic_fetch_sub(&psk_captures, 1); \
     return r
 
 CUresult psk_w_cuStreamEndCapture(CUstream s, CUgraph *g) { END(PSK_REAL(cuStreamEndCapture)(s, g), 0); }
@@ -213,7 +214,7 @@ static void before_destroy(CUstream s) {
     typedef CUresult (*query_fn)(CUstream);
     query_fn query = (query_fn)psk_driver_symbol("cuStreamQuery");
     /* A query while something captures could invalidate the capture. */
-    bool idle = __atomic_load_n(&psk_S.captures, __ATOMIC_SEQ_CST) == 0 && query && query(s) == CUDA_SUCCESS;
+    bool idle = atomic_load(&psk_captures) == 0 && query && query(s) == CUDA_SUCCESS;
     forget((uint64_t)(uintptr_t)s, idle);
 }
 

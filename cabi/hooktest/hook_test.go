@@ -18,6 +18,7 @@ func TestRoutes(t *testing.T) {
 	libcuda := filepath.Join(stubDir, "libcuda.so.1")
 	routes := program(t, "routes")
 	linked := compile(t, "bin/routes-linked", "routes.c", "-DLINKED", libcuda)
+	counting := compile(t, "bin/routes-counting", "routes.c", "-DCOUNTING", "-rdynamic")
 	sharedLibrary(t, "libcudart.so.99", "cudart.c")
 	for _, level := range levels {
 		h := hook(t, level)
@@ -29,6 +30,10 @@ func TestRoutes(t *testing.T) {
 				run(t, h, stubDir, nil, routes, route)
 			})
 		}
+		t.Run("callers"+level, func(t *testing.T) {
+			sharedLibrary(t, "libuser.so", "user.c", filepath.Join(buildDir, "lib", "libcudart.so.99"))
+			run(t, h, stubDir, nil, counting, "runtime-linked")
+		})
 		t.Run("elf"+level, func(t *testing.T) { run(t, h, stubDir, nil, linked, "elf") })
 	}
 }
@@ -81,7 +86,6 @@ func TestPrograms(t *testing.T) {
 		{name: "strict graph", program: "strict_graph"},
 		{name: "dekker", program: "dekker"},
 		{name: "ring", program: "ring"},
-		{name: "plain", program: "plain"},
 		{name: "threads", program: "threads"},
 		{name: "fork", program: "forked"},
 		{name: "unload", program: "unload"},
@@ -125,6 +129,11 @@ func TestNCCL(t *testing.T) {
 			t.Run(route+level, func(t *testing.T) { run(t, h, stubDir, nil, program(t, "nccl"), route) })
 		}
 		t.Run("linked"+level, func(t *testing.T) { run(t, h, stubDir, nil, linked, "linked") })
+		t.Run("non-blocking"+level, func(t *testing.T) {
+			if out := run(t, h, stubDir, nil, linked, "linked", "non-blocking"); strings.Count(out, "NCCL_COMM_BLOCKING=1") != 1 {
+				t.Errorf("stderr is %q, want one line that says what to do", out)
+			}
+		})
 	}
 }
 

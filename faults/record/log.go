@@ -1,6 +1,7 @@
 package record
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"os"
@@ -27,7 +28,6 @@ type Log struct {
 	encoding sync.Mutex    // taken before mu
 	spare    batch         // empty, to be filled next
 	order    []place       // in which a batch is written
-	unsorted []place       // memory for sorting it
 	ripe     time.Duration // with Sort: up to here nothing is missing, by whatever way it comes
 	held     []trace.Event // later than that
 
@@ -53,6 +53,14 @@ type batch struct {
 	accesses []trace.Access
 }
 
+// place is where an event of a batch is. Events are large: their places are sorted.
+type place struct {
+	time  time.Duration
+	index int
+}
+
+func byTime(a, b place) int { return cmp.Compare(a.time, b.time) }
+
 // stream is what is known of a stream's operations.
 type stream struct {
 	handle uint64
@@ -68,10 +76,12 @@ const (
 	maxHeld      = 1 << 19          // events for which others are waited
 	clocksDiffer = time.Millisecond // far more than the times of events and the log's clock do
 
-	// Each turn of the encoder wakes threads, and Go's watchdog, which then looks every 20 us for a while.
-	encodeEvery = 50 * time.Millisecond
-	encodeBusy  = 10 * time.Millisecond // after a turn with a good part of maxPending
-	manyEvents  = maxPending / 8
+	// Each turn of the encoder wakes threads, and Go's watchdog, which then looks every 20 us for a
+	// while: the next is due when so many events are expected to wait.
+	eventsATurn    = maxPending / 4
+	longestTurn    = 200 * time.Millisecond
+	shortestTurn   = 10 * time.Millisecond
+	turnAtTheStart = 50 * time.Millisecond
 )
 
 // Options tune a Log. The zero value is right for one that listens from outside.
@@ -133,7 +143,8 @@ func (l *Log) unlock() {
 // encoder encodes what is queued, from time to time.
 func (l *Log) encoder() {
 	defer close(l.done)
-	turn := time.NewTimer(encodeEvery)
+	began := l.now()
+	turn := time.NewTimer(turnAtTheStart)
 	defer turn.Stop()
 	for paused := false; ; {
 		select {
@@ -145,11 +156,11 @@ func (l *Log) encoder() {
 		if at := l.now() - clocksDiffer; l.options.Gather == nil || l.options.Gather() {
 			l.ripen(at)
 		}
-		wait := encodeEvery
-		if l.encode() > manyEvents {
-			wait = encodeBusy
-		}
-		if at := l.now(); at-l.clockAt >= clockEvery {
+		events := l.encode()
+		at := l.now()
+		wait := nextTurn(events, at-began)
+		began = at
+		if at-l.clockAt >= clockEvery {
 			l.noteClock(at)
 		}
 		turn.Stop()
@@ -157,6 +168,11 @@ func (l *Log) encoder() {
 			turn.Reset(wait)
 		}
 	}
+}
+
+// nextTurn is how long after a turn of the encoder with so many events of a time the next is due.
+func nextTurn(events int, of time.Duration) time.Duration {
+	return max(shortestTurn, min(longestTurn, of*eventsATurn/time.Duration(max(1, events))))
 }
 
 // Pause leaves the encoder asleep until Pause(false): nothing is gathered meanwhile, and
@@ -222,7 +238,9 @@ func (l *Log) ripeOf(queued []trace.Event) []trace.Event {
 		index := (n + i) % len(events) // what was held back came first
 		l.order = append(l.order, place{events[index].Time, index})
 	}
-	l.order, l.unsorted = inOrder(l.order, l.unsorted)
+	if !slices.IsSortedFunc(l.order, byTime) { // it often is
+		slices.SortStableFunc(l.order, byTime)
+	}
 	ripe := sort.Search(len(l.order), func(i int) bool { return l.order[i].time > l.ripe })
 	if len(events)-ripe > maxHeld { // whatever is waited for, it does not come
 		ripe = len(events)

@@ -152,6 +152,21 @@ func TestOperationsHaveTheirTime(t *testing.T) {
 	}
 }
 
+// The encoder looks more often when there is more, and neither all the time nor never.
+func TestNextTurn(t *testing.T) {
+	for _, c := range []struct {
+		events   int
+		of, want time.Duration
+	}{
+		{0, time.Second, longestTurn}, {1, time.Millisecond, longestTurn}, {eventsATurn, 100 * time.Millisecond, 100 * time.Millisecond},
+		{2 * eventsATurn, 100 * time.Millisecond, 50 * time.Millisecond}, {maxPending, time.Millisecond, shortestTurn}, {5, 24 * time.Hour, longestTurn},
+	} {
+		if got := nextTurn(c.events, c.of); got != c.want {
+			t.Errorf("%d events in %s: %s, want %s", c.events, c.of, got, c.want)
+		}
+	}
+}
+
 // While it is paused nothing is gathered; afterwards it goes on, and what was recorded
 // meanwhile is there.
 func TestPause(t *testing.T) {
@@ -165,7 +180,7 @@ func TestPause(t *testing.T) {
 	l.Pause(true) // the turn of the first is over
 	n := turns.Load()
 	l.Mark("meanwhile")
-	time.Sleep(3 * encodeEvery)
+	time.Sleep(3 * longestTurn)
 	if now := turns.Load(); now > n+1 {
 		t.Errorf("%d turns while paused", now-n)
 	}

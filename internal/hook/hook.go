@@ -4,7 +4,7 @@ package hook
 #cgo CFLAGS: -I${SRCDIR}/../../cabi/hook
 #include "penstock_hook.h"
 
-#if PSK_HOOK_ABI != 8
+#if PSK_HOOK_ABI != 9
 #error "correct the version here, too: the go command does not see that the header has changed"
 #endif
 */
@@ -84,9 +84,7 @@ type Shared struct {
 	seqs      []uint64
 	tickets   []uint32
 	ring      []C.psk_entry
-	brief     []C.psk_brief
-	briefs    atomic.Uint64 // brief launches read
-	next      uint64        // position of the next entry to read
+	next      uint64 // position of the next entry to read
 	slots     []uint32
 	addresses []uint64
 	times     *Times // nil: no record was stamped yet
@@ -109,7 +107,6 @@ func New(p unsafe.Pointer) (*Shared, error) {
 		seqs:    unsafe.Slice((*uint64)(unsafe.Pointer(s.slot_last_seq)), C.PSK_MAX_SLOTS),
 		tickets: unsafe.Slice((*uint32)(unsafe.Pointer(s.slot_ticket)), C.PSK_MAX_SLOTS),
 		ring:    unsafe.Slice((*C.psk_entry)(unsafe.Pointer(s.ring)), C.PSK_RING_ENTRIES),
-		brief:   unsafe.Slice((*C.psk_brief)(unsafe.Pointer(s.brief)), C.PSK_RING_ENTRIES),
 		next:    atomic.LoadUint64((*uint64)(unsafe.Pointer(&s.tail))),
 	}, nil
 }
@@ -169,9 +166,6 @@ func (h *Shared) Publish(slot uint32, r cuda.Range, resident bool) {
 }
 
 func (h *Shared) setBlocks(r cuda.Range, slot uint32) {
-	if published := (*uint32)(unsafe.Pointer(&h.s.published)); atomic.LoadUint32(published) == 0 {
-		atomic.StoreUint32(published, 1)
-	}
 	first, last := uint64(r.Base)>>C.PSK_BLOCK_SHIFT, (uint64(r.End())-1)>>C.PSK_BLOCK_SHIFT
 	for b := first; b <= last; b++ {
 		atomic.StoreUint32(&h.blocks[b], slot)
@@ -238,13 +232,6 @@ func (h *Shared) Read() uint64 { return h.next }
 func (h *Shared) Drain(visit func(*Record)) (n int) {
 	var rec Record
 	for {
-		if h.briefly(&rec) {
-			h.next++
-			visit(&rec)
-			atomic.StoreUint64((*uint64)(unsafe.Pointer(&h.s.tail)), h.next)
-			n++
-			continue
-		}
 		e := &h.ring[h.next&(C.PSK_RING_ENTRIES-1)]
 		if atomic.LoadUint64((*uint64)(unsafe.Pointer(&e.turn))) != h.next+1 {
 			break
@@ -271,21 +258,6 @@ func (h *Shared) Drain(visit func(*Record)) (n int) {
 		n++
 	}
 	return n
-}
-
-// briefly reads the next record if it is a brief one, and published.
-func (h *Shared) briefly(rec *Record) bool {
-	b := &h.brief[h.next&(C.PSK_RING_ENTRIES-1)]
-	what := atomic.LoadUint64((*uint64)(unsafe.Pointer(&b.what)))
-	if what>>32 != (h.next/C.PSK_RING_ENTRIES+1)&0xffffffff {
-		return false
-	}
-	h.briefs.Add(1)
-	*rec = Record{Seq: h.next + 1, Kind: Launch, Flags: int(what & 0xff), ID: uint32(what >> 16 & 0xffff), Stream: int(what >> 8 & 0xff)}
-	if h.times != nil {
-		rec.Nanos = h.times.Nanos(uint64(b.when))
-	}
-	return true
 }
 
 // published says whether n entries from a position on can be read.
@@ -329,7 +301,7 @@ func (h *Shared) Wait(timeout time.Duration) {
 
 // Counters are what the hook counted.
 type Counters struct {
-	Launches, Copies, GraphLaunches, Gated, Opaque      uint64 // launches that are only recorded are counted when they are read
+	Launches, Copies, GraphLaunches, Gated, Opaque      uint64
 	Dropped, Unhooked                                   uint64
 	CPUWaits, CPUWaitNS, GrantsAsked, Refused, Followed uint64 // strict mode
 	RouteELF, RouteDlsym, RouteGetProc, RouteRuntime    uint64
@@ -339,7 +311,7 @@ type Counters struct {
 func (h *Shared) Counters() Counters {
 	load := func(p *C.uint64_t) uint64 { return atomic.LoadUint64((*uint64)(unsafe.Pointer(p))) }
 	return Counters{
-		Launches: load(&h.s.launches) + h.briefs.Load(), Copies: load(&h.s.copies), GraphLaunches: load(&h.s.graph_launches),
+		Launches: load(&h.s.launches), Copies: load(&h.s.copies), GraphLaunches: load(&h.s.graph_launches),
 		Gated: load(&h.s.gated), Opaque: load(&h.s.opaque_launches), Dropped: load(&h.s.dropped), Unhooked: load(&h.s.unhooked),
 		CPUWaits: load(&h.s.cpu_waits), CPUWaitNS: load(&h.s.cpu_wait_ns), GrantsAsked: load(&h.s.grants_asked), Refused: load(&h.s.refused), Followed: load(&h.s.followed),
 		RouteELF: load(&h.s.route_elf), RouteDlsym: load(&h.s.route_dlsym), RouteGetProc: load(&h.s.route_getproc), RouteRuntime: load(&h.s.route_runtime),

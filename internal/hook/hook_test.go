@@ -39,8 +39,6 @@ type entry struct {
 	slots       [entrySlots]uint32
 }
 
-type brief struct{ when, what uint64 }
-
 type function struct {
 	name             *byte
 	handle           uint64
@@ -50,11 +48,10 @@ type function struct {
 }
 
 type shared struct {
-	abiVersion, mode, stamp, published    uint32
-	captures, generation, unloads         uint32
+	abiVersion, mode, stamp               uint32
 	readerSleeping                        uint32
-	brief                                 *brief
 	head, tailSeen, launches              uint64
+	_                                     [24]byte
 	ring                                  *entry
 	blockSlot                             *uint32
 	slotState                             *uint8
@@ -94,7 +91,6 @@ type side struct {
 	states   []uint8
 	seqs     []uint64
 	ring     []entry
-	brief    []brief
 	funcs    []function
 	streams  []uint64
 	gate     []uint32
@@ -106,13 +102,13 @@ type side struct {
 func newSide() *side {
 	x := &side{
 		blocks: make([]uint32, tableBlocks), states: make([]uint8, maxSlots), seqs: make([]uint64, maxSlots),
-		ring: make([]entry, ringEntries), brief: make([]brief, ringEntries), funcs: make([]function, maxFuncs), streams: make([]uint64, MaxStreams),
+		ring: make([]entry, ringEntries), funcs: make([]function, maxFuncs), streams: make([]uint64, MaxStreams),
 		gate: make([]uint32, MaxStreams*wordsPerLine), progress: make([]uint32, MaxStreams*wordsPerLine),
 		tickets: make([]uint32, maxSlots),
 	}
 	x.s = shared{
 		abiVersion: ABI, size: uint32(unsafe.Sizeof(shared{})),
-		blockSlot: &x.blocks[0], slotState: &x.states[0], slotLastSeq: &x.seqs[0], ring: &x.ring[0], brief: &x.brief[0], funcs: &x.funcs[0], streams: &x.streams[0],
+		blockSlot: &x.blocks[0], slotState: &x.states[0], slotLastSeq: &x.seqs[0], ring: &x.ring[0], funcs: &x.funcs[0], streams: &x.streams[0],
 		slotTicket: &x.tickets[0],
 	}
 	return x
@@ -133,7 +129,7 @@ func (x *side) startAt(t *testing.T, position uint64) *Shared {
 	t.Helper()
 	x.s.head, x.s.tail = position, position
 	for i := range x.ring {
-		x.ring[i].turn, x.brief[i].what = 0, 0
+		x.ring[i].turn = 0
 	}
 	h, err := New(unsafe.Pointer(&x.s))
 	if err != nil {
@@ -166,15 +162,6 @@ func (x *side) push(r Record) {
 	for _, publish := range all {
 		publish()
 	}
-}
-
-// pushBrief writes a brief launch.
-func (x *side) pushBrief(r Record) {
-	at := x.s.head
-	b := &x.brief[at%ringEntries]
-	b.when = uint64(r.Nanos)
-	atomic.StoreUint64(&b.what, (at/ringEntries+1)<<32|uint64(r.ID)<<16|uint64(r.Stream)<<8|uint64(r.Flags))
-	atomic.AddUint64(&x.s.head, 1)
 }
 
 func drained(h *Shared) (out []Record) {
@@ -267,58 +254,6 @@ func TestDrainStale(t *testing.T) {
 		}
 		if got := drained(h); len(got) != 0 {
 			t.Fatalf("read again: %d records", len(got))
-		}
-	}
-}
-
-// TestDrainBrief reads brief launches between others, a few times round: each position
-// holds now one and now the other, and neither is taken for what was there before.
-func TestDrainBrief(t *testing.T) {
-	for _, start := range []uint64{0, ringEntries - 3, 1<<32 - 7, 1<<47 + 5} {
-		x := newSide()
-		h := x.startAt(t, start)
-		seq, briefs := start+1, uint64(0)
-		for lap := range 4 {
-			var want []Record
-			for i := range 3000 {
-				r := Record{Kind: Launch, ID: uint32(maxFuncs - 1 - i), Stream: i % MaxStreams}
-				if n := uint64(1); (i+lap)%3 == 0 {
-					r.Kind, r.Grid, r.Slots = Copy, 7, slots(1+i, i%(2*entrySlots))
-					n = uint64(max(1, (len(r.Slots)+entrySlots-1)/entrySlots))
-					x.push(r)
-					r.Seq, seq = seq, seq+n
-				} else {
-					r.Flags = 32 // cooperative
-					x.pushBrief(r)
-					r.Seq, seq = seq, seq+n
-					briefs++
-				}
-				want = append(want, r)
-			}
-			got := drained(h)
-			if len(got) != len(want) {
-				t.Fatalf("from position %d, lap %d: %d records, want %d", start, lap, len(got), len(want))
-			}
-			for i := range want {
-				if fmt.Sprint(got[i]) != fmt.Sprint(want[i]) {
-					t.Fatalf("from position %d, lap %d: record %d is\n%v, want\n%v", start, lap, i, got[i], want[i])
-				}
-			}
-			for seq < start+uint64(lap+1)*ringEntries { // the rest of the lap
-				if lap%2 == 0 {
-					x.pushBrief(Record{ID: 1})
-					briefs++
-				} else {
-					x.push(Record{Kind: Launch, ID: 1})
-				}
-				seq++
-			}
-			if got := drained(h); len(got) == 0 || got[len(got)-1].Seq != seq-1 || h.Read() != seq-1 || x.s.tail != seq-1 {
-				t.Fatalf("from position %d, lap %d: %d records, read up to %d of %d", start, lap, len(got), h.Read(), seq-1)
-			}
-		}
-		if got := h.Counters().Launches; got != briefs {
-			t.Errorf("%d launches are counted, want the %d brief ones", got, briefs)
 		}
 	}
 }
@@ -517,14 +452,14 @@ func TestLayout(t *testing.T) {
 	var s shared
 	var f function
 	want := map[string]uintptr{
-		"sizeof(psk_entry)": unsafe.Sizeof(e), "sizeof(psk_brief)": unsafe.Sizeof(brief{}), "offsetof(psk_brief,what)": unsafe.Offsetof(brief{}.what), "sizeof(psk_shared)": unsafe.Sizeof(s), "sizeof(psk_func)": unsafe.Sizeof(f),
+		"sizeof(psk_entry)": unsafe.Sizeof(e), "sizeof(psk_shared)": unsafe.Sizeof(s), "sizeof(psk_func)": unsafe.Sizeof(f),
 		"PSK_RING_ENTRIES": ringEntries, "PSK_ENTRY_SLOTS": entrySlots, "PSK_MAX_SLOTS": maxSlots, "PSK_MAX_FUNCS": maxFuncs,
 		"PSK_TABLE_BLOCKS": tableBlocks, "PSK_MAX_STREAMS": MaxStreams,
 		"offsetof(psk_entry,kind)": unsafe.Offsetof(e.kind), "offsetof(psk_entry,id)": unsafe.Offsetof(e.id),
 		"offsetof(psk_entry,nslots)": unsafe.Offsetof(e.nslots), "offsetof(psk_entry,stream)": unsafe.Offsetof(e.stream),
 		"offsetof(psk_entry,more)": unsafe.Offsetof(e.more), "offsetof(psk_entry,grid)": unsafe.Offsetof(e.grid), "offsetof(psk_entry,when)": unsafe.Offsetof(e.when), "offsetof(psk_entry,slots)": unsafe.Offsetof(e.slots),
 		"offsetof(psk_shared,mode)": unsafe.Offsetof(s.mode), "offsetof(psk_shared,block_slot)": unsafe.Offsetof(s.blockSlot),
-		"offsetof(psk_shared,ring)": unsafe.Offsetof(s.ring), "offsetof(psk_shared,brief)": unsafe.Offsetof(s.brief), "offsetof(psk_shared,dropped)": unsafe.Offsetof(s.dropped), "offsetof(psk_shared,reader_sleeping)": unsafe.Offsetof(s.readerSleeping), "offsetof(psk_shared,progress_every)": unsafe.Offsetof(s.progressEvery), "offsetof(psk_shared,size)": unsafe.Offsetof(s.size), "offsetof(psk_shared,head)": unsafe.Offsetof(s.head), "offsetof(psk_shared,tail)": unsafe.Offsetof(s.tail),
+		"offsetof(psk_shared,ring)": unsafe.Offsetof(s.ring), "offsetof(psk_shared,dropped)": unsafe.Offsetof(s.dropped), "offsetof(psk_shared,reader_sleeping)": unsafe.Offsetof(s.readerSleeping), "offsetof(psk_shared,progress_every)": unsafe.Offsetof(s.progressEvery), "offsetof(psk_shared,size)": unsafe.Offsetof(s.size), "offsetof(psk_shared,head)": unsafe.Offsetof(s.head), "offsetof(psk_shared,tail)": unsafe.Offsetof(s.tail),
 		"offsetof(psk_shared,doorbell)": unsafe.Offsetof(s.doorbell), "offsetof(psk_shared,funcs)": unsafe.Offsetof(s.funcs),
 		"offsetof(psk_shared,nstreams)": unsafe.Offsetof(s.nstreams), "offsetof(psk_shared,streams)": unsafe.Offsetof(s.streams),
 		"offsetof(psk_shared,gate)": unsafe.Offsetof(s.gate), "offsetof(psk_shared,progress)": unsafe.Offsetof(s.progress),
@@ -535,7 +470,7 @@ func TestLayout(t *testing.T) {
 		"offsetof(psk_shared,granted)": unsafe.Offsetof(s.granted), "offsetof(psk_shared,inspect_seq)": unsafe.Offsetof(s.inspectSeq),
 		"offsetof(psk_shared,inspect_addr)": unsafe.Offsetof(s.inspectAddr), "offsetof(psk_shared,cpu_waits)": unsafe.Offsetof(s.cpuWaits),
 		"offsetof(psk_shared,refused)": unsafe.Offsetof(s.refused), "offsetof(psk_shared,followed)": unsafe.Offsetof(s.followed), "offsetof(psk_shared,trails)": unsafe.Offsetof(s.trails), "offsetof(psk_func,follows)": unsafe.Offsetof(f.follows), "offsetof(psk_shared,probes)": unsafe.Offsetof(s.probes),
-		"offsetof(psk_shared,probe_word)": unsafe.Offsetof(s.probeWord), "offsetof(psk_shared,probing)": unsafe.Offsetof(s.probing), "offsetof(psk_shared,stamp)": unsafe.Offsetof(s.stamp), "offsetof(psk_shared,published)": unsafe.Offsetof(s.published), "offsetof(psk_shared,report_all)": unsafe.Offsetof(s.reportAll),
+		"offsetof(psk_shared,probe_word)": unsafe.Offsetof(s.probeWord), "offsetof(psk_shared,probing)": unsafe.Offsetof(s.probing), "offsetof(psk_shared,stamp)": unsafe.Offsetof(s.stamp), "offsetof(psk_shared,report_all)": unsafe.Offsetof(s.reportAll),
 	}
 	var src strings.Builder
 	src.WriteString("#include <stddef.h>\n#include \"penstock_hook.h\"\n")

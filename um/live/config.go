@@ -50,6 +50,8 @@ type Config struct {
 	Sink        Sink // receives what happens; may be nil
 	// AllocsToldElsewhere: the sink hears of allocations from whoever calls, not from here.
 	AllocsToldElsewhere bool
+	// Processes are how many the job has, over all GPUs; 0: it does not say.
+	Processes int
 	// MissedRoutes are ways to the driver whose launches the hook does not see, in words.
 	MissedRoutes []string
 }

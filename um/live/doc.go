@@ -18,7 +18,7 @@
 //     different blocks can be made beside each other.
 //   - At the start, one more thread makes host pages for address space that is not
 //     used yet: evictions to them are half as fast again.
-//   - Before there is an arena nothing here reads the ring: whoever records does, with Hear.
+//   - Before there is an arena the hook is off, also for a recording: nothing can fault.
 //
 // The explicit engine has a loop, too, which also answers launches that ask for a
 // grant, has their memory searched and finds out which need not be (explicit_follow.go); a porter for each direction, which finds out

@@ -174,8 +174,6 @@ func New(c Config, d cuda.Driver, hookOrNil Hook, log *zap.Logger) (*Live, error
 		if err := l.openArena(); err != nil {
 			return nil, err
 		}
-	} else if l.hook != nil && l.sink != nil {
-		l.hook.SetMode(hook.Observe)
 	}
 	l.serveFront()
 	return l, nil
@@ -272,8 +270,7 @@ func (l *Live) startHook() error {
 	return nil
 }
 
-// Record stops telling the sink of operations, faults and moves, or goes on. The
-// hook is off meanwhile where it only serves the sink.
+// Record stops telling the sink of operations, faults and moves, or goes on.
 func (l *Live) Record(on bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -282,9 +279,6 @@ func (l *Live) Record(on bool) {
 	}
 	if l.hook != nil {
 		l.hook.SetStamps(on)
-		if l.tensors == nil {
-			l.hook.SetMode(map[bool]hook.Mode{true: hook.Observe, false: hook.Off}[on])
-		}
 		l.drain() // what was until now
 		if !on {
 			l.askSeldom()

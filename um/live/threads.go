@@ -21,7 +21,7 @@ func (l *Live) drain() (n int) {
 		l.deaths.hear()
 		defer l.bury(math.MaxUint64) // some of what was queued before may be written by a thread that is slow: see idleAfter in package um
 	}
-	if l.hook == nil || l.tensors == nil && l.sink == nil {
+	if l.hook == nil || l.tensors == nil {
 		return 0
 	}
 	name, address := l.hook.FunctionName, l.slotAddress
@@ -37,9 +37,6 @@ func (l *Live) drain() (n int) {
 		}
 		if l.swap != nil {
 			l.swap.op(rec)
-			return
-		}
-		if l.runtime == nil {
 			return
 		}
 		l.bury(rec.Seq - 1)
@@ -140,19 +137,17 @@ func (l *Live) progress() {
 	}
 }
 
-// Hear reads the hook's records for the sink while the engine has no thread that does, as
-// nothing can move. Who records calls it, well before the ring is full: a thread for it
-// would only be another one to wake. It says whether the sink knows of all operations
+// Hear tells the sink of what has been launched, and says whether it then knows of all operations
 // that had begun before the call: a thread that has its place in the ring and has not
 // written there yet keeps what comes after it back.
 func (l *Live) Hear() (all bool) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
 	if l.hook == nil {
 		return true
 	}
 	head := l.hook.Head()
-	if l.runtime == nil && l.swap == nil && !l.closing {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.closing {
 		l.drain()
 	}
 	return l.hook.Read() >= head

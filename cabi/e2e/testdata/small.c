@@ -53,33 +53,19 @@ static int recorded(void) {
     return 0;
 }
 
-/* Allocates, launches, fills now and then and frees, on a stream of its own. Its sizes are its own. */
-enum { BUSY_THREADS = 3, BUSY_TURNS = 60000, BUSY_FILLS = 64 };
+/* Allocates and frees, on a stream of its own. Its sizes are its own. */
+enum { BUSY_THREADS = 3, BUSY_TURNS = 60000 };
 static CUcontext busy_context;
-
-/* Longer than the clocks of launches and of allocations differ. */
-static void moment(void) {
-    struct timespec from, t;
-    clock_gettime(CLOCK_MONOTONIC_RAW, &from);
-    do clock_gettime(CLOCK_MONOTONIC_RAW, &t);
-    while ((t.tv_sec - from.tv_sec) * 1000000000l + t.tv_nsec - from.tv_nsec < 1000);
-}
 
 static void *busy_thread(void *arg) {
     uintptr_t me = (uintptr_t)arg;
     CUstream s;
     OK(CALL(cuCtxSetCurrent, busy_context));
     OK(CALL(cuStreamCreate, &s, 1));
-    CUresult (*fill)(CUdeviceptr, unsigned, size_t, CUstream) = (CUresult(*)(CUdeviceptr, unsigned, size_t, CUstream))driver("cuMemsetD32Async");
-    void *params[] = {NULL};
     for (size_t i = 0; i < BUSY_TURNS; i++) {
         size_t bytes = 512 * (BUSY_THREADS * (1 + i % 40) + me);
         void *p = P.malloc((ssize_t)bytes, 0, s);
         CHECK(p);
-        moment();
-        launch_dlsym(f_empty, 0, 1, 1, 1, 1, 1, 0, s, params, NULL); /* refused by the driver, recorded all the same */
-        if (i % BUSY_FILLS == 0) OK(fill((CUdeviceptr)(uintptr_t)p, 1, 4, s));
-        moment();
         P.free(p, (ssize_t)bytes, 0, s);
         if (i % 50 == 0) usleep(1000); /* who reads has to keep up */
     }

@@ -134,7 +134,6 @@ static inline void set_state(uint32_t slot, uint8_t state) { __atomic_store_n(&S
 
 static inline void own(uint32_t slot, CUdeviceptr p, size_t bytes, uint8_t state) {
     if (slot < PSK_MAX_SLOTS) set_state(slot, state); /* or PSK_SLOT_PLAIN */
-    __atomic_store_n(&S->published, 1, __ATOMIC_SEQ_CST);
     for (uint64_t b = p >> PSK_BLOCK_SHIFT; b <= (p + bytes - 1) >> PSK_BLOCK_SHIFT; b++) __atomic_store_n(&S->block_slot[b], slot, __ATOMIC_SEQ_CST);
 }
 
@@ -145,18 +144,12 @@ typedef struct record {
     uint64_t seq, when;
     uint16_t kind, flags, stream;
     uint32_t id, grid, n;
-    bool brief;
     uint32_t slots[8192];
 } record;
 
 /* The next record, false when there is none yet. */
 static inline int take(record *r) {
-    uint64_t at = S->tail, what = __atomic_load_n(&S->brief[at % PSK_RING_ENTRIES].what, __ATOMIC_ACQUIRE);
-    if (what >> 32 == at / PSK_RING_ENTRIES + 1) {
-        *r = (record){.seq = at + 1, .when = S->brief[at % PSK_RING_ENTRIES].when, .kind = PSK_REC_LAUNCH, .id = (what >> 16) & 0xffff, .stream = (what >> 8) & 0xff, .flags = what & 0xff, .brief = true};
-        __atomic_store_n(&S->tail, at + 1, __ATOMIC_RELEASE);
-        return 1;
-    }
+    uint64_t at = S->tail;
     psk_entry *e = &S->ring[at % PSK_RING_ENTRIES];
     if (__atomic_load_n(&e->turn, __ATOMIC_ACQUIRE) != at + 1) return 0;
     CHECK(e->kind != PSK_REC_MORE);

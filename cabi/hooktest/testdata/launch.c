@@ -244,20 +244,6 @@ static void stamps(void) {
     SYNC(NULL);
 }
 
-/* While nothing is published launches are recorded all the same. */
-static void nothing_published(void) {
-    S->published = 0;
-    OK(touch_add(NULL, at(7), 4, 1));
-    record *r = must_take();
-    CHECK(!strcmp(func_name(r->id), "touch_add"));
-    CHECK(r->n == 0 && r->flags == 0);
-    CUdeviceptr p = at(7);
-    CHECK_EQ(CALL(cuLaunchKernel, function("touch_add"), 1, 1, 1, 1, 1, 1, 0, NULL, NULL, (void *[]){&p, CU_LAUNCH_PARAM_END}), CUDA_ERROR_INVALID_VALUE);
-    CHECK_EQ(must_take()->flags, PSK_FLAG_OPAQUE); /* what cannot be read is still said to be so */
-    SYNC(NULL);
-    S->published = 1;
-}
-
 int main(void) {
     start();
     attach(PSK_MODE_OBSERVE);
@@ -272,7 +258,6 @@ int main(void) {
     layouts();
     strangers();
     stamps();
-    nothing_published();
     none_left();
     CHECK_EQ(S->dropped, 0);
     CHECK_EQ(S->gated, 0);

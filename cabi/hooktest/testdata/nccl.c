@@ -234,8 +234,19 @@ static void local(void) {
     CHECK(!dlsym(RTLD_DEFAULT, "ncclSend")); /* in nobody's global scope, and so not found: the hook's own does not count */
 }
 
+/* A communicator that launches later ends the job, once and for all, and says why. */
+static void non_blocking(void) {
+    *fake_result = 7;
+    CHECK_EQ(all_reduce(at(1), at(2), NULL), 1);
+    CHECK_EQ(S->refuse, CUDA_ERROR_NOT_SUPPORTED);
+    *fake_result = 0;
+    set_state(1, PSK_SLOT_ABSENT);
+    CHECK_EQ(all_reduce(at(1), at(2), NULL), 1); /* does not wait for what would never come */
+    while (S->head != S->tail) must_take();
+    SYNC(NULL);
+}
+
 int main(int argc, char **argv) {
-    (void)argc;
     start();
     attach(PSK_MODE_OBSERVE);
     base = managed(10 * 2 * MiB);
@@ -259,5 +270,6 @@ int main(int argc, char **argv) {
     elsewhere();
     crowded();
     none_left();
+    if (argc > 2) non_blocking();
     return 0;
 }

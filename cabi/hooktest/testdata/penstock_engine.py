@@ -2,7 +2,7 @@
 
 import ctypes as C
 
-ABI = 8
+ABI = 9
 TABLE_SHIFT, RING, ENTRY_SLOTS = 21, 1 << 16, 22
 OFF, OBSERVE, GATED = 0, 1, 2
 FREE, RESIDENT, ABSENT = 0, 1, 2
@@ -15,19 +15,14 @@ class Entry(C.Structure):
                 ("_pad", C.c_uint32), ("when", C.c_uint64), ("slots", C.c_uint32 * ENTRY_SLOTS)]
 
 
-class Brief(C.Structure):
-    _fields_ = [("when", C.c_uint64), ("what", C.c_uint64)]
-
-
 class Func(C.Structure):
     _fields_ = [("name", C.c_char_p), ("handle", C.c_uint64), ("nparams", C.c_uint32), ("opaque", C.c_uint32),
                 ("inspect", C.c_uint32), ("follows", C.c_uint32), ("launches", C.c_uint64)]
 
 
 class Shared(C.Structure):
-    _fields_ = [("abi_version", C.c_uint32), ("mode", C.c_uint32), ("stamp", C.c_uint32), ("published", C.c_uint32),
-                ("captures", C.c_uint32), ("generation", C.c_uint32), ("unloads", C.c_uint32), ("reader_sleeping", C.c_uint32),
-                ("brief", C.POINTER(Brief)), ("head", C.c_uint64), ("tail_seen", C.c_uint64), ("launches", C.c_uint64),
+    _fields_ = [("abi_version", C.c_uint32), ("mode", C.c_uint32), ("stamp", C.c_uint32), ("reader_sleeping", C.c_uint32),
+                ("head", C.c_uint64), ("tail_seen", C.c_uint64), ("launches", C.c_uint64), ("_0", C.c_uint64 * 3),
                 ("ring", C.POINTER(Entry)), ("block_slot", C.POINTER(C.c_uint32)), ("slot_state", C.POINTER(C.c_uint8)),
                 ("slot_last_seq", C.POINTER(C.c_uint64)), ("progress_every", C.c_uint32), ("trails", C.c_uint32),
                 ("doorbell", C.c_uint32), ("size", C.c_uint32), ("dropped", C.c_uint64), ("_1", C.c_uint64),
@@ -51,7 +46,6 @@ def attach():
 
 def own(shared, slot, address, size, state=RESIDENT):
     shared.slot_state[slot] = state
-    shared.published = 1
     for block in range(address >> TABLE_SHIFT, ((address + size - 1) >> TABLE_SHIFT) + 1):
         shared.block_slot[block] = slot
 
