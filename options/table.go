@@ -91,6 +91,8 @@ var Table = []Option{
 		Doc: "profile of the simulated card, its bus and its driver"},
 	{Flag: "launch-cost", Commands: []string{"simulate"}, Type: TypeTime, Default: "3.8us",
 		Doc: "CPU time of the job from one launch to the next: its iteration in memory over its launches, when its CPU keeps it back; the oracle spends none"},
+	{Flag: "iterations", Commands: []string{"simulate"}, Type: TypeNumber,
+		Doc: "play the last full iteration again until so many have run, and report the last: a job comes to rest after more of them than most logs hold (as recorded)"},
 	{Flag: "json", Commands: []string{"simulate", "bench"}, Type: TypeBool, Default: "false",
 		Doc: "print results as JSON"},
 	{Flag: "csv", Commands: []string{"bench"}, Type: TypeBool, Default: "false",

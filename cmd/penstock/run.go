@@ -142,6 +142,11 @@ func planRun(o runOptions, args, environ []string, exe string, notes io.Writer) 
 	env.prepend("PYTHONPATH", filepath.Join(layout.python, "penstock", "_inject"))
 	env.put("PENSTOCK_LIB", layout.libs)
 	env.put("PENSTOCK_ACTIVE", "1")
+	if e := env.get("PENSTOCK_ENGINE"); e == options.EngineExplicit || e == options.EngineAuto {
+		// Calls of NCCL are to have launched when they return: the engine has to know what runs. PyTorch asks
+		// for communicators that do not block when a process group is bound to a device.
+		env.put("NCCL_COMM_BLOCKING", "1")
+	}
 	return runPlan{path: path, argv: args, env: env.environ}, nil
 }
 

@@ -98,6 +98,7 @@ func TestRunPlan(t *testing.T) {
 		"PENSTOCK_TRACE":       trace,
 		"PENSTOCK_JSON":        "1",
 		"EXTRA":                "a=b",
+		"NCCL_COMM_BLOCKING":   "",
 	} {
 		env := runEnvironment{plan.env}
 		if got := env.get(name); got != want {
@@ -111,6 +112,20 @@ func TestRunPlan(t *testing.T) {
 	}
 	if n := len(slices.DeleteFunc(plan.env, func(kv string) bool { return !strings.HasPrefix(kv, "PENSTOCK_BUDGET=") })); n != 1 {
 		t.Errorf("PENSTOCK_BUDGET is there %d times", n)
+	}
+}
+
+// TestRunMakesNCCLBlock: where the engine must know what runs, whatever the environment says.
+func TestRunMakesNCCLBlock(t *testing.T) {
+	i := newInstallation(t)
+	for engine, want := range map[string]string{"explicit": "1", "auto": "1", "managed": "0"} {
+		plan, _, err := i.plan(t, []string{"--engine", engine, "sh"}, "NCCL_COMM_BLOCKING=0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := (&runEnvironment{plan.env}).get("NCCL_COMM_BLOCKING"); got != want {
+			t.Errorf("--engine %s: NCCL_COMM_BLOCKING=%s, want %s", engine, got, want)
+		}
 	}
 }
 

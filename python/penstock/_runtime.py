@@ -75,7 +75,7 @@ def enable(
                 raise PenstockError(
                     f"Penstock is already running, so {', '.join(changed)} cannot change; call penstock.enable() once, before the first CUDA call"
                 )
-            os.environ.update(env)
+            _update_environment(env)
             return
         torch = _import_torch()
         _check(torch)
@@ -84,11 +84,18 @@ def enable(
         _preload(restart, env)
         native = Native(shim, library)
         # Only now: the engine reads its environment when it is opened, which is later.
-        os.environ.update(env)
+        _update_environment(env)
         _allocator = _install(torch, native)
         _patch.apply(torch, native)
         _native = native
         atexit.register(_close, os.getpid())
+
+
+def _update_environment(env: dict[str, str]) -> None:
+    os.environ.update(env)
+    if os.environ.get("PENSTOCK_ENGINE") in ("explicit", "auto"):
+        # As penstock run does: the engine has to know what NCCL runs when a call returns.
+        os.environ["NCCL_COMM_BLOCKING"] = "1"
 
 
 def disable() -> None:

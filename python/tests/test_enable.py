@@ -212,6 +212,16 @@ assert penstock.stats()["budget_bytes"] == 2000
     assert r.code == 0, r.err
 
 
+def test_nccl_blocks_where_the_engine_must_know_what_runs(sandbox):
+    for engine, blocking in (("explicit", "1"), ("auto", "1"), ("managed", "0")):
+        r = run(
+            sandbox,
+            f"import os\npenstock.enable(engine={engine!r})\nprint(os.environ['NCCL_COMM_BLOCKING'])",
+            env=sandbox.environment(NCCL_COMM_BLOCKING="0"),
+        )
+        assert r.out.splitlines() == [blocking], r.err
+
+
 def test_warns_without_the_hook(sandbox):
     r = run(sandbox, "penstock.enable()\nassert alloc(10)", env=sandbox.environment(hook=False))
     assert r.code == 0
