@@ -23,6 +23,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 GIB = 1 << 30
 SHARE = 0.8  # of the oracle's speed, the aim
 AGREEMENT = 0.15  # between simulated and measured times, the aim
+ITERATIONS = 10  # that are simulated: runs on hardware report the last half of 8 to 20
 CPU_BOUND = 1.2  # times the GPU's time, from which on an iteration in memory is its CPU's
 
 
@@ -35,7 +36,7 @@ def budget_bytes(text):
 
 def simulate(penstock, trace, budget, policy, launch_cost_s=None):
     """The simulation's result, or the reason why there is none."""
-    command = [penstock, "simulate", "--trace", str(trace), "--budget", str(budget), "--policy", policy, "--engine", "explicit", "--gpu", "h200", "--json"]
+    command = [penstock, "simulate", "--trace", str(trace), "--budget", str(budget), "--policy", policy, "--engine", "explicit", "--gpu", "h200", "--iterations", str(ITERATIONS), "--json"]
     if launch_cost_s:
         command += ["--launch-cost", f"{launch_cost_s * 1e6:.1f}us"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -104,7 +105,7 @@ def main():
         + ", ".join(str(first[k]) for k in ("gpu", "driver", "torch") if first.get(k)) + "). The newest run of each; the commit is",
         "beside it. The budget bounds plain device memory (cuMemCreate); seconds are medians of the last half of the iterations, and",
         "`x` is their ratio to the run in memory of the same call. `oracle` and `simulated` are **simulated** times at the same budget",
-        "from a launch log of the model; `of the oracle` is the oracle's time over the measured one. The oracle knows the GPU alone:",
+        f"from a launch log of the model, of the last iteration when it is played again until there are {ITERATIONS}; `of the oracle` is the oracle's time over the measured one. The oracle knows the GPU alone:",
         "a model that its CPU keeps back in memory (gpt2m, moe) cannot reach it. `of the best` is the same of the oracle's time or that",
         "in memory, whichever is longer. Where a run in memory took 1.2 times the GPU's time and more, the simulation is told what its CPU",
         "takes from launch to launch. The machine's CPU differed between calls and within them (gpt2m in memory: 0.07 to 0.11 s).", "",

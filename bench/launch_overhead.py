@@ -29,7 +29,7 @@ PROCESSES = (
     ("without Penstock", False, False, None, "", False),
     ("hook alone", True, False, None, "off", False),
     ("engine, no budget", True, True, None, "off", False),
-    ("engine, no budget, recorded", True, True, None, "observe", True),
+    ("engine, no budget, recorded", True, True, None, "off", True),  # nothing can fault: launches are not recorded
     ("engine, budget", True, True, BUDGET, "off,observe,gated", False),
     ("engine, budget, recorded", True, True, BUDGET, "observe,gated", True),
 )

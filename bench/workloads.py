@@ -121,13 +121,13 @@ MODELS = {
 DRAWN = ("llama1b-lengths",)  # as with --lengths 1
 
 
-def checksums(model):
+def checksums(parameters):
     """A sum and an alternating sum over the bits of all parameters: equal for equal models."""
     import torch
 
     words = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
     plain = alternating = 0
-    for i, p in enumerate(model.parameters()):
+    for i, p in enumerate(parameters):
         bits = p.detach().contiguous().view(-1).view(words[p.element_size()])
         plain += (i + 1) * int(bits.sum(dtype=torch.int64))
         alternating += (i + 1) * int(bits[::2].sum(dtype=torch.int64))
@@ -305,7 +305,7 @@ def train(name, iters, args):
         "penstock_loaded": "penstock" in sys.modules, "torch": torch.__version__, "cuda": torch.version.cuda,
     }  # fmt: skip
     if args.deterministic:
-        result["parameter_checksums"] = checksums(model)
+        result["parameter_checksums"] = checksums(model.parameters())
     for package in ("transformers", "timm"):
         if package in sys.modules:
             result[package] = getattr(sys.modules[package], "__version__", None)
