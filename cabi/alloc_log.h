@@ -2,7 +2,8 @@
  * Allocations and frees on their way to a recording. While everything is in plain
  * device memory most calls are served without entering Go (pool/front/front.h);
  * for a recording they are noted here, with their time, and read by alloc_log.go.
- * A call that finds the log full is counted and not noted.
+ * A call that finds the log full waits for the reader (alloc_log.c); one that waited
+ * in vain is counted and not noted.
  *
  * A free takes one unit of the ring and an allocation two, four units a line of the
  * cache: what a call writes pushes out what the program has there.
@@ -39,6 +40,9 @@ struct alloc_log {
     uint32_t stamp;           /* PSK_STAMP_*, of every call */
 };
 
+/* Whether there is room up to a position; waits for it. False when nobody reads, or nothing is noted any more. */
+int alloc_log_room(struct alloc_log *l, uint64_t end);
+
 static inline void alloc_log_note(struct alloc_log *l, struct alloc_unit *units, uint64_t at, uint64_t bytes, uint64_t stream)
 {
     uint64_t when = psk_stamp(l->stamp);
@@ -46,13 +50,12 @@ static inline void alloc_log_note(struct alloc_log *l, struct alloc_unit *units,
     if (__builtin_expect((at | bytes) >> ALLOC_LOG_VALUE_BITS != 0, 0))
         return; /* the address of nothing that was ever given out */
     do {
-        if (__builtin_expect(n + took - __atomic_load_n(&l->tail_seen, __ATOMIC_ACQUIRE) > ALLOC_LOG_UNITS, 0)) {
-            uint64_t tail = __atomic_load_n(l->tail, __ATOMIC_ACQUIRE);
-            __atomic_store_n(&l->tail_seen, tail, __ATOMIC_RELEASE);
-            if (n + took - tail > ALLOC_LOG_UNITS) {
+        if (__builtin_expect(n + took > __atomic_load_n(&l->tail_seen, __ATOMIC_ACQUIRE) + ALLOC_LOG_UNITS, 0)) {
+            if (!alloc_log_room(l, n + took)) {
                 __atomic_fetch_add(&l->lost, 1, __ATOMIC_RELAXED);
                 return;
             }
+            when = psk_stamp(l->stamp); /* others' later calls may have been read meanwhile */
         }
     } while (!__atomic_compare_exchange_n(&l->head, &n, n + took, 1, __ATOMIC_RELAXED, __ATOMIC_RELAXED));
     struct alloc_unit *u = &units[n & (ALLOC_LOG_UNITS - 1)];

@@ -153,7 +153,7 @@ func TestAllocationsInPlainMemory(t *testing.T) {
 	}
 }
 
-// Nothing is lost and no call out of its thread's order when several threads go round the log a few times.
+// Nothing is lost and no call out of its thread's order when several threads fill the log faster than it is read.
 func TestRecordManyCalls(t *testing.T) {
 	t.Parallel()
 	need(t)

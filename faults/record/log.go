@@ -30,6 +30,7 @@ type Log struct {
 	order    []place       // in which a batch is written
 	ripe     time.Duration // with Sort: up to here nothing is missing, by whatever way it comes
 	held     []trace.Event // later than that
+	written  time.Duration // with Sort: the latest time so far
 
 	mu      sync.Mutex
 	err     error
@@ -90,6 +91,7 @@ type Options struct {
 	Clock func() int64
 	// Sort puts events in order of time, for those that come by several ways. What is later than the
 	// last call of Gather that brought all is held back until the next: an earlier event may yet come.
+	// One that comes later still has the time of the last that was written.
 	Sort bool
 	// Gather, if not nil, is called by the encoder before it looks what waits, and may add to it. It
 	// says whether it has brought all that had happened when it was called.
@@ -210,10 +212,15 @@ func (l *Log) encode() int {
 	}
 	failed := l.writer.AppendAll(func(write func(*trace.Event)) {
 		for _, p := range l.order {
+			e := &b.events[p.index]
+			if l.options.Sort { // a thread that stood still comes late with an early time
+				e.Time = max(e.Time, l.written)
+				l.written = e.Time
+			}
 			if t := l.options.Translate; t != nil {
-				t(&b.events[p.index], write)
+				t(e, write)
 			} else {
-				write(&b.events[p.index])
+				write(e)
 			}
 		}
 	})

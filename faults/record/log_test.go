@@ -202,7 +202,7 @@ func TestPause(t *testing.T) {
 }
 
 // An event that is brought late is written before a later one that was there already: what
-// others may yet precede waits.
+// others may yet precede waits. One that is later than that has the time of the last one before it.
 func TestLateEventsHaveTheirPlace(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "run.pstrace")
 	l, err := Create(path, trace.Header{}, Options{Sort: true, Gather: func() bool { return false }})
@@ -224,7 +224,7 @@ func TestLateEventsHaveTheirPlace(t *testing.T) {
 	if n := l.Stats().Events; n != 4 { // the clock, 10, 20 and 30
 		t.Errorf("%d events are written", n)
 	}
-	add(36)
+	add(36, 5)
 	if err := l.Close(nil); err != nil {
 		t.Fatal(err)
 	}
@@ -233,12 +233,17 @@ func TestLateEventsHaveTheirPlace(t *testing.T) {
 		t.Fatal(err)
 	}
 	var got []string
+	last := time.Duration(-1)
 	for _, e := range tr.Events {
 		if strings.HasPrefix(e.Name, "at ") {
 			got = append(got, e.Name[3:])
 		}
+		if e.Time < last {
+			t.Errorf("%v after %v", e.Time, last)
+		}
+		last = e.Time
 	}
-	if want := []string{"10", "20", "30", "36", "40", "50", "60"}; !slices.Equal(got, want) {
+	if want := []string{"10", "20", "30", "5", "36", "40", "50", "60"}; !slices.Equal(got, want) {
 		t.Errorf("%v, want %v", got, want)
 	}
 }
