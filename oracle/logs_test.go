@@ -3,6 +3,7 @@ package oracle
 import (
 	"testing"
 
+	"github.com/penstock-gpu/penstock/internal/raced"
 	"github.com/penstock-gpu/penstock/internal/testlogs"
 	"github.com/penstock-gpu/penstock/trace"
 )
@@ -10,6 +11,7 @@ import (
 // TestSharedLogs holds the bound against the greedy clairvoyant schedule
 // measured earlier (both directions at 46 GB/s) and against physics.
 func TestSharedLogs(t *testing.T) {
+	raced.Skip(t)
 	const rate = 46e9
 	var tr *trace.Trace
 	var name string

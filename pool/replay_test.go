@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/penstock-gpu/penstock/cuda"
+	"github.com/penstock-gpu/penstock/internal/raced"
 	"github.com/penstock-gpu/penstock/internal/testlogs"
 	"github.com/penstock-gpu/penstock/pool/internal/model"
 	"github.com/penstock-gpu/penstock/pool/plan"
@@ -102,7 +103,7 @@ func (j *job) free(id uint64) {
 // jobs are the recorded ones; under the race detector, which has nothing to find in one
 // thread, the smallest.
 func jobs() []string {
-	if raced {
+	if raced.On {
 		return []string{"gpt2m"}
 	}
 	return []string{"gpt2m", "gpt2l", "llama1b", "llama1b-lr", "moe", "resnet152"}
@@ -134,9 +135,7 @@ func TestReplay(t *testing.T) {
 // TestReplayAnotherJob: a process that goes on with another job gets a plan for that,
 // soon when it has emptied the caches in between.
 func TestReplayAnotherJob(t *testing.T) {
-	if raced {
-		t.Skip("one thread only: slow under the race detector, and nothing to find")
-	}
+	raced.Skip(t)
 	for _, c := range []struct {
 		empty  bool
 		within int // iterations
@@ -193,9 +192,7 @@ func TestReplayFromFile(t *testing.T) {
 // TestReplayVarying: a seventh of the tensors have other sizes in each iteration. A
 // plan for the rest, if there is one, must not cost memory.
 func TestReplayVarying(t *testing.T) {
-	if raced {
-		t.Skip("one thread only: slow under the race detector, and nothing to find")
-	}
+	raced.Skip(t)
 	j := newJob(t, "moe", Config{})
 	j.vary = rand.New(rand.NewPCG(1, 1))
 	j.run(j.beginning)
@@ -230,9 +227,7 @@ func TestReplayStitched(t *testing.T) {
 // TestReplayDrawnLengths: sizes that differ in each iteration are nobody's plan, and
 // stitching settles down all the same.
 func TestReplayDrawnLengths(t *testing.T) {
-	if raced {
-		t.Skip("one thread only: slow under the race detector, and nothing to find")
-	}
+	raced.Skip(t)
 	j := newJob(t, "llama1b", Config{})
 	rng := rand.New(rand.NewPCG(1, 1))
 	j.scale = 0.3

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/penstock-gpu/penstock/cuda/sim"
+	"github.com/penstock-gpu/penstock/internal/raced"
 	"github.com/penstock-gpu/penstock/internal/testlogs"
 	"github.com/penstock-gpu/penstock/trace"
 )
@@ -104,6 +105,7 @@ func physical(t *testing.T, r Result, p sim.Profile) {
 // as the queue holds: else it is prepared for while those before run, and nothing has
 // to be prepared for after it.
 func TestBound(t *testing.T) {
+	raced.Skip(t)
 	const measured, layers = 4, 130
 	tr, p := network(layers, 2*measured), h200(t)
 	marks := 0
@@ -198,6 +200,7 @@ func TestSoftwareCapKeepsTheBudget(t *testing.T) {
 // TestComesToRest: with nothing left to run, nothing moves for ever. This log once
 // had tensors of different sizes sent out and brought back in turn.
 func TestComesToRest(t *testing.T) {
+	raced.Skip(t)
 	tr, p := testlogs.Load(t, "moe"), h200(t)
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
@@ -213,6 +216,7 @@ func TestComesToRest(t *testing.T) {
 
 // TestLongRun: once an engine has come to rest with a job, it does not become slower.
 func TestLongRun(t *testing.T) {
+	raced.Skip(t)
 	const early, late, most = 20, 60, 1.1
 	p := h200(t)
 	for _, o := range []Options{{SoftwareCap: true}, {}, {Engine: EngineExplicit}} {
@@ -227,6 +231,7 @@ func TestLongRun(t *testing.T) {
 
 // TestGPT2Medium holds the policies against each other on a real launch log.
 func TestGPT2Medium(t *testing.T) {
+	raced.Skip(t)
 	tr, p := testlogs.Load(t, "gpt2m"), h200(t)
 	seconds := map[string]float64{}
 	for _, policy := range Policies() {
@@ -364,6 +369,7 @@ func TestLaunchCost(t *testing.T) {
 // TestExplicitEngineOnLogs replays every shared log, the long ones at one ratio
 // (bench/simulated_policies.py has the rest).
 func TestExplicitEngineOnLogs(t *testing.T) {
+	raced.Skip(t)
 	for _, log := range []struct {
 		name   string
 		ratios []float64

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/penstock-gpu/penstock/internal/raced"
 )
 
 // The eleven hard instances of google/minimalloc are placed within capacity.
@@ -24,7 +26,7 @@ func TestMiniMalloc(t *testing.T) {
 			t.Fatal(err)
 		}
 		// With the race detector the search is ten times slower; the quickest must do.
-		if (raceEnabled || testing.Short()) && !strings.Contains("BC", name) {
+		if (raced.On || testing.Short()) && !strings.Contains("BC", name) {
 			continue
 		}
 		in, err := ReadCSVFile(file)

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/penstock-gpu/penstock/internal/raced"
 	"github.com/penstock-gpu/penstock/trace"
 )
 
@@ -340,7 +341,7 @@ func TestSharedLogs(t *testing.T) {
 	}
 	for _, file := range files {
 		// The race detector makes each ten times slower.
-		if name := filepath.Base(file); raceEnabled && name != "gpt2m.tsv.gz" && name != "moe.tsv.gz" {
+		if name := filepath.Base(file); raced.On && name != "gpt2m.tsv.gz" && name != "moe.tsv.gz" {
 			continue
 		}
 		tr, err := trace.Load(file)

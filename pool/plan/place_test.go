@@ -5,6 +5,8 @@ import (
 	"math/rand/v2"
 	"testing"
 	"time"
+
+	"github.com/penstock-gpu/penstock/internal/raced"
 )
 
 // overlapsPlainly compares every pair, piece by piece.
@@ -107,8 +109,9 @@ func TestSkylineDoesNotOverlap(t *testing.T) {
 
 // The time limit holds for a million requests, and there is a placement all the same.
 func TestAMillionRequests(t *testing.T) {
-	if raceEnabled || testing.Short() {
-		t.Skip("too slow with the race detector")
+	raced.Skip(t)
+	if testing.Short() {
+		t.Skip("takes seconds")
 	}
 	r := rand.New(rand.NewPCG(19, 20))
 	requests := make([]Request, 1_000_000)
