@@ -126,6 +126,9 @@ func (r *recorder) Free(p cuda.Ptr) {
 
 // Record implements live.Sink.
 func (r *recorder) Record(rec *hook.Record, stream uint64, name func(function uint32) string, address func(slot uint32) (cuda.Ptr, bool)) {
+	if rec.Flags&hook.FlagCaptured != 0 {
+		return // it runs when its graph is launched, which is recorded then
+	}
 	if r.allocs != nil && len(rec.Slots) > 0 {
 		r.readAllocs() // what it names
 	}
@@ -177,7 +180,7 @@ func (r *recorder) translate(e *trace.Event, write func(*trace.Event)) {
 func operationOf(rec *hook.Record, stream uint64) trace.Event {
 	e := trace.Event{Stream: stream, Duration: -1, Kind: trace.KindLaunch}
 	if rec.Kind != hook.Copy {
-		e.Function = rec.ID
+		e.Function = rec.Function()
 		return e
 	}
 	e.Kind = trace.KindCopy

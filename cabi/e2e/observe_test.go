@@ -240,6 +240,41 @@ func TestRecordByTurns(t *testing.T) {
 	}
 }
 
+// What is no kernel is recorded by its own name, and what is only captured is not recorded.
+func TestRecordGraphsAndCollectives(t *testing.T) {
+	t.Parallel()
+	need(t)
+	sharedLibrary(t, "libnccl.so.2", "../hooktest/testdata/fake_nccl.c")
+	for _, c := range []struct {
+		job  string
+		want map[string]int
+	}{
+		{"graphs", map[string]int{"CUDA graph": 5}},
+		{"nccl", map[string]int{"ncclAllReduce": 3, "ncclGroupEnd": 3}},
+	} {
+		path := filepath.Join(t.TempDir(), "run.pstrace")
+		mustRun(t, explicitly("PENSTOCK_POLICY=lru", "PENSTOCK_TRACE="+path), program(t, "explicit"), c.job)
+		tr, err := trace.Load(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		names, got := map[uint32]string{}, map[string]int{}
+		for _, e := range tr.Events {
+			switch e.Kind {
+			case trace.KindFunction:
+				names[e.Function] = e.Name
+			case trace.KindLaunch:
+				got[names[e.Function]]++
+			}
+		}
+		for name, n := range c.want {
+			if got[name] != n {
+				t.Errorf("%s: %d of %s, want %d: %v", c.job, got[name], name, n, got)
+			}
+		}
+	}
+}
+
 // With PENSTOCK_STACKS an allocation is recorded with the Python frames that
 // asked for it, also from threads that come at the same time.
 func TestAllocationSites(t *testing.T) {

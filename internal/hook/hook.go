@@ -277,8 +277,11 @@ func (h *Shared) Streams() []uint64 {
 	return unsafe.Slice((*uint64)(unsafe.Pointer(h.s.streams)), C.PSK_MAX_STREAMS)[:min(n, C.PSK_MAX_STREAMS)]
 }
 
-// FunctionName is the mangled name of a function id, or "".
+// FunctionName is the mangled name of a function id, or of what else Record.Function numbers, or "".
 func (h *Shared) FunctionName(id uint32) string {
+	if id >= graphs {
+		return otherName(id)
+	}
 	if id >= atomic.LoadUint32((*uint32)(unsafe.Pointer(&h.s.nfuncs))) {
 		return ""
 	}
