@@ -186,12 +186,13 @@ void psk_report_all(void) {
     if (n > PSK_STREAM_SHARED) n = PSK_STREAM_SHARED; /* those beyond are idle after each operation */
     for (uint32_t i = 0; i < n; i++) {
         psk_stream *s = &psk_streams[i];
+        /* Who holds the lock is about to report, or waits, and has reported before that. */
+        if (!PSK_LOAD(s->unreported) || !psk_stream_trylock(s)) continue;
+        /* Only now: who destroys a stream has it reported first, which takes the lock. Its index may be another's since. */
         CUstream stream = (CUstream)(uintptr_t)PSK_LOAD(psk_S.streams[i]);
         /* Not those that are gone, nor another thread's default stream, which reports each operation. */
-        if (!PSK_LOAD(s->unreported) || (i && (uintptr_t)stream <= 2) || (uintptr_t)stream == UINTPTR_MAX) continue;
-        /* Who holds the lock is about to report, or waits, and has reported before that. */
-        if (!psk_stream_trylock(s)) continue;
-        if ((atomic_load(&psk_captures) == 0 || !psk_stream_capturing(stream, 0)) && in_context_of(stream)) report(s, stream, i, false);
+        bool ours = s->unreported && (i == 0 || (uintptr_t)stream > 2) && (uintptr_t)stream != UINTPTR_MAX;
+        if (ours && (atomic_load(&psk_captures) == 0 || !psk_stream_capturing(stream, 0)) && in_context_of(stream)) report(s, stream, i, false);
         psk_stream_unlock(s);
     }
 }

@@ -38,8 +38,9 @@ static void *no_dlsym(void *handle, const char *name) {
 /* Names that are not the driver's, and yet have wrappers. */
 static bool runtime_name(const char *name) { return !strncmp(name, "cudaGetDriverEntryPoint", 23); }
 
-/* Whether psk_dlsym_driver handles this question. Called from the assembly below; must not set dlerror. */
-__attribute__((used, visibility("hidden"))) int psk_dlsym_wants(void *handle, const char *name) {
+/* Whether psk_dlsym_driver handles this question. Called from the assembly below; must not set dlerror.
+ * AddressSanitizer itself asks dlsym, before there is anything that its checks could read. */
+__attribute__((used, visibility("hidden"), no_sanitize("address"))) int psk_dlsym_wants(void *handle, const char *name) {
     if (!psk_have_dlsym()) {
         __atomic_store_n(&psk_real_dlsym, no_dlsym, __ATOMIC_RELEASE);
         return 0;

@@ -102,6 +102,22 @@ func stub(t *testing.T, version string) string {
 	}))
 }
 
+// sanitized builds the hook and the stub driver with AddressSanitizer and UndefinedBehaviorSanitizer. It returns
+// what to preload, the sanitizer being first, and the directory of the stub.
+func sanitized(t *testing.T) (preload, stubDir string) {
+	const flags = "CFLAGS=-O1 -g -fsanitize=address,undefined -fno-sanitize-recover=undefined"
+	out, _ := exec.Command("gcc", "-print-file-name=libasan.so").Output()
+	asan, err := filepath.EvalSymlinks(strings.TrimSpace(string(out)))
+	if err != nil {
+		t.Skip("gcc has no AddressSanitizer: ", err) // it then prints the bare name
+	}
+	h := once(t, "sanitized/libpenstock_hook.so", func(path string) error { return command("make", "-s", "-C", "../hook", "OUT="+path, flags) })
+	s := once(t, "sanitized/libcuda.so.1", func(path string) error {
+		return command("make", "-s", "-C", "../stub", "OUT="+path, "STUB_VERSION="+current, flags)
+	})
+	return asan + ":" + h, filepath.Dir(s)
+}
+
 var cflags = []string{"-std=gnu11", "-Wall", "-Wextra", "-Werror", "-Wno-unused-function", "-O1", "-g"}
 
 // compile builds a program or library from testdata.

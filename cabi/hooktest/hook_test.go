@@ -64,32 +64,46 @@ func TestCallerOfDlsym(t *testing.T) {
 	}
 }
 
+// cases are programs that say themselves what is wrong.
+var cases = []struct {
+	name, program string
+	args, env     []string
+	version       string
+}{
+	{name: "forward", program: "alone", args: []string{"forward"}},
+	{name: "no driver", program: "alone", args: []string{"nodriver"}, version: "none"},
+	{name: "old driver", program: "alone", args: []string{"old"}, version: "11080"},
+	{name: "launch", program: "launch"},
+	{name: "copies", program: "copies"},
+	{name: "graph", program: "graph"},
+	{name: "gate", program: "gate"},
+	{name: "gate refused", program: "gate", args: []string{"refused"}, env: []string{"STUB_FAIL=cuStreamWaitValue32"}},
+	{name: "strict", program: "strict"},
+	{name: "strict refused", program: "strict", args: []string{"refused"}, env: []string{"STUB_FAIL=cuStreamWaitValue32"}},
+	{name: "strict copies", program: "strict_copies"},
+	{name: "strict graph", program: "strict_graph"},
+	{name: "dekker", program: "dekker"},
+	{name: "ring", program: "ring"},
+	{name: "threads", program: "threads"},
+	{name: "fork", program: "forked"},
+	{name: "unload", program: "unload"},
+}
+
+func checkOutput(t *testing.T, name, out string) {
+	t.Helper()
+	if strings.HasSuffix(name, " refused") {
+		// Never silent, and said once.
+		if strings.Count(out, "cuStreamWaitValue32 failed (CUDA error 801)") != 1 {
+			t.Errorf("stderr is %q, want one line about cuStreamWaitValue32", out)
+		}
+	} else if out != "" {
+		t.Errorf("unexpected output: %s", out)
+	}
+}
+
 func TestPrograms(t *testing.T) {
 	t.Parallel()
 	sharedLibrary(t, "libfuture.so", "future.c")
-	cases := []struct {
-		name, program string
-		args, env     []string
-		version       string
-	}{
-		{name: "forward", program: "alone", args: []string{"forward"}},
-		{name: "no driver", program: "alone", args: []string{"nodriver"}, version: "none"},
-		{name: "old driver", program: "alone", args: []string{"old"}, version: "11080"},
-		{name: "launch", program: "launch"},
-		{name: "copies", program: "copies"},
-		{name: "graph", program: "graph"},
-		{name: "gate", program: "gate"},
-		{name: "gate refused", program: "gate", args: []string{"refused"}, env: []string{"STUB_FAIL=cuStreamWaitValue32"}},
-		{name: "strict", program: "strict"},
-		{name: "strict refused", program: "strict", args: []string{"refused"}, env: []string{"STUB_FAIL=cuStreamWaitValue32"}},
-		{name: "strict copies", program: "strict_copies"},
-		{name: "strict graph", program: "strict_graph"},
-		{name: "dekker", program: "dekker"},
-		{name: "ring", program: "ring"},
-		{name: "threads", program: "threads"},
-		{name: "fork", program: "forked"},
-		{name: "unload", program: "unload"},
-	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
 			if c.version == "" {
@@ -99,21 +113,33 @@ func TestPrograms(t *testing.T) {
 			if c.version != "none" {
 				stubDir = stub(t, c.version)
 			}
-			out := run(t, hook(t, "-O2"), stubDir, c.env, program(t, c.program), c.args...)
-			if strings.HasSuffix(c.name, " refused") {
-				// Never silent, and said once.
-				if strings.Count(out, "cuStreamWaitValue32 failed (CUDA error 801)") != 1 {
-					t.Errorf("stderr is %q, want one line about cuStreamWaitValue32", out)
-				}
-			} else if out != "" {
-				t.Errorf("unexpected output: %s", out)
-			}
+			checkOutput(t, c.name, run(t, hook(t, "-O2"), stubDir, c.env, program(t, c.program), c.args...))
 		})
 	}
 	// The hot paths once more as the compiler leaves them alone.
 	for _, name := range []string{"launch", "gate", "graph", "strict"} {
 		t.Run(name+" -O0", func(t *testing.T) { run(t, hook(t, "-O0"), stub(t, current), nil, program(t, name)) })
 	}
+}
+
+// TestSanitized runs the programs with a hook and a driver in which every access, and
+// what C leaves undefined, is checked.
+func TestSanitized(t *testing.T) {
+	t.Parallel()
+	sharedLibrary(t, "libfuture.so", "future.c")
+	preload, stubDir := sanitized(t)
+	env := []string{"ASAN_OPTIONS=detect_leaks=0"} // names and layouts of functions are kept on purpose
+	for _, c := range cases {
+		if c.version == "" {
+			t.Run(c.name, func(t *testing.T) {
+				checkOutput(t, c.name, run(t, preload, stubDir, append(env, c.env...), program(t, c.program), c.args...))
+			})
+		}
+	}
+	t.Run("churn", func(t *testing.T) { run(t, preload, stubDir, env, program(t, "churn")) })
+	fake := sharedLibrary(t, "libnccl.so.2", "fake_nccl.c")
+	sharedLibrary(t, "libuses_nccl.so", "fake_nccl.c", "-DUSER", fake)
+	t.Run("nccl", func(t *testing.T) { run(t, preload, stubDir, env, program(t, "nccl"), "dlsym") })
 }
 
 // TestNCCL: NCCL's calls, found in every way that programs find them, against a stand-in for the library.
