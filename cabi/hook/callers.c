@@ -10,6 +10,7 @@
 #include "internal.h"
 
 #include <dlfcn.h>
+#include <link.h>
 
 void *psk_caller_real(psk_callers *c, const void *caller) {
     unsigned n = atomic_load_explicit(&c->taken, memory_order_acquire);
@@ -18,11 +19,18 @@ void *psk_caller_real(psk_callers *c, const void *caller) {
     return NULL;
 }
 
-void psk_caller_found(psk_callers *c, const void *caller, void *real) {
+/* The library that an address lies in stays from now on; the main program, whose name is empty, does anyhow. */
+static bool keep(const void *at) {
     Dl_info info;
-    /* The library that has it stays from now on, or another might lie at its address one day. The main program does. */
-    if (!dladdr(real, &info) || !info.dli_fname || !dlopen(info.dli_fname, RTLD_LAZY | RTLD_NOLOAD)) return;
+    struct link_map *in;
+    if (!dladdr1(at, &info, (void **)&in, RTLD_DL_LINKMAP)) return false;
+    return !*in->l_name || dlopen(in->l_name, RTLD_LAZY | RTLD_NOLOAD);
+}
+
+void psk_caller_found(psk_callers *c, const void *caller, void *real) {
     if (atomic_load_explicit(&c->taken, memory_order_relaxed) >= PSK_CALLERS) return;
+    /* Or another library might lie there one day, and its calls return to the same address. */
+    if (!keep(caller) || !keep(real)) return;
     unsigned i = atomic_fetch_add(&c->taken, 1);
     if (i >= PSK_CALLERS) return;
     c->of[i].real = real;

@@ -50,6 +50,14 @@ func TestRuntimeBesideTheHook(t *testing.T) {
 	}
 }
 
+// TestCallerReplaced has a caller of one runtime unloaded, and a caller of another loaded in its place.
+func TestCallerReplaced(t *testing.T) {
+	t.Parallel()
+	sharedLibrary(t, "libuser.so", "user.c", sharedLibrary(t, "libcudart.so.99", "cudart.c"))
+	sharedLibrary(t, "libuser_refused.so", "user.c", sharedLibrary(t, "libcudart.so.98", "cudart.c", "-DREFUSING"))
+	run(t, hook(t, "-O2"), stub(t, current), nil, program(t, "replaced"))
+}
+
 // TestCallerOfDlsym is the dlsym trap: RTLD_NEXT and RTLD_DEFAULT answer relative
 // to the library that asks, whatever the hook was compiled with.
 func TestCallerOfDlsym(t *testing.T) {

@@ -1,4 +1,4 @@
-/* A runtime: its entry points ask the driver. BYPASS asks past the hook, as a runtime that resolved it earlier would. */
+/* A runtime: its entry points ask the driver. BYPASS asks past the hook, as a runtime that resolved it earlier would. REFUSING finds nothing. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdint.h>
@@ -22,5 +22,9 @@ int cudaMemsetAsync(void *p, int value, size_t bytes, void *stream) {
 }
 int cudaGetLastError(void) { return 0; }
 
+#ifdef REFUSING
+int cudaGetDriverEntryPoint(const char *symbol, void **pfn, unsigned long long flags, int *status) { return (void)symbol, (void)pfn, (void)flags, (void)status, 500; }
+#else
 int cudaGetDriverEntryPoint(const char *symbol, void **pfn, unsigned long long flags, int *status) { return get()(symbol, pfn, 13000, flags, status); }
+#endif
 int cudaGetDriverEntryPointByVersion(const char *symbol, void **pfn, unsigned version, unsigned long long flags, int *status) { return get()(symbol, pfn, (int)version, flags, status); }
