@@ -21,8 +21,12 @@ int alloc_log_room(struct alloc_log *l, uint64_t end)
     static uint64_t given_up; /* the tail at which the reader was, + 1: nobody waits again until it reads */
     uint64_t tail = __atomic_load_n(l->tail, __ATOMIC_ACQUIRE), since = now_ns();
     while (end > tail + ALLOC_LOG_UNITS) { /* the tail may have passed it while this thread stood still */
-        if (!__atomic_load_n(&l->units, __ATOMIC_ACQUIRE) || __atomic_load_n(&given_up, __ATOMIC_RELAXED) == tail + 1)
+        if (!__atomic_load_n(&l->units, __ATOMIC_ACQUIRE))
             return 0;
+        if (__atomic_load_n(&given_up, __ATOMIC_RELAXED) == tail + 1) {
+            __atomic_fetch_add(&l->lost, 1, __ATOMIC_RELAXED);
+            return 0;
+        }
         struct timespec pause = {.tv_nsec = 50000};
         nanosleep(&pause, NULL);
         uint64_t at = __atomic_load_n(l->tail, __ATOMIC_ACQUIRE), now = now_ns();

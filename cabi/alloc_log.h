@@ -40,7 +40,8 @@ struct alloc_log {
     uint32_t stamp;           /* PSK_STAMP_*, of every call */
 };
 
-/* Whether there is room up to a position; waits for it. False when nobody reads, or nothing is noted any more. */
+/* Whether there is room up to a position; waits for it. False when nothing is noted any more, or nobody reads: that is
+ * counted as lost. */
 int alloc_log_room(struct alloc_log *l, uint64_t end);
 
 static inline void alloc_log_note(struct alloc_log *l, struct alloc_unit *units, uint64_t at, uint64_t bytes, uint64_t stream)
@@ -51,10 +52,8 @@ static inline void alloc_log_note(struct alloc_log *l, struct alloc_unit *units,
         return; /* the address of nothing that was ever given out */
     do {
         if (__builtin_expect(n + took > __atomic_load_n(&l->tail_seen, __ATOMIC_ACQUIRE) + ALLOC_LOG_UNITS, 0)) {
-            if (!alloc_log_room(l, n + took)) {
-                __atomic_fetch_add(&l->lost, 1, __ATOMIC_RELAXED);
+            if (!alloc_log_room(l, n + took))
                 return;
-            }
             when = psk_stamp(l->stamp); /* others' later calls may have been read meanwhile */
         }
     } while (!__atomic_compare_exchange_n(&l->head, &n, n + took, 1, __ATOMIC_RELAXED, __ATOMIC_RELAXED));

@@ -362,8 +362,10 @@ func engineStats(buf *C.char, capacity C.size_t) C.long {
 //export engineRecord
 func engineRecord(on C.int) C.int {
 	defer guard("penstock_record")
+	state.mu.Lock() // one at a time, and none after the end: nobody would read what is noted
+	defer state.mu.Unlock()
 	e := state.engine.Load()
-	if e == nil || state.record == nil {
+	if e == nil || state.record == nil || state.closed {
 		return -C.int(syscall.ENODEV)
 	}
 	e.Record(on != 0)

@@ -214,6 +214,23 @@ func TestRecordManyCalls(t *testing.T) {
 	}
 }
 
+// A call that waits for room in the log when the recording is switched off is not lost: it is in the part that is left out.
+func TestSwitchedOffWhileFull(t *testing.T) {
+	t.Parallel()
+	need(t)
+	path := filepath.Join(t.TempDir(), "run.pstrace")
+	mustRun(t, append(slices.Clone(inMemory), "PENSTOCK_TRACE="+path), program(t, "small"), "switched")
+	tr, err := trace.Load(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range tr.Events {
+		if e.Kind == trace.KindLost {
+			t.Fatalf("lost %d: %s", e.Bytes, e.Name)
+		}
+	}
+}
+
 // Recording by turns while memory comes and goes: half of the launches are in the
 // recording, every allocation is, and the values are right.
 func TestRecordByTurns(t *testing.T) {

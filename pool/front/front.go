@@ -7,15 +7,14 @@ import "C"
 
 import (
 	"errors"
-	"math"
 	"sync/atomic"
 	"unsafe"
 
 	"github.com/penstock-gpu/penstock/cuda"
 )
 
-// All is for Serve: every size.
-const All = math.MaxInt64
+// All is for Serve: every size that there are addresses for. Larger ones may overflow where sizes are rounded up.
+const All = 1 << 47
 
 // Front serves requests before its owner does. Its methods are the owner's side, to be
 // called with the owner's lock held, but for the counters.

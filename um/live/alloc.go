@@ -9,6 +9,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/penstock-gpu/penstock/cuda"
+	"github.com/penstock-gpu/penstock/pool/front"
 	"github.com/penstock-gpu/penstock/um"
 	"github.com/penstock-gpu/penstock/um/explicit"
 )
@@ -57,6 +58,9 @@ func raise(peak *atomic.Int64, n int64) {
 }
 
 func (l *Live) malloc(bytes int64, stream uint64) (cuda.Ptr, error) {
+	if bytes > front.All {
+		return 0, fmt.Errorf("%w: %s asked for: there are no addresses for so much", ErrOutOfMemory, GiB(bytes))
+	}
 	if bytes >= explicit.SmallBytes && l.swap != nil && l.active.Load() == nil {
 		return l.swap.malloc(bytes, stream)
 	}

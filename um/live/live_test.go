@@ -3,6 +3,7 @@ package live
 import (
 	"encoding/json"
 	"errors"
+	"math"
 	"strings"
 	"testing"
 	"time"
@@ -114,6 +115,20 @@ func TestPlainOnly(t *testing.T) {
 	if r.d.used != 0 {
 		t.Errorf("%d bytes kept by an empty cache", r.d.used)
 	}
+}
+
+// TestLargerThanAnyMemory asks for sizes that overflow when they are rounded up.
+func TestLargerThanAnyMemory(t *testing.T) {
+	c := defaults()
+	c.BudgetBytes = 0
+	r := newRig(t, c)
+	r.malloc(mib, 0) // leaves a segment that has room
+	for _, bytes := range []int64{math.MaxInt64, math.MaxInt64 - mib, 1<<47 + 1} {
+		if p, err := r.l.Malloc(bytes, 0); !errors.Is(err, ErrOutOfMemory) {
+			t.Errorf("%d bytes: %#x, %v", bytes, uint64(p), err)
+		}
+	}
+	r.malloc(mib, 0)
 }
 
 func TestOutOfMemory(t *testing.T) {

@@ -50,19 +50,21 @@ static int recorded(void) {
     P.free(again, 1 * MiB, 0, NULL);
     P.free(kept, 4 * MiB, 0, NULL);
     P.close();
+    CHECK(P.record(1) < 0); /* nothing is recorded any more */
     return 0;
 }
 
 /* Allocates and frees, on a stream of its own. Its sizes are its own. */
 enum { BUSY_THREADS = 3, BUSY_TURNS = 60000 };
 static CUcontext busy_context;
+static atomic_int busy_longer;
 
 static void *busy_thread(void *arg) {
     uintptr_t me = (uintptr_t)arg;
     CUstream s;
     OK(CALL(cuCtxSetCurrent, busy_context));
     OK(CALL(cuStreamCreate, &s, 1));
-    for (size_t i = 0; i < BUSY_TURNS; i++) {
+    for (size_t i = 0; i < BUSY_TURNS || atomic_load(&busy_longer); i++) {
         size_t bytes = 512 * (BUSY_THREADS * (1 + i % 40) + me);
         void *p = P.malloc((ssize_t)bytes, 0, s);
         CHECK(p);
@@ -71,12 +73,20 @@ static void *busy_thread(void *arg) {
     return NULL;
 }
 
-/* More calls than the log holds, from several threads that do nothing else: who reads cannot keep up. */
-static int busy(void) {
+/* More calls than the log holds, from several threads that do nothing else: who reads cannot keep up.
+ * The recording is switched off and on meanwhile so many times. */
+static int busy(int switches) {
+    busy_longer = switches > 0;
     CHECK_EQ(P.init(0), 0);
     pthread_t t[BUSY_THREADS];
     OK(CALL(cuCtxGetCurrent, &busy_context));
     for (uintptr_t i = 0; i < BUSY_THREADS; i++) CHECK(!pthread_create(&t[i], NULL, busy_thread, (void *)i));
+    for (int i = 0; i < switches; i++) {
+        usleep(10000);
+        CHECK_EQ(P.record(0), 0);
+        CHECK_EQ(P.record(1), 0);
+    }
+    busy_longer = 0;
     for (int i = 0; i < BUSY_THREADS; i++) pthread_join(t[i], NULL);
     P.close();
     return 0;
@@ -170,7 +180,8 @@ int main(int argc, char **argv) {
     if (!strcmp(argv[1], "forkfirst")) return forkfirst();
     if (!strcmp(argv[1], "endless")) return endless();
     if (!strcmp(argv[1], "recorded")) return recorded();
-    if (!strcmp(argv[1], "busy")) return busy();
+    if (!strcmp(argv[1], "busy")) return busy(0);
+    if (!strcmp(argv[1], "switched")) return busy(10);
     if (!strcmp(argv[1], "turns")) return turns();
     if (!strcmp(argv[1], "pools")) return pools();
     if (!strcmp(argv[1], "selftest")) return selftest();
