@@ -1,10 +1,11 @@
 """Several GPUs and NCCL under the explicit engine: the same losses as in memory.
 
-    python3 bench/nccl.py [--wraps ddp,fsdp] [--budget 3GiB] [--iters 8] [--deadline 150]
+    python3 bench/nccl.py [--wraps alone,ddp,fsdp] [--cases stock,none,roomy,tight] [--budget 3GiB] [--iters 8] [--deadline 300]
 
-Runs nccl_job.py (GPT-2 medium, DistributedDataParallel and fully_shard, a process for each of two GPUs) in memory and
-with a budget for each GPU. Losses of every rank and checksums of its parameters must be the same, bit for bit. Plain device
-memory and pinned host memory only; no managed memory. Exit status 1 when they differ or a run failed, 2 with less than two GPUs.
+Runs nccl_job.py (GPT-2 medium: alone on the second of two GPUs, and with DistributedDataParallel and fully_shard, a process for each)
+as it is (stock), with the hook and the pool alone (--engine none), under the explicit engine with room for everything (roomy: nothing
+leaves the device) and with less (tight). Losses of every rank and checksums of its parameters must be those of stock, bit for bit. Plain
+device memory and pinned host memory only; no managed memory. Exit status 1 when they differ or a run failed, 2 with less than two GPUs.
 """
 
 import argparse
@@ -17,15 +18,17 @@ from pathlib import Path
 import _common as c
 
 JOB = c.BENCH / "nccl_job.py"
+ROOMY = "24GiB"  # nothing leaves the device
 
 
 def parse():
     p = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    p.add_argument("--wraps", default="ddp,fsdp")
-    p.add_argument("--budget", default="3GiB", help="of each GPU")
+    p.add_argument("--wraps", default="alone,ddp,fsdp")
+    p.add_argument("--cases", default="stock,none,roomy,tight")
+    p.add_argument("--budget", default="3GiB", help="of each GPU in the tight case")
     p.add_argument("--host-budget", default="16GiB", help="of each process")
     p.add_argument("--iters", type=int, default=8)
-    p.add_argument("--timeout", type=float, default=80, help="seconds a run may take")
+    p.add_argument("--timeout", type=float, default=60, help="seconds a run may take")
     p.add_argument("--deadline", type=float, default=300, help="no run is started after so many seconds")
     p.add_argument("--name", default="nccl", help="results go to bench/results/NAME.json")
     return p.parse_args()
@@ -39,21 +42,36 @@ def gpus():
     return sum(line.startswith("GPU ") for line in r.stdout.splitlines())
 
 
-def train(a, wrap, penstock, folder):
-    report = Path(folder) / f"{wrap}.json"
-    command = [sys.executable, JOB, str(a.iters), "--wrap", wrap]
-    if penstock:
-        command = c.penstock_argv(command, budget=a.budget, host_budget=a.host_budget, engine="explicit", report=report)
-    r = c.run(command, c.environment(), a.timeout)
+def train(a, wrap, case, folder):
+    report = Path(folder) / f"{wrap}-{case}.json"
+    command = [sys.executable, JOB, str(a.iters), "--wrap", wrap, "--limit", str(a.timeout)]
+    if case == "none":
+        command = c.penstock_argv(command, engine="none", report=report)
+    elif case != "stock":
+        command = c.penstock_argv(command, budget=a.budget if case == "tight" else ROOMY, host_budget=a.host_budget, engine="explicit", report=report)
+    r = c.run(command, c.environment(), a.timeout + 20)
     ranks = sorted((x for x in c.json_lines(r["stdout"]) if "rank" in x), key=lambda x: x["rank"])
-    run = {"wrap": wrap, "penstock": penstock, "rc": r["rc"], "wall_s": r["wall_s"], "ranks": ranks, "error": None}
-    if r["rc"] != 0 or len(ranks) != 2:
-        run["error"] = f"rc {r['rc']}, timed out: {r['timed_out']}, {len(ranks)} ranks: {c.tail(r['stderr'], 8)}"
-    if penstock and not run["error"]:
+    run = {"wrap": wrap, "case": case, "rc": r["rc"], "wall_s": r["wall_s"], "ranks": ranks, "error": None}
+    if r["rc"] != 0 or len(ranks) != (1 if wrap == "alone" else 2):
+        run["error"] = f"rc {r['rc']}, {len(ranks)} ranks"
+        run["stderr"] = c.tail(r["stderr"], 400, 24000)
+    if case in ("roomy", "tight"):
         run["reports"] = [c._load(report.with_name(report.name + f".{x['rank']}")) for x in ranks]
-        if any(not x or x.get("engine") != "explicit" or not x.get("h2d_bytes") for x in run["reports"]):
-            run["error"] = "a rank has no report, or nothing was moved"
+        if any(not x or x.get("engine") != "explicit" or (case == "tight") != bool(x.get("h2d_bytes")) for x in run["reports"]):
+            run["error"] = run["error"] or "a rank has no report, or moved something it need not, or nothing"
     return run
+
+
+def compare(stock, run):
+    """One line for each rank, and what is wrong."""
+    for i, ours in enumerate(run["ranks"]):
+        of = stock["ranks"][i] if stock and i < len(stock["ranks"]) else None
+        equal = of and [repr(x) for x in of["loss"]] == [repr(x) for x in ours["loss"]] and of["parameter_checksums"] == ours["parameter_checksums"]
+        report = run["reports"][i] if run.get("reports") else None
+        yield equal, [
+            run["wrap"], run["case"], ours["rank"], f"{ours['peak_allocated_bytes'] / c.GIB:.2f}", f"{report['resident_peak_bytes'] / c.GIB:.2f}" if report else "-",
+            c.fmt(c.median(c.steady(ours["iter_s"]))), f"{report['h2d_bytes'] / 1e9:.1f} / {report['d2h_bytes'] / 1e9:.1f}" if report else "-", "bit-equal" if equal else "DIFFER" if of else "-",
+        ]  # fmt: skip
 
 
 def body():
@@ -67,31 +85,28 @@ def body():
     rows, bad, began = [], [], time.monotonic()
     with tempfile.TemporaryDirectory(prefix="penstock-nccl-") as folder:
         for wrap in a.wraps.split(","):
-            runs = {}
-            for penstock in (False, True):
+            stock = None
+            for case in a.cases.split(","):
                 if time.monotonic() - began > a.deadline:
-                    bad.append(f"{wrap}: not started, the deadline has passed")
+                    bad.append(f"{wrap} {case}: not started, the deadline has passed")
                     continue
-                run = runs[penstock] = train(a, wrap, penstock, folder)
+                run = train(a, wrap, case, folder)
                 document["runs"].append(run)
-                if run["error"]:
-                    bad.append(f"{wrap} {'penstock' if penstock else 'stock'}: {run['error']}")
                 c.save(a.name, document)
-            if len(runs) < 2 or any(r["error"] for r in runs.values()):
-                continue
-            for stock, ours in zip(runs[False]["ranks"], runs[True]["ranks"]):
-                equal = [repr(x) for x in stock["loss"]] == [repr(x) for x in ours["loss"]] and stock["parameter_checksums"] == ours["parameter_checksums"]
-                if not equal:
-                    bad.append(f"{wrap} rank {stock['rank']}: losses or parameters differ")
-                report = runs[True]["reports"][stock["rank"]]
-                rows.append([
-                    wrap, stock["rank"], f"{stock['peak_allocated_bytes'] / c.GIB:.2f}", f"{report['resident_peak_bytes'] / c.GIB:.2f}", c.fmt(c.median(c.steady(stock["iter_s"]))), c.fmt(c.median(c.steady(ours["iter_s"]))),
-                    f"{report['h2d_bytes'] / 1e9:.1f} / {report['d2h_bytes'] / 1e9:.1f}", "bit-equal" if equal else "DIFFER",
-                ])  # fmt: skip
+                print(f"{wrap} {case}: {run['error'] or 'ran'}, {run['wall_s']} s", flush=True)
+                if run["error"]:
+                    bad.append(f"{wrap} {case}: {run['error']}")
+                    print(c.tail(run.get("stderr", ""), 60, 5000), flush=True)
+                    continue
+                stock = run if case == "stock" else stock
+                for equal, row in compare(stock, run):
+                    rows.append(row)
+                    if stock and not equal:
+                        bad.append(f"{wrap} {case} rank {row[2]}: losses or parameters differ")
     document["problems"] = bad
     c.save(a.name, document)
-    print(f"GPT-2 medium on two GPUs over NCCL, {a.budget} for each under the explicit engine; {document['gpu']}, driver {document['driver']}")
-    print(c.table(["wrap", "rank", "peak GiB in memory", "resident GiB", "stock s/it", "penstock s/it", "in / out GB in all", "losses, parameters"], rows))
+    print(f"GPT-2 medium on two GPUs, NCCL; tight: {a.budget} for each; {document['gpu']}, driver {document['driver']}")
+    print(c.table(["wrap", "case", "rank", "peak GiB", "resident GiB", "s/it", "in / out GB in all", "losses, parameters"], rows))
     for b in bad:
         print("NOT in order: " + b)
     return 1 if bad else 0
