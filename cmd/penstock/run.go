@@ -16,6 +16,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/penstock-gpu/penstock/options"
+	"github.com/penstock-gpu/penstock/pool/plan"
 )
 
 // newRunCommand is `penstock run`: it arranges an environment in which a
@@ -112,8 +113,16 @@ func planRun(o runOptions, args, environ []string, exe string, notes io.Writer) 
 		}
 	}
 	// All of them, whether from flags or not: a misspelt variable is an error here and not in the middle of a run.
-	if _, err := options.FromEnviron(env.environ); err != nil {
+	set, err := options.FromEnviron(env.environ)
+	if err != nil {
 		return runPlan{}, err
+	}
+	if set.PlanPath != "" {
+		plan, err := checkPlan(set.PlanPath)
+		if err != nil {
+			return runPlan{}, fmt.Errorf("PENSTOCK_PLAN: %w", err)
+		}
+		env.put("PENSTOCK_PLAN", plan)
 	}
 	path, err := findRunCommand(args[0], env.get("PATH"))
 	if err != nil {
@@ -204,6 +213,16 @@ func outputPath(value string) (string, error) {
 		return "", fmt.Errorf("%s is a folder: name a file in it", value)
 	}
 	return path, nil
+}
+
+// checkPlan makes a plan's path absolute and says early when it is none.
+func checkPlan(value string) (string, error) {
+	path, err := filepath.Abs(value)
+	if err != nil {
+		return "", err
+	}
+	_, err = plan.ReadFile(path)
+	return path, err
 }
 
 // runEnvironment is a list of NAME=value.

@@ -174,6 +174,8 @@ func TestRunErrors(t *testing.T) {
 		{"command", []string{"pyhton"}, nil, []string{"pyhton", "not found", "spelling"}},
 		{"command path", []string{i.root + "/nothing"}, nil, []string{"nothing", "no such file"}},
 		{"script", []string{script}, nil, []string{"not executable", "python"}},
+		{"no plan there", []string{"sh"}, []string{"PENSTOCK_PLAN=nothing.json"}, []string{"PENSTOCK_PLAN", "nothing.json: no such file"}},
+		{"no plan", []string{"sh"}, []string{"PENSTOCK_PLAN=" + script}, []string{"PENSTOCK_PLAN", script}},
 		{"named libraries", []string{"sh"}, []string{"PENSTOCK_LIB=" + i.root}, []string{engineLibrary, "PENSTOCK_LIB"}},
 	}
 	for _, test := range tests {
@@ -181,6 +183,22 @@ func TestRunErrors(t *testing.T) {
 			_, _, err := i.plan(t, test.line, test.environ...)
 			checkOneLine(t, err, test.says)
 		})
+	}
+}
+
+// A plan is found whatever folder the program goes to.
+func TestRunPlanFile(t *testing.T) {
+	t.Chdir(t.TempDir())
+	if status, _, stderr := command(t, "plan", "--trace", shipped(t), "--out", "plan.json"); status != 0 {
+		t.Fatal(stderr)
+	}
+	p, _, err := newInstallation(t).plan(t, []string{"sh"}, "PENSTOCK_PLAN=plan.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	env := runEnvironment{p.env}
+	if got := env.get("PENSTOCK_PLAN"); !filepath.IsAbs(got) || filepath.Base(got) != "plan.json" {
+		t.Errorf("the plan is %q", got)
 	}
 }
 
