@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"encoding/csv"
 	"errors"
 	"fmt"
@@ -55,12 +56,12 @@ func (f *benchFlags) run(cmd *cobra.Command) error {
 	if f.json && f.csv {
 		return errors.New("--json and --csv both say what to print: give one of them")
 	}
-	jobs, err := f.jobs(cmd.ErrOrStderr())
+	jobs, err := f.jobs(cmd.Context(), cmd.ErrOrStderr())
 	if err != nil {
 		return err
 	}
 	if f.html != "" {
-		if err := checkPage(f.html); err != nil {
+		if err := checkOutput("html", f.html); err != nil {
 			return err
 		}
 	}
@@ -69,7 +70,7 @@ func (f *benchFlags) run(cmd *cobra.Command) error {
 		return err
 	}
 	if f.html != "" {
-		if err := writePage(f.html, "Penstock bench", results); err != nil {
+		if err := writePage(f.html, resultsPage("Penstock bench", results)); err != nil {
 			return err
 		}
 	}
@@ -85,7 +86,7 @@ func (f *benchFlags) run(cmd *cobra.Command) error {
 }
 
 // jobs is every combination that can be replayed; the others are noted.
-func (f *benchFlags) jobs(notes io.Writer) ([]job, error) {
+func (f *benchFlags) jobs(ctx context.Context, notes io.Writer) ([]job, error) {
 	ratios, err := parseList("ratios", f.ratios, parseRatio)
 	if err != nil {
 		return nil, err
@@ -102,7 +103,7 @@ func (f *benchFlags) jobs(notes io.Writer) ([]job, error) {
 	if err != nil {
 		return nil, err
 	}
-	inputs, err := f.inputs(notes)
+	inputs, err := f.inputs(ctx, notes)
 	if err != nil {
 		return nil, err
 	}
@@ -126,14 +127,14 @@ func (f *benchFlags) jobs(notes io.Writer) ([]job, error) {
 	return jobs, nil
 }
 
-func (f *benchFlags) inputs(notes io.Writer) ([]input, error) {
+func (f *benchFlags) inputs(ctx context.Context, notes io.Writer) ([]input, error) {
 	if len(f.traces) == 0 {
 		in, err := shippedInput()
 		return []input{in}, err
 	}
 	var all []input
 	for _, path := range f.traces {
-		in, err := loadInput(path, f.acceptDamaged, notes)
+		in, err := loadInput(ctx, path, f.acceptDamaged, notes)
 		if err != nil {
 			return nil, err
 		}

@@ -39,7 +39,7 @@ func besideThePoint(j job) bool {
 }
 
 func runDemo(cmd *cobra.Command, html string) error {
-	if err := checkPage(html); err != nil {
+	if err := checkOutput("html", html); err != nil {
 		return err
 	}
 	profile, err := sim.ProfileByName(demoProfile)
@@ -63,7 +63,7 @@ func runDemo(cmd *cobra.Command, html string) error {
 	if err := writeTable(out, benchRows(jobs, results)); err != nil {
 		return err
 	}
-	if err := writePage(html, "Penstock demo", results); err != nil {
+	if err := writePage(html, resultsPage("Penstock demo", results)); err != nil {
 		return err
 	}
 	shown := html

@@ -1,10 +1,10 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -18,8 +18,9 @@ import (
 // newFaultsCommand is `penstock faults`, the parent of all that look at page faults.
 func newFaultsCommand() *cobra.Command {
 	cmd := &cobra.Command{
-		Use:   "faults",
-		Short: "See every GPU page fault, and know what to do about it",
+		Use:        "faults",
+		SuggestFor: []string{"record", "explain", "diff", "export", "top"},
+		Short:      "See every GPU page fault, and know what to do about it",
 		Long: `Record what the driver says of page faults and migrations of any CUDA program that
 uses managed memory, and find out which kernels fault, on what, and why.`,
 		Example: `  penstock faults record -- ./program           # record a program that knows nothing of Penstock
@@ -53,7 +54,7 @@ func oneFile(cmd *cobra.Command, args []string) error {
 }
 
 // analyseFile analyses a recording and tells a terminal how far it is.
-func analyseFile(path string, notes io.Writer) (*analyse.Report, error) {
+func analyseFile(ctx context.Context, path string, notes io.Writer) (*analyse.Report, error) {
 	width := terminalWidth(notes)
 	var tell func(read, total int64)
 	if width > 0 {
@@ -61,7 +62,7 @@ func analyseFile(path string, notes io.Writer) (*analyse.Report, error) {
 			fmt.Fprintf(notes, "\rreading %s: %.0f %%\x1b[K", filepath.Base(path), 100*float64(read)/float64(max(total, 1)))
 		}
 	}
-	r, err := analyse.File(path, tell)
+	r, err := interruptible(ctx, func() (*analyse.Report, error) { return analyse.File(path, tell) })
 	if width > 0 {
 		fmt.Fprint(notes, "\r\x1b[K")
 	}
@@ -95,7 +96,12 @@ func newFaultsReportCommand() *cobra.Command {
 			if format == "csv" && len(names) != 1 {
 				return errors.New("--format csv is for one view: choose it with --view, as in --view kernels")
 			}
-			r, err := analyseFile(args[0], cmd.ErrOrStderr())
+			if output != "" {
+				if err := checkOutput("output", output); err != nil {
+					return err
+				}
+			}
+			r, err := analyseFile(cmd.Context(), args[0], cmd.ErrOrStderr())
 			if err != nil {
 				return err
 			}
@@ -169,30 +175,12 @@ func nameWidth(w io.Writer) int {
 	return 100
 }
 
-// writeTo writes to a file, complete or not at all, or to the standard output.
-func writeTo(path string, stdout io.Writer, write func(io.Writer) error) (err error) {
+// writeTo writes to a file named by --output, or to the standard output.
+func writeTo(path string, stdout io.Writer, write func(io.Writer) error) error {
 	if path == "" {
 		return write(stdout)
 	}
-	if path, err = outputPath(path); err != nil {
-		return fmt.Errorf("--output: %w", err)
-	}
-	f, err := os.CreateTemp(filepath.Dir(path), ".penstock-*")
-	if err != nil {
-		return fmt.Errorf("--output: %w", err)
-	}
-	defer os.Remove(f.Name())
-	err = write(f)
-	if closeErr := f.Close(); err == nil {
-		err = closeErr
-	}
-	if err == nil {
-		err = os.Chmod(f.Name(), 0o644)
-	}
-	if err == nil {
-		err = os.Rename(f.Name(), path)
-	}
-	return err
+	return writeOutput("output", path, write)
 }
 
 // newFaultsExplainCommand is `penstock faults explain`.
@@ -204,7 +192,7 @@ func newFaultsExplainCommand() *cobra.Command {
 		Short:       "Say in words what limits a run, and what to do next",
 		Args:        oneFile,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			r, err := analyseFile(args[0], cmd.ErrOrStderr())
+			r, err := analyseFile(cmd.Context(), args[0], cmd.ErrOrStderr())
 			if err != nil {
 				return err
 			}
@@ -236,7 +224,7 @@ func newFaultsDiffCommand() *cobra.Command {
 			var r [2]*analyse.Report
 			for i, path := range args {
 				var err error
-				if r[i], err = analyseFile(path, cmd.ErrOrStderr()); err != nil {
+				if r[i], err = analyseFile(cmd.Context(), path, cmd.ErrOrStderr()); err != nil {
 					return err
 				}
 			}

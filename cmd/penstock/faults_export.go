@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -45,7 +46,12 @@ func newFaultsExportCommand() *cobra.Command {
 			case format == "pprof" && output == "" && terminalWidth(cmd.OutOrStdout()) > 0:
 				return errors.New("a profile is not for a terminal: give --output faults.pb.gz")
 			}
-			err := writeTo(output, cmd.OutOrStdout(), func(w io.Writer) error { return exportTo(w, args[0], format, merge, cmd.ErrOrStderr()) })
+			err := writeTo(output, cmd.OutOrStdout(), func(w io.Writer) error {
+				_, err := interruptible(cmd.Context(), func() (any, error) {
+					return nil, exportTo(cmd.Context(), w, args[0], format, merge, cmd.ErrOrStderr())
+				})
+				return err
+			})
 			if err != nil && errors.Is(err, trace.ErrNotTrace) {
 				return fmt.Errorf("%s is not a recording: make one with `penstock faults record` or `penstock run --trace`", args[0])
 			}
@@ -58,9 +64,9 @@ func newFaultsExportCommand() *cobra.Command {
 	return cmd
 }
 
-func exportTo(w io.Writer, path, format, merge string, notes io.Writer) error {
+func exportTo(ctx context.Context, w io.Writer, path, format, merge string, notes io.Writer) error {
 	if format == "pprof" || format == "prometheus" {
-		r, err := analyseFile(path, notes)
+		r, err := analyseFile(ctx, path, notes)
 		if err != nil {
 			return err
 		}
@@ -74,6 +80,9 @@ func exportTo(w io.Writer, path, format, merge string, notes io.Writer) error {
 		return fmt.Errorf("cannot read the recording: %w", err)
 	}
 	defer in.Close()
+	if st, err := in.Stat(); err == nil && st.IsDir() {
+		return fmt.Errorf("%s is a folder: name a %s file in it", path, trace.Extension)
+	}
 	switch {
 	case format == "csv":
 		err = export.CSV(w, in)

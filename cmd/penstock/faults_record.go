@@ -66,6 +66,10 @@ it to a control group, such as a container's.`,
 			if err != nil {
 				return err
 			}
+			// An old recording goes first: processes of the job that find the file there take a name of their own.
+			if err := os.Remove(f.output); err != nil && !errors.Is(err, os.ErrNotExist) {
+				return fmt.Errorf("--output: %w", err)
+			}
 			status, err := runRecorded(plan)
 			if err != nil {
 				return err
@@ -136,13 +140,12 @@ func (f *recordFlags) plan(args, environ []string, notes io.Writer) (runPlan, er
 	if err != nil {
 		return runPlan{}, fmt.Errorf("--output: %w", err)
 	}
+	if st, err := os.Stat(path); err == nil && !st.Mode().IsRegular() {
+		return runPlan{}, fmt.Errorf("--output: %s is no regular file: name another", f.output)
+	}
 	exe, err := os.Executable()
 	if err != nil {
 		return runPlan{}, fmt.Errorf("cannot tell where penstock itself is: %w", err)
-	}
-	// An old recording goes first: processes of the job that find the file there take a name of their own.
-	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return runPlan{}, fmt.Errorf("--output: %w", err)
 	}
 	o := newRunOptions()
 	given := map[string]bool{}

@@ -13,6 +13,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/penstock-gpu/penstock/trace"
 )
 
@@ -230,12 +232,13 @@ func TestFaultsRefuse(t *testing.T) {
 		{"one recording at a time", []string{"faults", "explain", path, path}},
 		{"no such file", []string{"faults", "report", path + "x"}},
 		{"is a folder", []string{"faults", "report", filepath.Dir(path)}},
+		{"is a folder", []string{"faults", "export", filepath.Dir(path), "--format", "csv"}},
 		{"is not a recording: make one with", []string{"faults", "explain", other}},
 		{"is not a recording: make one with", []string{"faults", "export", other, "--format", "csv"}},
 		{`"kernel" is unknown: choose among all, summary`, []string{"faults", "report", path, "--view", "kernel"}},
 		{`"xml" is unknown`, []string{"faults", "report", path, "--format", "xml"}},
 		{"is for one view", []string{"faults", "report", path, "--format", "csv"}},
-		{"does not exist", []string{"faults", "report", path, "--output", "/nowhere/x"}},
+		{"make the folder", []string{"faults", "report", path, "--output", "/nowhere/x"}},
 		{"name two recordings", []string{"faults", "diff", path}},
 		{"choose one of chrome", []string{"faults", "export", path}},
 		{"goes with --format chrome", []string{"faults", "export", path, "--format", "csv", "--merge", other}},
@@ -281,6 +284,22 @@ func TestFaultsRecordRuns(t *testing.T) {
 	}
 	if command(t, "faults", "record", "--output", old, "--", "sh", "-c", "kill -9 $$"); got != 128+9 {
 		t.Errorf("exit %d of a killed command", got)
+	}
+
+	// A command that cannot run costs no recording, and a pipe or device is not removed.
+	write(t, old, "x", 0o644)
+	refused(t, []string{"no such file"}, "faults", "record", "--output", old, "--", "./nonsense")
+	refused(t, []string{"not a size"}, "faults", "record", "--output", old, "--budget", "much", "--", "ls")
+	if _, err := os.Stat(old); err != nil {
+		t.Error(err)
+	}
+	pipe := filepath.Join(t.TempDir(), "pipe")
+	if err := unix.Mkfifo(pipe, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	refused(t, []string{"--output", "no regular file"}, "faults", "record", "--output", pipe, "--", "ls")
+	if _, err := os.Stat(pipe); err != nil {
+		t.Error(err)
 	}
 }
 

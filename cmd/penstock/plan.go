@@ -1,12 +1,11 @@
 package main
 
 import (
-	"bytes"
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"sync/atomic"
 	"time"
 
@@ -14,7 +13,6 @@ import (
 
 	"github.com/penstock-gpu/penstock/options"
 	"github.com/penstock-gpu/penstock/pool/plan"
-	"github.com/penstock-gpu/penstock/trace"
 )
 
 // planFlags are the flags as given.
@@ -123,7 +121,7 @@ func (f *planFlags) options() (plan.Options, error) {
 }
 
 func (f *planFlags) planTrace(cmd *cobra.Command, o plan.Options) (planResult, error) {
-	tr, err := trace.Load(f.trace)
+	tr, err := loadTrace(cmd.Context(), f.trace)
 	if err := intact(tr, err, f.acceptDamaged, cmd.ErrOrStderr()); err != nil {
 		return planResult{}, err
 	}
@@ -142,9 +140,7 @@ func (f *planFlags) planTrace(cmd *cobra.Command, o plan.Options) (planResult, e
 		PlanSeconds: time.Since(begun).Seconds(), Prologue: len(p.Prologue), Period: len(p.Period), Iterations: p.Iterations,
 		UnplannedBytes: p.UnplannedBytes, isTrace: true}
 	if f.out != "" {
-		if err := p.WriteFile(f.out); err != nil {
-			return r, fmt.Errorf("--out: %w: name another file", err)
-		}
+		return r, writeOutput("out", f.out, p.Write)
 	}
 	return r, nil
 }
@@ -167,13 +163,7 @@ func (f *planFlags) placeCSV(cmd *cobra.Command, o plan.Options) (planResult, er
 	}
 	r := planResult{Input: f.csv, Requests: len(in.Requests), PeakLiveBytes: p.PeakLiveBytes, PlannedBytes: p.Bytes, PlanSeconds: time.Since(begun).Seconds()}
 	if f.out != "" {
-		var text bytes.Buffer
-		if err := in.WriteCSV(&text, p.Offsets); err != nil {
-			return r, internalf("%w", err)
-		}
-		if err := os.WriteFile(f.out, text.Bytes(), 0o644); err != nil {
-			return r, fmt.Errorf("--out: %w: name another file", err)
-		}
+		return r, writeOutput("out", f.out, func(w io.Writer) error { return in.WriteCSV(w, p.Offsets) })
 	}
 	return r, nil
 }
@@ -188,7 +178,8 @@ func interrupted(ctx context.Context, err error) error {
 }
 
 // write prints a result for people.
-func (r planResult) write(w io.Writer) error {
+func (r planResult) write(out io.Writer) error {
+	w := bufio.NewWriter(out)
 	fmt.Fprintf(w, "%s: %s planned, %s live at the peak (%.4f of it), in %.2f s\n", r.Input,
 		sizeText(r.PlannedBytes), sizeText(r.PeakLiveBytes), r.PlannedOver, r.PlanSeconds)
 	switch {
@@ -207,7 +198,7 @@ func (r planResult) write(w io.Writer) error {
 	} else if r.CapacityBytes > 0 {
 		fmt.Fprintf(w, "  fits in %s\n", sizeText(r.CapacityBytes))
 	}
-	return nil
+	return w.Flush() // the error of any of these
 }
 
 // showSearch says from time to time how far a search is, if it takes long: on the

@@ -1,22 +1,20 @@
 package main
 
 import (
-	"bytes"
 	"fmt"
-	"os"
 
 	"github.com/spf13/cobra"
 
 	"github.com/penstock-gpu/penstock/report"
-	"github.com/penstock-gpu/penstock/trace"
 )
 
 // newReportCommand is `penstock report`.
 func newReportCommand() *cobra.Command {
 	cmd := &cobra.Command{
-		Use:   "report",
-		Short: "Look at the memory of a recorded run",
-		Long:  `Look at the memory of a recorded run.`,
+		Use:        "report",
+		SuggestFor: []string{"fragmentation"},
+		Short:      "Look at the memory of a recorded run",
+		Long:       `Look at the memory of a recorded run.`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 0 {
 				return fmt.Errorf("unknown report %q: see penstock report --help", args[0])
@@ -54,25 +52,21 @@ what PyTorch's caching allocator would have held, and the report says so.`,
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if html != "" {
-				if err := checkPage(html); err != nil {
+				if err := checkOutput("html", html); err != nil {
 					return err
 				}
 			}
-			tr, err := trace.Load(args[0])
+			tr, err := loadTrace(cmd.Context(), args[0])
 			if err := intact(tr, err, acceptDamaged, cmd.ErrOrStderr()); err != nil {
 				return err
 			}
-			f, err := report.FragmentationOf(tr)
+			f, err := interruptible(cmd.Context(), func() (report.Fragmentation, error) { return report.FragmentationOf(tr) })
 			if err != nil {
 				return err
 			}
 			if html != "" {
-				var page bytes.Buffer
-				if err := f.WriteHTML(&page); err != nil {
-					return internalf("%w", err)
-				}
-				if err := os.WriteFile(html, page.Bytes(), 0o644); err != nil {
-					return fmt.Errorf("--html: %w: name another file", err)
+				if err := writePage(html, f.WriteHTML); err != nil {
+					return err
 				}
 			}
 			if json {

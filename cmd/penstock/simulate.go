@@ -108,7 +108,7 @@ func (f *simulateFlags) job(cmd *cobra.Command) (job, error) {
 	if err != nil {
 		return j, err
 	}
-	if j.in, err = loadInput(f.trace, f.acceptDamaged, cmd.ErrOrStderr()); err != nil {
+	if j.in, err = loadInput(cmd.Context(), f.trace, f.acceptDamaged, cmd.ErrOrStderr()); err != nil {
 		return j, err
 	}
 	if j.in.Trace, err = j.in.Repeat(iterations); err != nil {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -18,9 +19,13 @@ type input struct {
 }
 
 // loadInput reads a trace. Of a damaged one it takes the intact part if told to.
-func loadInput(path string, acceptDamaged bool, notes io.Writer) (input, error) {
-	tr, err := trace.Load(path)
+func loadInput(ctx context.Context, path string, acceptDamaged bool, notes io.Writer) (input, error) {
+	tr, err := loadTrace(ctx, path)
 	return checkInput(tr, err, acceptDamaged, notes)
+}
+
+func loadTrace(ctx context.Context, path string) (*trace.Trace, error) {
+	return interruptible(ctx, func() (*trace.Trace, error) { return trace.Load(path) })
 }
 
 // shippedInput is the trace inside the program.

@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"path/filepath"
 	"strconv"
 )
 
@@ -139,27 +138,6 @@ func oneCallALine(compact []byte) []byte {
 func checksum(compact []byte) string {
 	sum := sha256.Sum256(compact)
 	return hex.EncodeToString(sum[:])
-}
-
-// WriteFile writes the plan beside the path and then puts it in its place, so that
-// nobody reads half of it.
-func (p *Plan) WriteFile(path string) error {
-	f, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".*")
-	if err != nil {
-		return err
-	}
-	defer os.Remove(f.Name())
-	err = p.Write(f)
-	if err == nil {
-		err = f.Chmod(0o644)
-	}
-	if closed := f.Close(); err == nil {
-		err = closed
-	}
-	if err != nil {
-		return err
-	}
-	return os.Rename(f.Name(), path)
 }
 
 // ReadFile reads a plan and checks it; see [Read].
