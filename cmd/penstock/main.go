@@ -58,12 +58,37 @@ what the kernels touch and moves memory across the bus before it is needed.`,
   penstock faults record -- ./program                   # see every page fault of any CUDA program`,
 		SilenceUsage:  true,
 		SilenceErrors: true,
+
+		SuggestionsMinimumDistance: 2,
+
+		Args: knownCommand,
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return fmt.Errorf("%w: see %s --help", err, cmd.CommandPath())
 	})
 	root.AddCommand(newRunCommand(), newDoctorCommand(), newSimulateCommand(), newBenchCommand(), newDemoCommand(), newPlanCommand(), newReportCommand(), newMeasureCommand(), newFaultsCommand(), newServeCommand(), newVersionCommand())
+	root.InitDefaultHelpCmd()
+	help, _, _ := root.Find([]string{"help"})
+	help.Args = func(_ *cobra.Command, args []string) error {
+		_, left, err := root.Find(args)
+		if err == nil {
+			err = knownCommand(root, left)
+		}
+		return err
+	}
 	return root
+}
+
+// knownCommand refuses what is left of a command line when the commands in it are found.
+func knownCommand(root *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return nil
+	}
+	if like := root.SuggestionsFor(args[0]); len(like) > 0 {
+		return fmt.Errorf("unknown command %q: did you mean penstock %s?", args[0], strings.Join(like, " or penstock "))
+	}
+	return fmt.Errorf("unknown command %q: see penstock --help", args[0])
 }
 
 // complain prints an error as one line and returns the exit status for it.

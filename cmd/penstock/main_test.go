@@ -22,7 +22,7 @@ import (
 func command(t *testing.T, args ...string) (status int, stdout, stderr string) {
 	t.Helper()
 	var out, errs bytes.Buffer
-	status = execute(args, &out, &errs)
+	status = execute(append([]string{}, args...), &out, &errs)
 	return status, out.String(), errs.String()
 }
 
@@ -108,7 +108,11 @@ const smallLog = "A\t0\t41943040\nA\t1\t20971520\nA\t2\t41943040\nN\t0\t1\t_Zbig
 	"M\titer0\nK\t-1\t(nil)\t0\t1\t1\t1\t1\t1\t1\t0+0\t1+0\nM\titer1\nK\t-1\t(nil)\t0\t1\t1\t1\t1\t1\t1\t0+0\t1+0\nM\tend\n"
 
 func TestCommandLine(t *testing.T) {
-	refused(t, []string{`unknown command "simulat"`}, "simulat")
+	refused(t, []string{`unknown command "simulat"`, "did you mean penstock simulate?"}, "simulat")
+	refused(t, []string{`unknown command "explain"`, "did you mean penstock faults?"}, "explain")
+	refused(t, []string{`unknown command "nonsense"`, "see penstock --help"}, "nonsense")
+	refused(t, []string{`unknown command "nonsense"`, "see penstock --help"}, "help", "nonsense")
+	refused(t, []string{`unknown command "nonsense"`}, "help", "faults", "nonsense")
 	refused(t, []string{"unknown flag: --bogus", "penstock demo --help"}, "demo", "--bogus")
 	refused(t, []string{"needs an argument", "penstock simulate --help"}, "simulate", "--ratio")
 	refused(t, []string{`unexpected argument "extra"`}, "version", "extra")
@@ -117,6 +121,9 @@ func TestCommandLine(t *testing.T) {
 	status, stdout, stderr := command(t)
 	if status != 0 || stderr != "" {
 		t.Errorf("no arguments: status %d, stderr %q", status, stderr)
+	}
+	if status, topic, stderr := command(t, "help", "faults", "export"); status != 0 || stderr != "" || !strings.Contains(topic, "penstock faults export FILE") {
+		t.Errorf("help: status %d, stderr %q, %s", status, stderr, topic)
 	}
 	for _, c := range []string{"bench", "demo", "doctor", "measure", "run", "simulate", "version"} {
 		if !strings.Contains(stdout, "\n  "+c) {
