@@ -303,6 +303,14 @@ func TestFaultsRecordRuns(t *testing.T) {
 	}
 }
 
+func TestFaultsTopOnce(t *testing.T) {
+	path := faultRecording(t, "run.pstrace", 40_000, nil)
+	status, stdout, stderr := command(t, "faults", "top", path, "--batch", "--count", "1")
+	if status != 0 || stderr != "" || !strings.Contains(stdout, "40,000 faults in all") {
+		t.Errorf("status %d, %q, %s", status, stderr, stdout)
+	}
+}
+
 // What is served is what Prometheus takes, on the loopback only.
 func TestServe(t *testing.T) {
 	path := faultRecording(t, "run.pstrace", 5, nil)

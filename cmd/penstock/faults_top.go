@@ -54,6 +54,10 @@ allocations. Keys: tab next table, s sort, / filter, p pause, ? help, q quit.`,
 				return top.Sample{Report: r, At: time.Now(), Final: final, Waiting: w.Waiting(), Err: fatalOf(w, r)}
 			}
 			if batch {
+				select {
+				case <-w.CaughtUp(): // the first block is not of half a recording
+				case <-ctx.Done():
+				}
 				return top.Text(ctx, out, every, n, sample)
 			}
 			return top.Run(ctx, every, sample)

@@ -45,6 +45,8 @@ type Watch struct {
 	err      error
 	waiting  bool
 	done     chan struct{}
+	caughtUp chan struct{}
+	caught   sync.Once
 }
 
 // Process watches a running process from outside, until it ends or ctx does.
@@ -65,8 +67,9 @@ func System(ctx context.Context) *Watch {
 // source feeds what listen hears.
 func source(name string, pid int, listen func(visit func([]faults.Event, faults.Lost), tell func(record.Progress)) error) *Watch {
 	origin := faults.Clock()
-	w := &Watch{name: name, done: make(chan struct{}),
+	w := &Watch{name: name, done: make(chan struct{}), caughtUp: make(chan struct{}),
 		analyser: analyse.New(trace.Header{Process: pid, Lacks: "launches and allocations: listened to from outside"})}
+	w.catchUp()
 	go func() {
 		defer close(w.done)
 		var lost uint64
@@ -108,7 +111,7 @@ func File(ctx context.Context, path string) (*Watch, error) {
 		}
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
-	w := &Watch{name: strings.TrimSuffix(filepath.Base(path), trace.Extension), done: make(chan struct{}), analyser: analyse.New(r.Header())}
+	w := &Watch{name: strings.TrimSuffix(filepath.Base(path), trace.Extension), done: make(chan struct{}), caughtUp: make(chan struct{}), analyser: analyse.New(r.Header())}
 	go func() {
 		defer close(w.done)
 		defer f.Close()
@@ -121,7 +124,10 @@ func File(ctx context.Context, path string) (*Watch, error) {
 			}
 			batch = batch[:0]
 		}
-		follow.idle = flush
+		follow.idle = func() {
+			flush()
+			w.catchUp()
+		}
 		for {
 			e, err := r.Next()
 			if err != nil {
@@ -140,7 +146,10 @@ func File(ctx context.Context, path string) (*Watch, error) {
 	return w, nil
 }
 
+func (w *Watch) catchUp() { w.caught.Do(func() { close(w.caughtUp) }) }
+
 func (w *Watch) end(err error) {
+	defer w.catchUp()
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.final, w.err, w.waiting = true, err, false
@@ -174,6 +183,9 @@ func (w *Watch) Err() error {
 
 // Done is closed when nothing will follow.
 func (w *Watch) Done() <-chan struct{} { return w.done }
+
+// CaughtUp is closed when what there was at the start has been read.
+func (w *Watch) CaughtUp() <-chan struct{} { return w.caughtUp }
 
 // pollFile is how often a file is looked at for more.
 const pollFile = 100 * time.Millisecond
