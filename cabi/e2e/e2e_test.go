@@ -20,7 +20,7 @@ const (
 	budget = 64 * mib
 )
 
-// cardBytes is smaller than the job, so that the stub itself evicts where faults
+// card is smaller than the job, so that the stub itself evicts where faults
 // come before the engine.
 var card = "STUB_TOTAL_BYTES=" + strconv.Itoa(96*mib)
 

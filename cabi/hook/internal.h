@@ -171,7 +171,7 @@ typedef struct psk_layout {
     uint32_t opaque;
     uint32_t nscan;
     uint32_t cached;   /* 0: made for one launch, freed after it */
-    atomic_uint generation; /* of psk_func_generation when last checked */
+    atomic_uint generation; /* that of func.c when last checked */
     psk_param scan[];
 } psk_layout;
 
