@@ -19,18 +19,19 @@ void *psk_caller_real(psk_callers *c, const void *caller) {
     return NULL;
 }
 
-/* The library that an address lies in stays from now on; the main program, whose name is empty, does anyhow. */
-static bool keep(const void *at) {
+bool psk_keep(const void *at) {
     Dl_info info;
     struct link_map *in;
     if (!dladdr1(at, &info, (void **)&in, RTLD_DL_LINKMAP)) return false;
-    return !*in->l_name || dlopen(in->l_name, RTLD_LAZY | RTLD_NOLOAD);
+    if (!*in->l_name /* the main program */ || dlopen(in->l_name, RTLD_LAZY | RTLD_NOLOAD)) return true;
+    dlerror(); /* not the caller's failure */
+    return false;
 }
 
 void psk_caller_found(psk_callers *c, const void *caller, void *real) {
     if (atomic_load_explicit(&c->taken, memory_order_relaxed) >= PSK_CALLERS) return;
     /* Or another library might lie there one day, and its calls return to the same address. */
-    if (!keep(caller) || !keep(real)) return;
+    if (!psk_keep(caller) || !psk_keep(real)) return;
     unsigned i = atomic_fetch_add(&c->taken, 1);
     if (i >= PSK_CALLERS) return;
     c->of[i].real = real;

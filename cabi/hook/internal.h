@@ -95,6 +95,8 @@ typedef struct psk_callers {
 /* What a call that returns to caller means, NULL when it is not known yet. */
 void *psk_caller_real(psk_callers *c, const void *caller);
 void psk_caller_found(psk_callers *c, const void *caller, void *real);
+/* Has the library that an address lies in stay from now on. False when it is none, or cannot be kept. */
+bool psk_keep(const void *at);
 
 /* ---- nccl.c ---- */
 bool psk_nccl_name(const char *name);

@@ -236,6 +236,10 @@ void *psk_nccl_wrapper(const char *name, void *real) {
     int row = row_of(name);
     if (row < 0) return real;
     void *none = NULL, **first = faces[row].first;
-    if (__atomic_compare_exchange_n(first, &none, real, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE) || none == real) return faces[row].handed;
+    if (__atomic_compare_exchange_n(first, &none, real, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) {
+        psk_keep(real); /* or one that is loaded again, elsewhere, would be a second */
+        return faces[row].handed;
+    }
+    if (none == real) return faces[row].handed;
     return real; /* a second NCCL: its kernels are recorded by their parameters */
 }

@@ -217,7 +217,11 @@ static void *runtime_wrapper(const char *name, void *real) {
     for (size_t i = 0; i < sizeof runtime_entries / sizeof runtime_entries[0]; i++) {
         if (strcmp(name, runtime_entries[i].name)) continue;
         void *none = NULL, **first = runtime_entries[i].first;
-        if (__atomic_compare_exchange_n(first, &none, real, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE) || none == real) return runtime_entries[i].handed;
+        if (__atomic_compare_exchange_n(first, &none, real, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) {
+            psk_keep(real); /* or one that is loaded again, elsewhere, would be a second */
+            return runtime_entries[i].handed;
+        }
+        if (none == real) return runtime_entries[i].handed;
         return real; /* a second runtime: its answers still come from our cuGetProcAddress */
     }
     return real;

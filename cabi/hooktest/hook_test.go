@@ -58,6 +58,13 @@ func TestCallerReplaced(t *testing.T) {
 	run(t, hook(t, "-O2"), stub(t, current), nil, program(t, "replaced"))
 }
 
+func TestReloaded(t *testing.T) {
+	t.Parallel()
+	sharedLibrary(t, "libnccl.so.2", "fake_nccl.c")
+	sharedLibrary(t, "libcudart.so.99", "cudart.c")
+	run(t, hook(t, "-O2"), stub(t, current), nil, program(t, "reloaded"))
+}
+
 // TestCallerOfDlsym is the dlsym trap: RTLD_NEXT and RTLD_DEFAULT answer relative
 // to the library that asks, whatever the hook was compiled with.
 func TestCallerOfDlsym(t *testing.T) {
