@@ -9,7 +9,7 @@
 #include "strict.h"
 
 enum { SLOTS = 64, LAUNCHERS = 4, PARAMS = 3 };
-#define SECONDS 1.5
+#define SECONDS 1.5 /* and longer on a busy machine, until enough has happened */
 static CUdeviceptr base;
 static CUdeviceptr at(int slot) { return base + (uint64_t)(slot - 1) * 2 * MiB; }
 static atomic_int there[SLOTS + 1]; /* the memory behind a slot */
@@ -114,7 +114,7 @@ static void engine(void) {
     uint32_t seed = 77;
     double until = now() + SECONDS;
     while (atomic_load(&launching)) {
-        if (now() > until) atomic_store(&stop, 1);
+        if (now() > until && evictions > 100 && arrivals > 50 && __atomic_load_n(&S->cpu_waits, __ATOMIC_RELAXED) > 50) atomic_store(&stop, 1);
         for (int i = 0; i < 16 && take(&r); i++) {
             drained = r.seq;
             for (uint32_t k = 0; k < r.n; k++) {
@@ -164,6 +164,5 @@ int main(void) {
     CHECK_EQ(ran, made);
     CHECK_EQ(S->dropped, 0);
     if (getenv("PRINT")) printf("%lu launches, %lu evictions, %lu taken back, %lu arrivals, %lu waits\n", made, evictions, taken_back, arrivals, S->cpu_waits);
-    CHECK(evictions > 100 && arrivals > 50 && S->cpu_waits > 50);
     return 0;
 }
