@@ -156,7 +156,11 @@ func changes(a, b *analyse.Report) []Finding {
 		if q > p {
 			word, times = "slower", q/p
 		}
-		say("An iteration takes %s instead of %s: %.2f times %s.", seconds(q), seconds(p), times, word)
+		if times < 1.005 {
+			say("An iteration takes %s in both.", seconds(p))
+		} else {
+			say("An iteration takes %s instead of %s: %.2f times %s.", seconds(q), seconds(p), times, word)
+		}
 	}
 	compare("GPU faults", Count, x.Faults, y.Faults)
 	compare("Bytes to the device", Bytes, x.H2DBytes, y.H2DBytes)

@@ -37,3 +37,15 @@ func TestKernelsAreDemangledForPeople(t *testing.T) {
 		t.Errorf("markdown:\n%s", md.String())
 	}
 }
+
+func TestEqualIterationsAreNotFaster(t *testing.T) {
+	of := func(seconds float64) *analyse.Report {
+		return &analyse.Report{Iterations: []analyse.Iteration{{Seconds: seconds}}}
+	}
+	for want, other := range map[string]float64{"2 s in both": 2.001, "instead of 2 s: 1.25 times slower": 2.5, "instead of 2 s: 2.00 times faster": 1} {
+		d := Compare(of(2), of(other))
+		if len(d.Findings) == 0 || !strings.Contains(strings.ReplaceAll(d.Findings[0].What, ".00 s", " s"), want) {
+			t.Errorf("%v: %+v, want %q", other, d.Findings, want)
+		}
+	}
+}

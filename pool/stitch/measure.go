@@ -25,10 +25,10 @@ type Measurement struct {
 // Measure times stitching total bytes of handles of one size: what a range over
 // memory that exists already costs. now is the driver's clock.
 func Measure(d Driver, handleBytes, totalBytes int64, now func() time.Duration) (m Measurement, err error) {
-	n := int(totalBytes / handleBytes)
-	if n < 1 || handleBytes%d.Granularity() != 0 {
+	if handleBytes <= 0 || handleBytes > totalBytes || handleBytes%d.Granularity() != 0 {
 		return m, fmt.Errorf("%d bytes of handles of %d bytes cannot be measured: handles are multiples of %d bytes, and not larger than the whole", totalBytes, handleBytes, d.Granularity())
 	}
+	n := int(totalBytes / handleBytes)
 	m.HandleBytes, m.Handles = handleBytes, n
 	bytes := int64(n) * handleBytes
 	var handles []cuda.Handle
