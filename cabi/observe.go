@@ -244,9 +244,8 @@ func (o *observer) readProgress() {
 	if !o.progress {
 		return
 	}
-	head := o.hook.Head()
 	for i, s := range o.streams {
-		seq := hook.Widen(o.hook.Progress(i), head)
+		seq := o.hook.Progress(i)
 		if seq != 0 && seq != s.reported {
 			s.reported = seq
 			o.streams[i] = s

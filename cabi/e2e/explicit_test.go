@@ -201,6 +201,8 @@ func TestExplicitSafety(t *testing.T) {
 		{args: []string{"devicetables"}},
 		{args: []string{"follow"}},
 		{args: []string{"streams"}},
+		{args: []string{"manystreams"}},
+		{args: []string{"ownstreams"}},
 		{args: []string{"tails"}},
 		{args: []string{"copies"}},
 		{args: []string{"nevernamed"}},

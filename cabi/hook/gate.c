@@ -120,7 +120,7 @@ void psk_gate_decide(psk_op *op) {
         PSK_COUNT(psk_S.gated);
     }
     s->since_progress++;
-    if (!op->no_progress && (absent || s->since_progress >= PSK_LOAD(psk_S.progress_every))) {
+    if (!op->no_progress && (absent || psk_own_default(op) || s->since_progress >= PSK_LOAD(psk_S.progress_every))) {
         op->flags |= PSK_FLAG_PROGRESS;
         s->since_progress = 0;
     }
@@ -131,7 +131,7 @@ void psk_gate_wait(psk_op *op) {
     uint32_t line = op->stream_index * 16;
     /* What came before is finished when the stream stands at the gate: say so. */
     if (s->unreported) {
-        psk_memop_write(op->stream, op->ptsz, &psk_S.progress[line], s->last);
+        psk_memop_write(op->stream, op->ptsz, &psk_S.progress[line], (uint32_t)s->last);
         s->unreported = false;
     }
     uint32_t value = (uint32_t)op->seq;
@@ -143,7 +143,7 @@ void psk_gate_done(psk_op *op) {
     if (op->flags & PSK_FLAG_PROGRESS) psk_memop_write(op->stream, op->ptsz, &psk_S.progress[op->stream_index * 16], (uint32_t)op->seq);
     if (!op->locked) return;
     if (op->seq) { /* a dropped record leaves what came before it to be reported */
-        op->locked->last = (uint32_t)op->seq;
+        op->locked->last = op->seq;
         op->locked->unreported = !(op->flags & PSK_FLAG_PROGRESS) && !op->no_progress;
     }
     psk_stream_unlock(op->locked);
@@ -154,11 +154,11 @@ static void report(psk_stream *s, CUstream stream, uint32_t index, bool idle) {
     if (s->unreported && psk_S.progress && atomic_load(&memops_known) > 0) {
         uint32_t *word = &psk_S.progress[index * 16];
         /* Destroying a stream lets its queue run out, the write included. */
-        if (!idle && !psk_memop_write(stream, 0, word, s->last)) {
+        if (!idle && !psk_memop_write(stream, 0, word, (uint32_t)s->last)) {
             if (psk_stream_synchronize(stream, 0) != CUDA_SUCCESS) return; /* better never than too early */
             idle = true;
         }
-        if (idle) __atomic_store_n(word, s->last, __ATOMIC_RELEASE);
+        if (idle) __atomic_store_n(word, (uint32_t)s->last, __ATOMIC_RELEASE);
         s->queued++;
         s->unreported = false;
     }
@@ -167,6 +167,7 @@ static void report(psk_stream *s, CUstream stream, uint32_t index, bool idle) {
 void psk_stream_report(CUstream stream, uint32_t index, bool idle) {
     psk_stream *s = &psk_streams[index];
     psk_stream_lock(s);
+    s->unreported |= s->last != 0; /* also after an operation without progress: its index waits for the report */
     report(s, stream, index, idle);
     psk_stream_unlock(s);
 }
@@ -191,7 +192,7 @@ void psk_report_all(void) {
         /* Only now: who destroys a stream has it reported first, which takes the lock. Its index may be another's since. */
         CUstream stream = (CUstream)(uintptr_t)PSK_LOAD(psk_S.streams[i]);
         /* Not those that are gone, nor another thread's default stream, which reports each operation. */
-        bool ours = s->unreported && (i == 0 || (uintptr_t)stream > 2) && (uintptr_t)stream != UINTPTR_MAX;
+        bool ours = s->unreported && (i == 0 || (uintptr_t)stream > PSK_STREAM_PER_THREAD) && (uintptr_t)stream != PSK_STREAM_GONE;
         if (ours && (atomic_load(&psk_captures) == 0 || !psk_stream_capturing(stream, 0)) && in_context_of(stream)) report(s, stream, i, false);
         psk_stream_unlock(s);
     }
@@ -203,9 +204,9 @@ void psk_report_all(void) {
  * engine cannot: in gated mode none of its threads may call the driver. */
 #define QUIET_OPS 512
 
-void psk_report_quiet(uint32_t seq) {
-    static atomic_uint reported;
-    uint32_t last = atomic_load_explicit(&reported, memory_order_relaxed);
-    if (PSK_LIKELY((int32_t)(seq - last) < QUIET_OPS)) return;
+void psk_report_quiet(uint64_t seq) {
+    static _Atomic uint64_t reported;
+    uint64_t last = atomic_load_explicit(&reported, memory_order_relaxed);
+    if (PSK_LIKELY(seq < last + QUIET_OPS)) return;
     if (atomic_compare_exchange_strong(&reported, &last, seq)) psk_report_all();
 }

@@ -129,7 +129,7 @@ typedef struct psk_trail {
 typedef struct psk_stream {
     atomic_uint lock;       /* futex: 0 free, 1 held, 2 held and waited for */
     uint32_t since_progress; /* records since the last progress write */
-    uint32_t last;           /* seq of the last record */
+    uint64_t last;           /* seq of the last record; 0: none that is reported */
     bool unreported;         /* no progress write has covered it */
     /* gated mode */
     uint32_t issued;        /* records, wrapping */
@@ -141,6 +141,7 @@ typedef struct psk_stream {
     /* strict mode */
     uint32_t queued;        /* commands put on the stream, wrapping */
     uint32_t finished;      /* of them, known to be done */
+    uint32_t seen;          /* the progress word before the oldest mark */
     uint32_t nmarks;        /* progress writes not yet seen, oldest first */
     struct {
         uint32_t value;  /* what it writes */
@@ -233,6 +234,9 @@ void psk_record_publish(const psk_op *op);
 void psk_record_dropped(void);
 uint64_t psk_now_ns(void); /* CLOCK_MONOTONIC */
 
+/* A thread's own default stream, on which no other thread can have anything reported. */
+static inline bool psk_own_default(const psk_op *op) { return op->stream == (CUstream)PSK_STREAM_PER_THREAD || (op->ptsz && !op->stream); }
+
 /* ---- gate.c ---- */
 bool psk_have_memops(void);
 /* False, said once on stderr, when the driver refuses: psk_have_memops is false from then on. */
@@ -242,11 +246,11 @@ void psk_gate_lock(psk_op *op);
 void psk_gate_decide(psk_op *op);
 void psk_gate_wait(psk_op *op);
 void psk_gate_done(psk_op *op);
-/* Reports what a stream that is about to be destroyed has not reported yet. idle: all of it is done. */
+/* Has a stream that is about to be destroyed report its last operation. idle: all of it is done. */
 void psk_stream_report(CUstream stream, uint32_t index, bool idle);
 /* Has every stream report its last operation, but those that a thread is at work on. For the engine. */
 void psk_report_all(void);
-void psk_report_quiet(uint32_t seq); /* now and then, of the streams that nothing is launched on; seq: of the latest operation */
+void psk_report_quiet(uint64_t seq); /* now and then, of the streams that nothing is launched on; seq: of the latest operation */
 
 /* ---- strict.c ---- */
 CUresult psk_strict_issue(psk_op *op);

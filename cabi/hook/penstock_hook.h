@@ -61,12 +61,15 @@
 #include <stdint.h>
 #include "stamp.h"
 
-#define PSK_HOOK_ABI 9u
+#define PSK_HOOK_ABI 10u
 
 #define PSK_BLOCK_SHIFT 21                        /* address table granularity: 2 MiB */
 #define PSK_TABLE_BLOCKS (1u << (47 - PSK_BLOCK_SHIFT)) /* user addresses have 47 bits */
 #define PSK_MAX_SLOTS (1u << 20)                  /* slot 0 means "not ours" */
 #define PSK_MAX_STREAMS 256                       /* beyond it, streams share the last index: gated mode does not gate them, strict mode runs one operation of them at a time */
+#define PSK_STREAM_MANY (UINT64_MAX - 1)          /* no stream's handle: it stands for the streams that share the last index */
+#define PSK_STREAM_GONE UINT64_MAX                /* no stream's handle: the stream was destroyed */
+#define PSK_STREAM_PER_THREAD 2u                  /* CU_STREAM_PER_THREAD: each thread has one of its own, with an index of its own */
 #define PSK_RING_ENTRIES (1u << 16)               /* power of two */
 #define PSK_ENTRY_SLOTS 22
 #define PSK_MAX_FUNCS 65536
@@ -187,7 +190,7 @@ typedef struct psk_shared {
     PSK_LINE psk_func *funcs;      /* [PSK_MAX_FUNCS] */
     uint32_t nfuncs;      /* atomic */
     uint32_t nstreams;    /* atomic */
-    uint64_t *streams;    /* [PSK_MAX_STREAMS] stream handles by index; index 0 is the legacy default stream */
+    uint64_t *streams;    /* [PSK_MAX_STREAMS] stream handles by index; index 0 is the legacy default stream, the last one's is PSK_STREAM_MANY */
 
     /* Words in pinned host memory that the engine provides; one 64-byte line a
      * stream: word index = stream * 16. Values are the low 32 bits of seq; the

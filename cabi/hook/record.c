@@ -311,6 +311,6 @@ void psk_op_done(psk_op *op) {
         psk_strict_done(op);
     else
         psk_gate_done(op);
-    if (PSK_UNLIKELY(op->flags & PSK_FLAG_PROGRESS)) psk_report_quiet((uint32_t)op->seq);
+    if (PSK_UNLIKELY(op->flags & PSK_FLAG_PROGRESS)) psk_report_quiet(op->seq);
     psk_in_hook = 0;
 }

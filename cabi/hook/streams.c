@@ -3,8 +3,8 @@
  *
  * An index is found without a lock: an open-addressing table of handles, to
  * which rows are added under a mutex. The index of a destroyed stream is given
- * to a new one only when the old stream was idle, so that no late progress write
- * of the old one can speak for the new one.
+ * to a new one only when the old stream has done all its work, so that no late
+ * progress write of the old one can speak for the new one.
  */
 #define _GNU_SOURCE
 #include "internal.h"
@@ -18,27 +18,55 @@ psk_stream psk_streams[PSK_MAX_STREAMS];
 atomic_int psk_captures;
 
 #define TABLE 4096 /* power of two; streams beyond PSK_MAX_STREAMS take rows too, with the shared index */
-#define GONE UINT64_MAX
+#define GONE PSK_STREAM_GONE
 static struct {
     _Atomic uint64_t handle; /* 0: never used; GONE: destroyed */
     atomic_uint index;
 } table[TABLE];
 static unsigned rows_used;
 static uint32_t free_index[PSK_MAX_STREAMS], nfree; /* of idle destroyed streams */
+static uint32_t leaving[PSK_MAX_STREAMS], nleaving; /* of destroyed streams that were at work; each reports its last operation */
 static pthread_mutex_t mu = PTHREAD_MUTEX_INITIALIZER;
 
-/* Threads have a default stream each, all by the handle CU_STREAM_PER_THREAD. Not given back when the thread ends. */
+/* Threads have a default stream each, all by the handle CU_STREAM_PER_THREAD. */
 PSK_TLS uint32_t own_index;
+static pthread_key_t own_key;
+static pthread_once_t own_once = PTHREAD_ONCE_INIT;
 
 static unsigned hash(uint64_t h) { return (unsigned)((h * 0x9e3779b97f4a7c15u) >> 40) & (TABLE - 1); }
 
+/* An index whose stream is gone can be given out: now, or when the stream has done what it was given. Under mu. */
+static void give_index(uint32_t index, bool idle) {
+    if (index == PSK_STREAM_SHARED) return;
+    __atomic_store_n(&psk_S.streams[index], GONE, __ATOMIC_RELEASE);
+    if (idle || !psk_streams[index].last || !psk_S.progress) /* or it never reports */
+        free_index[nfree++] = index;
+    else
+        leaving[nleaving++] = index;
+}
+
+/* Those of the leaving that have reported their last operation. */
+static void collect_left(void) {
+    uint32_t kept = 0;
+    for (uint32_t i = 0; i < nleaving; i++) {
+        uint32_t index = leaving[i];
+        if (psk_S.progress && PSK_LOAD(psk_S.progress[index * 16]) != (uint32_t)psk_streams[index].last)
+            leaving[kept++] = index;
+        else
+            free_index[nfree++] = index;
+    }
+    nleaving = kept;
+}
+
 static uint32_t take_index(uint64_t handle) {
     uint32_t index;
+    collect_left();
     if (nfree) {
         index = free_index[--nfree];
     } else {
         index = PSK_LOAD(psk_S.nstreams);
         if (index >= PSK_STREAM_SHARED) {
+            __atomic_store_n(&psk_S.streams[PSK_STREAM_SHARED], PSK_STREAM_MANY, __ATOMIC_RELEASE);
             __atomic_store_n(&psk_S.nstreams, PSK_MAX_STREAMS, __ATOMIC_RELEASE);
             return PSK_STREAM_SHARED;
         }
@@ -46,6 +74,7 @@ static uint32_t take_index(uint64_t handle) {
     psk_streams[index].since_progress = 0;
     psk_streams[index].ngates = 0;
     psk_streams[index].unreported = false;
+    psk_streams[index].last = 0;
     psk_streams[index].nmarks = 0;
     psk_streams[index].trail.left = false;
     psk_streams[index].finished = psk_streams[index].queued;
@@ -87,18 +116,31 @@ static uint32_t add(uint64_t handle) {
     return index;
 }
 
+/* A thread has ended: its default stream reports each operation, the last one, too. */
+static void own_ended(void *index) {
+    own_index = 0; /* what ends after this may launch yet */
+    if (atomic_load(&psk_child)) return;
+    pthread_mutex_lock(&mu);
+    give_index((uint32_t)(uintptr_t)index, false);
+    pthread_mutex_unlock(&mu);
+}
+
+static void make_own_key(void) { pthread_key_create(&own_key, own_ended); }
+
+static uint32_t take_own(void) {
+    pthread_once(&own_once, make_own_key);
+    pthread_mutex_lock(&mu);
+    own_index = take_index(2);
+    pthread_mutex_unlock(&mu);
+    pthread_setspecific(own_key, (void *)(uintptr_t)own_index);
+    return own_index;
+}
+
 uint32_t psk_stream_index(CUstream stream, int ptsz) {
     uint64_t h = (uint64_t)(uintptr_t)stream;
     if (h == 0) h = ptsz ? 2 : 1;
     if (h == 1) return 0;
-    if (h == 2) {
-        if (PSK_UNLIKELY(own_index == 0)) {
-            pthread_mutex_lock(&mu);
-            own_index = take_index(2);
-            pthread_mutex_unlock(&mu);
-        }
-        return own_index;
-    }
+    if (h == 2) return PSK_LIKELY(own_index != 0) ? own_index : take_own();
     int at = find(h);
     return PSK_LIKELY(at >= 0) ? atomic_load_explicit(&table[at].index, memory_order_relaxed) : add(h);
 }
@@ -111,12 +153,12 @@ static void forget(uint64_t handle, bool idle) {
     pthread_mutex_lock(&mu);
     int at = find(handle);
     if (at >= 0) {
-        uint32_t index = atomic_load(&table[at].index);
         atomic_store(&table[at].handle, GONE);
-        if (index != PSK_STREAM_SHARED) {
-            __atomic_store_n(&psk_S.streams[index], GONE, __ATOMIC_RELEASE);
-            if (idle) free_index[nfree++] = index;
-        }
+        give_index(atomic_load(&table[at].index), idle);
+        /* Rows of those gone at the end of a run of rows are as if never used: whoever looks for a handle stops there. */
+        unsigned i = (unsigned)at;
+        if (atomic_load(&table[(i + 1) & (TABLE - 1)].handle) == 0)
+            for (; atomic_load(&table[i].handle) == GONE; i = (i - 1) & (TABLE - 1), rows_used--) atomic_store(&table[i].handle, 0);
     }
     pthread_mutex_unlock(&mu);
 }

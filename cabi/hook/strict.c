@@ -119,6 +119,7 @@ static void drain(psk_op *op, uint32_t value) {
 static void report(psk_op *op, uint32_t value) {
     psk_stream *s = op->locked;
     s->unreported = false;
+    if (!op->serial && !s->nmarks) s->seen = PSK_LOAD(*progress_word(op));
     if (op->serial || !psk_memop_write(op->stream, op->ptsz, progress_word(op), value)) {
         drain(op, value);
         return;
@@ -136,11 +137,15 @@ static void report(psk_op *op, uint32_t value) {
 static void forget_marks(psk_op *op) {
     psk_stream *s = op->locked;
     uint32_t word = PSK_LOAD(*progress_word(op)), n = 0;
+    if (word == s->seen) return; /* one that a quiet stream left long ago compares as if it were ahead */
     while (n < s->nmarks && reached(word, s->marks[n].value)) s->finished = s->marks[n++].queued;
     if (!n) return;
     s->nmarks -= n;
     for (uint32_t i = 0; i < s->nmarks; i++) s->marks[i] = s->marks[i + n];
 }
+
+/* Words compare cyclically, within half the range: marks of so long ago must not be there when others follow. */
+#define LONG_AGO (1u << 30)
 
 /* Keeps a thread that runs ahead of the device out of the driver's full queue. */
 static void wait_for_queue(psk_op *op) {
@@ -151,7 +156,7 @@ static void wait_for_queue(psk_op *op) {
         if (s->nmarks)
             nap();
         else
-            drain(op, s->last); /* nothing that it queued will be reported */
+            drain(op, (uint32_t)s->last); /* nothing that it queued will be reported */
     }
 }
 
@@ -209,9 +214,6 @@ static CUresult wait_for_ticket(psk_op *op) {
     return CUDA_SUCCESS;
 }
 
-/* A thread's own default stream, on which no other thread can have anything reported. */
-static bool own_default(const psk_op *op) { return op->stream == (CUstream)2 || (op->ptsz && !op->stream); }
-
 /* ---- the two steps ---- */
 
 /* Without a record, as nobody reads the ring any more: what is absent, or cannot be told, must not run. */
@@ -241,9 +243,10 @@ static CUresult issue_locked(psk_op *op) {
         op->flags |= PSK_FLAG_GATED;
         PSK_COUNT(psk_S.gated);
     }
+    if (PSK_UNLIKELY(op->seq - s->last > LONG_AGO && s->nmarks)) forget_marks(op);
     uint32_t every = PSK_LOAD(psk_S.progress_every);
     if (every > PROGRESS_AT_MOST) every = PROGRESS_AT_MOST;
-    if (++s->since_progress >= every || (op->flags & PSK_FLAG_GATED) || op->serial || own_default(op)) {
+    if (++s->since_progress >= every || (op->flags & PSK_FLAG_GATED) || op->serial || psk_own_default(op)) {
         op->flags |= PSK_FLAG_PROGRESS;
         s->since_progress = 0;
     }
@@ -253,7 +256,7 @@ static CUresult issue_locked(psk_op *op) {
     if (PSK_UNLIKELY(!ready)) r = wait_on_cpu(op);
     if (PSK_UNLIKELY(op->arriving) && r == CUDA_SUCCESS) r = wait_for_ticket(op);
     s->queued++;
-    s->last = (uint32_t)op->seq;
+    s->last = op->seq;
     s->unreported = true;
     return r;
 }

@@ -79,6 +79,9 @@ func TestCallerOfDlsym(t *testing.T) {
 	}
 }
 
+// late is for programs that begin as if nearly 2^32 operations had been recorded before.
+var late = []string{"HOOKTEST_FIRST=4294967290"}
+
 // cases are programs that say themselves what is wrong.
 var cases = []struct {
 	name, program string
@@ -102,6 +105,18 @@ var cases = []struct {
 	{name: "threads", program: "threads"},
 	{name: "fork", program: "forked"},
 	{name: "unload", program: "unload"},
+	{name: "indices", program: "longrun", args: []string{"indices"}},
+	{name: "threads' indices", program: "longrun", args: []string{"threads"}},
+	{name: "quiet", program: "longrun", args: []string{"quiet"}},
+	{name: "unread", program: "longrun", args: []string{"unread"}},
+	{name: "launch across the wrap", program: "launch", env: late},
+	{name: "copies across the wrap", program: "copies", env: late},
+	{name: "graph across the wrap", program: "graph", env: late},
+	{name: "strict across the wrap", program: "strict", env: late},
+	{name: "strict copies across the wrap", program: "strict_copies", env: late},
+	{name: "strict graph across the wrap", program: "strict_graph", env: late},
+	{name: "dekker across the wrap", program: "dekker", env: late},
+	{name: "ring across the wrap", program: "ring", env: late},
 }
 
 func checkOutput(t *testing.T, name, out string) {

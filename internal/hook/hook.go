@@ -4,7 +4,7 @@ package hook
 #cgo CFLAGS: -I${SRCDIR}/../../cabi/hook
 #include "penstock_hook.h"
 
-#if PSK_HOOK_ABI != 9
+#if PSK_HOOK_ABI != 10
 #error "correct the version here, too: the go command does not see that the header has changed"
 #endif
 */
@@ -59,6 +59,16 @@ const (
 // MaxStreams is how many streams the hook tells apart.
 const MaxStreams = C.PSK_MAX_STREAMS
 
+// SharedStream is the index of all streams beyond. In gated mode they report no progress.
+const SharedStream = MaxStreams - 1
+
+// Handles of no stream, see Streams.
+const (
+	StreamMany      = C.PSK_STREAM_MANY       // the streams of SharedStream
+	StreamGone      = C.PSK_STREAM_GONE       // the stream was destroyed
+	StreamPerThread = C.PSK_STREAM_PER_THREAD // each thread's own default stream, all by this handle
+)
+
 // ABI is the version of the shared state that this package speaks.
 const ABI = C.PSK_HOOK_ABI
 
@@ -88,6 +98,13 @@ type Shared struct {
 	slots     []uint32
 	addresses []uint64
 	times     *Times // nil: no record was stamped yet
+	finished  [MaxStreams]finished
+}
+
+// finished is how far a stream was when its progress word was last seen to change.
+type finished struct {
+	word uint32
+	seq  uint64
 }
 
 // New views shared state that penstock_hook_attach returned.
@@ -115,6 +132,9 @@ func New(p unsafe.Pointer) (*Shared, error) {
 func (h *Shared) Words(gate, progress cuda.Ptr) {
 	*(*uintptr)(unsafe.Pointer(&h.s.gate)) = uintptr(gate)
 	*(*uintptr)(unsafe.Pointer(&h.s.progress)) = uintptr(progress)
+	for i := range h.finished {
+		h.finished[i] = finished{word: atomic.LoadUint32(h.word(h.s.progress, i))}
+	}
 }
 
 // WordsBytes is the size of the gate words, and of the progress words.
@@ -201,13 +221,20 @@ func (h *Shared) OpenGate(stream int, seq uint64) {
 	atomic.StoreUint32(h.word(h.s.gate, stream), uint32(seq))
 }
 
-// Progress is the low word of the last operation that a stream reported as finished.
-func (h *Shared) Progress(stream int) uint32 {
-	return atomic.LoadUint32(h.word(h.s.progress, stream))
+// Progress is the last operation that a stream reported as finished; 0: none yet. One
+// goroutine at a time may ask. The stream writes the low word only, so that what it is part
+// of is settled when it changes: a stream may be quiet while others run 2^32 operations, and
+// the word that it left would then be taken for one of theirs.
+func (h *Shared) Progress(stream int) uint64 {
+	x := &h.finished[stream]
+	if word := atomic.LoadUint32(h.word(h.s.progress, stream)); word != x.word {
+		*x = finished{word, widen(word, h.Head())} // the head as it is after the word was written
+	}
+	return x.seq
 }
 
-// Widen completes the low word of a seq that is not beyond head; 0 when there is none such.
-func Widen(low uint32, head uint64) uint64 {
+// widen completes the low word of a seq that is not beyond head; 0 when there is none such.
+func widen(low uint32, head uint64) uint64 {
 	seq := head&^0xffffffff | uint64(low)
 	if seq <= head {
 		return seq
@@ -271,7 +298,8 @@ func (h *Shared) published(position, n uint64) bool {
 	return true
 }
 
-// Streams are the handles of the known streams, by index.
+// Streams are the handles of the known streams, by index. An index is given to another stream
+// when the one that had it was destroyed and has done all its work.
 func (h *Shared) Streams() []uint64 {
 	n := atomic.LoadUint32((*uint32)(unsafe.Pointer(&h.s.nstreams)))
 	return unsafe.Slice((*uint64)(unsafe.Pointer(h.s.streams)), C.PSK_MAX_STREAMS)[:min(n, C.PSK_MAX_STREAMS)]

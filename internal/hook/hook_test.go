@@ -329,8 +329,8 @@ func TestWords(t *testing.T) {
 		if got := x.gate[s*16]; got != uint32(s)+5 {
 			t.Errorf("gate of stream %d is %d", s, got)
 		}
-		x.progress[s*16] = uint32(100 + s)
-		if got := h.Progress(s); got != uint32(100+s) {
+		x.s.head, x.progress[s*16] = 1000, uint32(100+s)
+		if got := h.Progress(s); got != uint64(100+s) {
 			t.Errorf("progress of stream %d is %d", s, got)
 		}
 	}
@@ -338,6 +338,37 @@ func TestWords(t *testing.T) {
 	h.SetProgressEvery(9)
 	if x.s.mode != 2 || x.s.progressEvery != 9 {
 		t.Errorf("mode %d, progress every %d", x.s.mode, x.s.progressEvery)
+	}
+}
+
+// TestProgressAcrossTheWrap: the words of progress begin anew after 2^32 operations, and what
+// a stream wrote before says nothing of later ones, however long it was quiet.
+func TestProgressAcrossTheWrap(t *testing.T) {
+	x, h := attached(t)
+	x.progress[3*16] = 77 // nobody clears pinned memory
+	h.Words(cuda.Ptr(uintptr(unsafe.Pointer(&x.gate[0]))), cuda.Ptr(uintptr(unsafe.Pointer(&x.progress[0]))))
+	for _, c := range []struct {
+		head        uint64
+		stream      int
+		writes      uint32 // 0: nothing
+		want, other uint64 // of the stream, and of stream 2
+	}{
+		{head: 90, stream: 2, writes: 80, want: 80, other: 80},
+		{head: 1<<32 - 2, stream: 1, writes: 1<<32 - 5, want: 1<<32 - 5, other: 80},
+		{head: 1<<32 + 70, stream: 1, writes: 1<<32 - 1, want: 1<<32 - 1, other: 80}, // behind the head
+		{head: 1<<32 + 100, stream: 1, writes: 60, want: 1<<32 + 60, other: 80},
+		{head: 1<<32 + 100, stream: 3, want: 0, other: 80},
+		{head: 1<<33 + 100, stream: 1, want: 1<<32 + 60, other: 80},
+		{head: 1<<33 + 100, stream: 2, writes: 90, want: 1<<33 + 90, other: 1<<33 + 90},
+		{head: 1<<33 + 100, stream: 1, writes: 95, want: 1<<33 + 95, other: 1<<33 + 90},
+	} {
+		x.s.head = c.head
+		if c.writes != 0 {
+			x.progress[c.stream*16] = c.writes
+		}
+		if got, other := h.Progress(c.stream), h.Progress(2); got != c.want || other != c.other {
+			t.Errorf("at %d stream %d is at %d and stream 2 at %d, want %d and %d", c.head, c.stream, got, other, c.want, c.other)
+		}
 	}
 }
 

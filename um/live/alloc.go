@@ -305,10 +305,20 @@ func (l *Live) streamID(handle uint64) int {
 	}
 	id, ok := l.streamIDs[handle]
 	if !ok {
-		id = len(l.ownStreams)
+		id = l.newStreamID(handle)
 		l.streamIDs[handle] = id
-		l.handles = append(l.handles, handle)
-		l.ownStreams = append(l.ownStreams, -1)
 	}
 	return id
+}
+
+// newStreamID is a number for a stream: one whose stream is gone, or a new one.
+func (l *Live) newStreamID(handle uint64) (id int) {
+	if k := len(l.freeStreamIDs); k > 0 {
+		id, l.freeStreamIDs = l.freeStreamIDs[k-1], l.freeStreamIDs[:k-1]
+		l.handles[id] = handle
+		return id
+	}
+	l.handles = append(l.handles, handle)
+	l.ownStreams = append(l.ownStreams, -1)
+	return len(l.handles) - 1
 }

@@ -213,7 +213,7 @@ func (e *swap) op(rec *hook.Record) {
 		return // it runs when its graph is launched, and is reported then
 	}
 	l := e.l
-	o := explicit.Op{Seq: rec.Seq, Stream: l.opStream(rec.Stream), Signature: l.signature(rec), Slots: rec.Slots}
+	o := explicit.Op{Seq: rec.Seq, Stream: l.opStream(rec.Stream, rec.Seq), Signature: l.signature(rec), Slots: rec.Slots}
 	if rec.Kind == hook.Launch {
 		o.Name = l.hook.FunctionName(rec.ID)
 	}

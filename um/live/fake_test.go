@@ -1,6 +1,7 @@
 package live
 
 import (
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -233,7 +234,8 @@ type fakeHook struct {
 	slotOf   map[cuda.Ptr]uint32
 	resident map[uint32]bool
 	gates    map[int]uint64
-	progress [2]uint64
+	progress map[int]uint64
+	handles  []uint64
 	mode     hook.Mode
 	modes    []hook.Mode
 	every    uint32
@@ -241,7 +243,7 @@ type fakeHook struct {
 }
 
 func newHook() *fakeHook {
-	return &fakeHook{slotOf: map[cuda.Ptr]uint32{}, resident: map[uint32]bool{}, gates: map[int]uint64{}, bell: make(chan struct{}, 1)}
+	return &fakeHook{slotOf: map[cuda.Ptr]uint32{}, resident: map[uint32]bool{}, gates: map[int]uint64{}, progress: map[int]uint64{}, handles: []uint64{0, 0x5000}, bell: make(chan struct{}, 1)}
 }
 
 // launch queues an operation that names allocations, and says whether it is held back and its seq.
@@ -314,10 +316,16 @@ func (h *fakeHook) OpenGate(stream int, seq uint64) {
 	h.gates[stream] = seq
 }
 
-func (h *fakeHook) Progress(stream int) uint32 {
+func (h *fakeHook) Progress(stream int) uint64 {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return uint32(h.progress[stream])
+	return h.progress[stream]
+}
+
+func (h *fakeHook) Streams() []uint64 {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return slices.Clone(h.handles)
 }
 
 func (h *fakeHook) Head() uint64 {
@@ -357,7 +365,6 @@ func (h *fakeHook) SetMode(m hook.Mode) {
 	h.modes = append(h.modes, m)
 }
 
-func (h *fakeHook) Streams() []uint64             { return []uint64{0, 0x5000} }
 func (h *fakeHook) FunctionName(id uint32) string { return "kernel" }
 func (h *fakeHook) SetProgressEvery(n uint32)     { h.every = n }
 func (h *fakeHook) SetStamps(bool)                {}

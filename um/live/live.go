@@ -21,7 +21,7 @@ type Hook interface {
 	Withdraw(slot uint32, r cuda.Range)
 	SetResident(slot uint32, resident bool)
 	OpenGate(stream int, seq uint64)
-	Progress(stream int) uint32
+	Progress(stream int) uint64
 	Head() uint64
 	Read() uint64
 	Drain(visit func(*hook.Record)) int
@@ -72,8 +72,11 @@ type Live struct {
 	handles     []uint64       // the runtime's number to the handle
 	hookStreams []hookStream   // by the hook's index
 	ownStreams  []int          // the runtime's number to the hook's index, -1 if unknown
-	sink        Sink
-	paused      bool // the sink is told of allocations only
+
+	freeStreamIDs []int // numbers whose streams are gone
+
+	sink   Sink
+	paused bool // the sink is told of allocations only
 
 	gateWords, progressWords cuda.Ptr
 	failed                   error

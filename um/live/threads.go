@@ -44,13 +44,16 @@ func (l *Live) drain() (n int) {
 			return // it runs when its graph is launched, and is reported then
 		}
 		op := um.Op{
-			Seq: rec.Seq, Stream: l.opStream(rec.Stream), Signature: l.signature(rec),
+			Seq: rec.Seq, Stream: l.opStream(rec.Stream, rec.Seq), Signature: l.signature(rec),
 			Slots: rec.Slots, Gated: rec.Flags&hook.FlagGated != 0,
 		}
 		if rec.Kind == hook.Launch {
 			op.Name = l.hook.FunctionName(rec.ID)
 		}
 		l.runtime.Op(op)
+		if rec.Stream == hook.SharedStream {
+			l.runtime.Progress(op.Stream, op.Seq) // nobody reports it: it would keep what it names for ever
+		}
 	})
 }
 
@@ -72,17 +75,45 @@ func (l *Live) catchUp() {
 	}
 }
 
-// opStream is the runtime's number for one of the hook's stream indices.
-func (l *Live) opStream(index int) int {
+// opStream is the runtime's number for one of the hook's stream indices, of which an
+// operation is about to be reported.
+func (l *Live) opStream(index int, seq uint64) int {
 	for len(l.hookStreams) <= index {
 		l.hookStreams = append(l.hookStreams, hookStream{id: -1})
 	}
 	x := &l.hookStreams[index]
-	if handle := l.handle(index); x.id < 0 || x.handle != handle { // the index of a destroyed stream is given out again
-		*x = hookStream{id: l.streamID(handle), handle: handle}
-		l.ownStreams[x.id] = index
+	handle := l.handle(index)
+	if x.id >= 0 && (handle == x.handle || handle == hook.StreamGone && l.ownStreams[x.id] == index) {
+		return x.id
 	}
-	return x.id
+	if x.id >= 0 {
+		l.streamEnded(index, seq)
+	}
+	id := 0
+	if handle == hook.StreamPerThread || handle == hook.StreamGone { // several have it, and each is a stream of its own
+		id = l.newStreamID(handle)
+	} else {
+		id = l.streamID(handle)
+	}
+	*x = hookStream{id: id, handle: handle}
+	l.ownStreams[id] = index
+	return id
+}
+
+// streamEnded is told that an index is another stream's, of which an operation is about to be
+// reported: all that the one before was given is done. Its number can be given to another, for
+// which what was freed on it is free, too.
+func (l *Live) streamEnded(index int, seq uint64) {
+	x := l.hookStreams[index]
+	if x.id == 0 || l.ownStreams[x.id] != index { // its handle came back under another index
+		return
+	}
+	l.tensors.Progress(x.id, seq-1)
+	if l.streamIDs[x.handle] == x.id {
+		delete(l.streamIDs, x.handle)
+	}
+	l.ownStreams[x.id] = -1
+	l.freeStreamIDs = append(l.freeStreamIDs, x.id)
 }
 
 // hookStream is a stream as the hook numbers it.
@@ -120,13 +151,13 @@ func (l *Live) progress() {
 	if l.progressWords == 0 {
 		return
 	}
-	head := l.hook.Head()
 	for i, x := range l.hookStreams {
-		if x.id < 0 {
+		if x.id < 0 || l.ownStreams[x.id] != i {
 			continue
 		}
-		seq := hook.Widen(l.hook.Progress(i), head)
-		if seq == 0 {
+		seq := l.hook.Progress(i)
+		// Asked for afterwards: what a stream reports that has the index now says nothing of the one before.
+		if handle := l.handle(i); seq == 0 || handle != x.handle && handle != hook.StreamGone {
 			continue
 		}
 		if l.sink != nil && !l.paused && seq != x.reported {

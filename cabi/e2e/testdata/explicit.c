@@ -40,6 +40,7 @@ static void away(const tensor *t) {
 }
 
 static void finish(void) {
+    end_late();
     for (int i = 0; i < FILLERS; i++)
         if (filler[i].p) check_value(&filler[i]);
     CHECK_EQ(count("illegal"), 0);
@@ -263,6 +264,66 @@ static void streams(void) {
         SYNC(side);
         check_value(&t);
     }
+}
+
+/* More streams than the hook tells apart: what those beyond have done says nothing of the
+ * default stream. */
+static void many_streams(void) {
+    enum { STREAMS = PSK_MAX_STREAMS + 8 };
+    CUfunction slow = function("slow_add");
+    tensor t;
+    must(&t, BYTES, NULL, 1);
+    SYNC(NULL);
+    begin_pressure();
+    CUstream s[STREAMS];
+    for (int i = 0; i < STREAMS; i++) launch(i, s[i] = new_stream(), f_empty, NULL), SYNC(s[i]);
+    for (int it = 0; it < 4; it++) {
+        away(&t);
+        CUdeviceptr p = DEVICE(&t);
+        uint64_t n = BYTES / 4, us = 150000;
+        uint32_t inc = 3;
+        launch(it, NULL, slow, (void *[]){&p, &n, &inc, &us});
+        t.value += inc;
+        double until = now() + 0.17;
+        while (now() < until) launch(it, s[STREAMS - 1], f_empty, NULL), pressure();
+        SYNC(NULL);
+        check_value(&t);
+    }
+    for (int i = 0; i < STREAMS; i++) OK(CALL(cuStreamDestroy_v2, s[i]));
+}
+
+/* Each thread has a default stream of its own, all by one handle. */
+static void *other_default(void *stop) {
+    launch_fn own = (launch_fn)driver("cuLaunchKernel_ptsz");
+    while (!atomic_load((atomic_int *)stop)) OK(own(f_empty, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL)), usleep(1000);
+    return NULL;
+}
+
+static void own_streams(void) {
+    CUfunction slow = function("slow_add");
+    launch_fn own = (launch_fn)driver("cuLaunchKernel_ptsz");
+    atomic_int stop = 0;
+    pthread_t other;
+    tensor t;
+    must(&t, BYTES, NULL, 1);
+    SYNC(NULL);
+    begin_pressure();
+    driver("cuLaunchKernel_ptsz");
+    CHECK(!pthread_create(&other, NULL, other_default, &stop));
+    for (int it = 0; it < 3; it++) {
+        away(&t);
+        CUdeviceptr p = DEVICE(&t);
+        uint64_t n = BYTES / 4, us = 60000;
+        uint32_t inc = 3;
+        OK(own(slow, 1, 1, 1, 1, 1, 1, 0, NULL, (void *[]){&p, &n, &inc, &us}, NULL));
+        t.value += inc;
+        double until = now() + 0.08;
+        while (now() < until) pressure();
+        OK(CALL(cuStreamSynchronize_ptsz, NULL));
+        check_value(&t);
+    }
+    atomic_store(&stop, 1);
+    pthread_join(other, NULL);
 }
 
 /* What streams have not reported yet must not hold their tensors for ever: the last
@@ -622,7 +683,7 @@ int main(int argc, char **argv) {
     const struct {
         const char *name;
         void (*run)(void);
-    } modes[] = {{"train", train}, {"frozen", frozen}, {"streams", streams}, {"tails", tails}, {"race", race}, {"copies", copies}, {"nevernamed", never_named},
+    } modes[] = {{"train", train}, {"frozen", frozen}, {"streams", streams}, {"manystreams", many_streams}, {"ownstreams", own_streams}, {"tails", tails}, {"race", race}, {"copies", copies}, {"nevernamed", never_named},
                  {"freed", freed}, {"recordstream", record_stream}, {"graphs", graphs}, {"graphasks", graph_asks}, {"nccl", nccl}, {"crowded", crowded}};
     tensor small; /* resolves what threads share */
     must(&small, 4096, NULL, 0);

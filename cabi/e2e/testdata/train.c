@@ -158,6 +158,7 @@ int main(int argc, char **argv) {
     bool stopped = w[0].stopped || w[1].stopped;
     for (int i = 0; i < THREADS; i++) each(&w[i], check), each(&w[i], tally);
     CHECK_EQ(count("illegal"), 0);
+    end_late();
     printf("STATS %s\n", stats());
     printf("STUB {\"launches\": %llu, \"evictions\": %llu}\n", (unsigned long long)count("launches"), (unsigned long long)count("evictions"));
     if (stopped) {

@@ -70,13 +70,13 @@ static void *copier(void *arg) {
     }
 }
 
-static uint32_t used[SLOTS + 1][PSK_MAX_STREAMS]; /* low words of the last drained seq */
+static uint64_t used[SLOTS + 1][PSK_MAX_STREAMS]; /* the last drained seq */
 static uint64_t drained, evictions, taken_back, arrivals;
 static uint32_t tickets[SLOTS + 1];
 
 static bool idle(uint32_t slot) {
     for (unsigned i = 0; i < S->nstreams; i++)
-        if (used[slot][i] && (int32_t)(progress(i) - used[slot][i]) < 0) return false;
+        if (used[slot][i] && (int32_t)(progress(i) - (uint32_t)used[slot][i]) < 0) return false;
     return true;
 }
 
@@ -118,7 +118,7 @@ static void engine(void) {
         for (int i = 0; i < 16 && take(&r); i++) {
             drained = r.seq;
             for (uint32_t k = 0; k < r.n; k++) {
-                used[r.slots[k]][r.stream] = (uint32_t)r.seq;
+                used[r.slots[k]][r.stream] = r.seq;
                 bring(r.slots[k], &seed);
             }
         }
@@ -131,6 +131,7 @@ static void engine(void) {
 int main(void) {
     start();
     attach(PSK_MODE_OBSERVE);
+    for (int i = 0; i < PSK_MAX_STREAMS; i++) S->progress[i * 16] = (uint32_t)S->head; /* compared cyclically here */
     base = managed(SLOTS * 2 * MiB);
     for (uint32_t i = 1; i <= SLOTS; i++) own(i, at((int)i), 2 * MiB, PSK_SLOT_RESIDENT), atomic_store(&there[i], 1);
     ((void (*)(const char *, stub_kernel_fn, void *, unsigned, const size_t *))driver("stub_register_kernel"))("checked", run_kernel, NULL, PARAMS, (const size_t[]){8, 8, 8});

@@ -4,7 +4,6 @@
 enum { SLOTS = 40, PLAIN = 41 };
 static CUdeviceptr base;
 static CUdeviceptr at(int slot) { return base + (uint64_t)(slot - 1) * 2 * MiB; }
-static uint64_t count(const char *name) { return ((uint64_t(*)(const char *))driver("stub_count"))(name); }
 static uint32_t *held; /* a pinned word */
 
 static void add_kernel(const char *name, stub_kernel_fn fn, unsigned n, const size_t *sizes) {

@@ -10,7 +10,6 @@ static CUdeviceptr A, B;
 static char pageable[BIG], *pinned;
 static uint32_t *held;
 static CUstream s;
-static uint64_t count(const char *name) { return ((uint64_t(*)(const char *))driver("stub_count"))(name); }
 
 static CUresult dtoh(job *j) { return CALL(cuMemcpyDtoHAsync_v2, j->host, A, U64(j->bytes), s); }
 static CUresult htod(job *j) { return CALL(cuMemcpyHtoDAsync_v2, A, j->host, U64(j->bytes), s); }

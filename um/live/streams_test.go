@@ -1,0 +1,99 @@
+package live
+
+import (
+	"testing"
+
+	"github.com/penstock-gpu/penstock/internal/hook"
+)
+
+// have makes handles those of the hook's streams.
+func (r *rig) have(handles ...uint64) {
+	r.h.mu.Lock()
+	defer r.h.mu.Unlock()
+	r.h.handles = handles
+}
+
+// look has the engine read what was launched and finished, and answers how many
+// operations are not finished.
+func (r *rig) look() int {
+	r.l.mu.Lock()
+	defer r.l.mu.Unlock()
+	r.l.drain()
+	r.l.progress()
+	return r.l.runtime.Queued()
+}
+
+// TestStreamsComeAndGo: a job that makes its streams anew leaves nothing of the old ones
+// behind. The driver gives handles anew; those that pass faster than they are looked at do
+// not matter then.
+func TestStreamsComeAndGo(t *testing.T) {
+	r := newRig(t, defaults())
+	const streams, first, few, most = 4000, 0x6000, 5, 16
+	for i := range uint64(streams) {
+		handle := first + i*16
+		if i > streams/2 {
+			handle = first + i%few*16
+		}
+		p := r.malloc(4*mib, handle)
+		r.have(0, handle)
+		seq, _ := r.h.launch(1, p)
+		r.h.finish(1, seq)
+		r.must(r.l.Free(p))
+		if i <= streams/2 {
+			r.look()
+		}
+		r.have(0, hook.StreamGone)
+	}
+	if n := r.look(); n != 0 {
+		t.Errorf("%d operations are taken for unfinished", n)
+	}
+	r.l.mu.Lock()
+	defer r.l.mu.Unlock()
+	if len(r.l.ownStreams) > most || len(r.l.handles) > most || len(r.l.streamIDs) > most {
+		t.Errorf("%d numbers, %d handles of streams, %d of them known", len(r.l.ownStreams), len(r.l.handles), len(r.l.streamIDs))
+	}
+	if err := r.l.runtime.Check(); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestStreamsOfOneHandle: threads' default streams have one handle, and so have streams that
+// were destroyed; what one has finished says nothing of another.
+func TestStreamsOfOneHandle(t *testing.T) {
+	for name, handle := range map[string]uint64{"default": hook.StreamPerThread, "gone": hook.StreamGone} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t, defaults())
+			r.have(0, handle, handle)
+			a, b := r.malloc(4*mib, 0), r.malloc(4*mib, 0)
+			slow, _ := r.h.launch(1, a)
+			quick, _ := r.h.launch(2, b)
+			r.h.finish(2, quick)
+			if n := r.look(); n != 1 {
+				t.Errorf("%d operations are unfinished, want that of the slow stream", n)
+			}
+			r.h.finish(1, slow)
+			if n := r.look(); n != 0 {
+				t.Errorf("%d operations are unfinished", n)
+			}
+		})
+	}
+}
+
+// TestSharedStream: streams beyond those that the hook tells apart report nothing, and their
+// operations are not waited for.
+func TestSharedStream(t *testing.T) {
+	r := newRig(t, defaults())
+	r.have(append(make([]uint64, hook.SharedStream), hook.StreamMany)...)
+	p := r.malloc(4*mib, 0)
+	for range 1000 {
+		r.h.launch(hook.SharedStream, p)
+	}
+	held, _ := r.h.launch(0, p)
+	if n := r.look(); n != 1 {
+		t.Errorf("%d operations are unfinished, want that of the default stream", n)
+	}
+	r.h.finish(0, held)
+	if n := r.look(); n != 0 {
+		t.Errorf("%d operations are unfinished", n)
+	}
+}
