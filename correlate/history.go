@@ -213,6 +213,31 @@ func (h *History) Free(id InstanceID) {
 	h.freedBytes += in.bytes
 	h.turns = append(h.turns, turn{id: id, gen: in.gen, death: true})
 	h.graveyard = append(h.graveyard, id)
+	if len(h.turns) > h.maxOps {
+		h.forgetTurns()
+	}
+}
+
+// forgetTurns forgets what was allocated and freed since the last operation: where there is
+// so much of it, operations are not seen, and there may be no next one to trim the log.
+func (h *History) forgetTurns() {
+	h.turns = nil
+	kept := h.graveyard[:0]
+	for _, id := range h.graveyard {
+		if in := &h.instances[id]; in.born == h.now { // no operation knows of it
+			h.recycle(id)
+		} else {
+			kept = append(kept, id)
+		}
+	}
+	h.graveyard = kept
+}
+
+// recycle makes room for another life.
+func (h *History) recycle(id InstanceID) {
+	in := &h.instances[id]
+	*in = instance{uses: in.uses[:0], gen: in.gen + 1}
+	h.recycled = append(h.recycled, id)
 }
 
 // Observe records an operation with a signature that is the same whenever the
@@ -463,8 +488,7 @@ func (h *History) trim() {
 	for _, id := range h.graveyard {
 		in := &h.instances[id]
 		if in.died < h.base {
-			*in = instance{uses: in.uses[:0], gen: in.gen + 1}
-			h.recycled = append(h.recycled, id)
+			h.recycle(id)
 		} else {
 			kept = append(kept, id)
 		}

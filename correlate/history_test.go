@@ -244,3 +244,19 @@ func TestAUseFoundOutLaterIsPredicted(t *testing.T) {
 		t.Fatalf("next use at %d, expected %d", next, h.Now()+7)
 	}
 }
+
+// TestNoOperations: allocations are forgotten, too, where no operation is ever observed.
+func TestNoOperations(t *testing.T) {
+	h := NewHistory(HistoryConfig{MaxOps: minLogOps})
+	kept := h.Alloc(1 << 20)
+	for range 100 * minLogOps {
+		h.Free(h.Alloc(2 << 20))
+	}
+	if n, most := len(h.turns), 2*minLogOps; n > most || h.Stats().InstancesLive > int64(most) || len(h.graveyard) > most || len(h.instances) > most {
+		t.Errorf("%d turns, %d instances of %d made, %d dead", n, h.Stats().InstancesLive, len(h.instances), len(h.graveyard))
+	}
+	h.Observe(7, []InstanceID{kept})
+	if in := &h.instances[kept]; !in.live || len(in.uses) != 1 {
+		t.Errorf("the one that lives is %+v", in)
+	}
+}
