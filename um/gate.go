@@ -40,6 +40,9 @@ func (r *Runtime) openGates() {
 	r.accountStall()
 }
 
+// HeldOn says whether an operation of a stream is held back.
+func (r *Runtime) HeldOn(stream int) bool { return stream < len(r.gated) && len(r.gated[stream]) > 0 }
+
 // head is the first operation in order whose gate is closed, or nil.
 func (r *Runtime) head() (h *op) {
 	for s := range r.gated {

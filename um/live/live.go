@@ -79,6 +79,7 @@ type Live struct {
 	paused bool // the sink is told of allocations only
 
 	gateWords, progressWords cuda.Ptr
+	gatesKept                uint64 // up to where the hook was read when every gate was last seen to
 	failed                   error
 	closing                  bool
 	threads                  sync.WaitGroup

@@ -97,3 +97,32 @@ func TestSharedStream(t *testing.T) {
 		t.Errorf("%d operations are unfinished", n)
 	}
 }
+
+// TestGatesFollow: the gates of quiet streams are never so far behind that they seem open; one
+// that holds something back stays as it is.
+func TestGatesFollow(t *testing.T) {
+	r := newRig(t, defaults())
+	r.holdBack()
+	a, b := r.malloc(40*mib, 0x5000), r.malloc(40*mib, 0)
+	seq, held := r.h.launch(1, a)
+	if !held {
+		t.Fatal("what is nowhere is launched at once")
+	}
+	r.eventually("the gate opens", func() bool { return r.h.gate(1) == seq })
+	r.d.mu.Lock()
+	r.d.block = make(chan struct{}) // nothing moves from here on
+	r.d.mu.Unlock()
+	t.Cleanup(func() { close(r.d.block) }) // before the engine is closed
+	if _, held := r.h.launch(0, b); !held {
+		t.Fatal("what is nowhere is launched at once")
+	}
+	r.look()
+	r.h.mu.Lock()
+	r.h.head += 3 << 30
+	head := r.h.head
+	r.h.mu.Unlock()
+	r.eventually("the quiet stream's gate follows", func() bool { return head-r.h.gate(1) < 1<<30 })
+	if at := r.h.gate(0); at != 0 {
+		t.Errorf("the gate of what is held back is open up to %d", at)
+	}
+}

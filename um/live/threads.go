@@ -168,6 +168,23 @@ func (l *Live) progress() {
 	}
 }
 
+// keepGates has the gates of streams on which nothing is held back follow the operations at a
+// distance. A gate's word compares cyclically: one that was opened so long ago that 2^31
+// operations have come since would hold nothing back. The caller holds the lock.
+func (l *Live) keepGates() {
+	const distance = 1 << 29
+	read := l.hook.Read()
+	if l.gateWords == 0 || read-l.gatesKept < distance {
+		return
+	}
+	l.gatesKept = read
+	for i := range hook.MaxStreams {
+		if i >= len(l.hookStreams) || l.hookStreams[i].id < 0 || !l.runtime.HeldOn(l.hookStreams[i].id) {
+			l.hook.OpenGate(i, read)
+		}
+	}
+}
+
 // Hear tells the sink of what has been launched, and says whether it then knows of all operations
 // that had begun before the call: a thread that has its place in the ring and has not
 // written there yet keeps what comes after it back.
@@ -206,6 +223,8 @@ func (l *Live) loop() {
 		l.feedFaults()
 		if l.failed != nil {
 			l.letRun() // also streams that are new, and before far ahead is reached
+		} else {
+			l.keepGates()
 		}
 		held := l.runtime.Held()
 		if l.wakeDue(l.runtime.Epoch(), held) {
