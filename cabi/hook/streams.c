@@ -25,7 +25,12 @@ static struct {
 } table[TABLE];
 static unsigned rows_used;
 static uint32_t free_index[PSK_MAX_STREAMS], nfree; /* of idle destroyed streams */
-static uint32_t leaving[PSK_MAX_STREAMS], nleaving; /* of destroyed streams that were at work; each reports its last operation */
+static struct {
+    uint32_t index;
+    bool reports;  /* the stream was at work, and reports its last operation */
+    uint64_t head; /* its records are before it */
+} leaving[PSK_MAX_STREAMS]; /* of destroyed streams, until all that is known of them has been read */
+static uint32_t nleaving;
 static pthread_mutex_t mu = PTHREAD_MUTEX_INITIALIZER;
 
 /* Threads have a default stream each, all by the handle CU_STREAM_PER_THREAD. */
@@ -35,25 +40,29 @@ static pthread_once_t own_once = PTHREAD_ONCE_INIT;
 
 static unsigned hash(uint64_t h) { return (unsigned)((h * 0x9e3779b97f4a7c15u) >> 40) & (TABLE - 1); }
 
-/* An index whose stream is gone can be given out: now, or when the stream has done what it was given. Under mu. */
+/* An index whose stream is gone can be given out when the stream has done what it was given, and
+ * its records have been read: they bear the index only. Under mu. */
 static void give_index(uint32_t index, bool idle) {
     if (index == PSK_STREAM_SHARED) return;
     __atomic_store_n(&psk_S.streams[index], GONE, __ATOMIC_RELEASE);
-    if (idle || !psk_streams[index].last || !psk_S.progress) /* or it never reports */
-        free_index[nfree++] = index;
-    else
-        leaving[nleaving++] = index;
+    leaving[nleaving].index = index;
+    leaving[nleaving].reports = !idle && psk_streams[index].last && psk_S.progress;
+    leaving[nleaving++].head = __atomic_load_n(&psk_S.head, __ATOMIC_SEQ_CST);
 }
 
-/* Those of the leaving that have reported their last operation. */
+static bool has_left(uint32_t i) {
+    uint32_t index = leaving[i].index;
+    if (leaving[i].reports && PSK_LOAD(psk_S.progress[index * 16]) != (uint32_t)psk_streams[index].last) return false;
+    return __atomic_load_n(&psk_S.tail, __ATOMIC_ACQUIRE) >= leaving[i].head || PSK_LOAD(psk_S.mode) == PSK_MODE_OFF;
+}
+
 static void collect_left(void) {
     uint32_t kept = 0;
     for (uint32_t i = 0; i < nleaving; i++) {
-        uint32_t index = leaving[i];
-        if (psk_S.progress && PSK_LOAD(psk_S.progress[index * 16]) != (uint32_t)psk_streams[index].last)
-            leaving[kept++] = index;
+        if (has_left(i))
+            free_index[nfree++] = leaving[i].index;
         else
-            free_index[nfree++] = index;
+            leaving[kept++] = leaving[i];
     }
     nleaving = kept;
 }

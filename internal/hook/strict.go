@@ -25,7 +25,7 @@ type Inspect uint32
 // States of a function.
 const (
 	InspectNew     Inspect = C.PSK_INSPECT_NEW     // the first two, and those whose number is a power of 64
-	InspectCleared Inspect = C.PSK_INSPECT_CLEARED // only those whose number is a power of 64
+	InspectCleared Inspect = C.PSK_INSPECT_CLEARED // as New is after two launches
 	InspectAlways  Inspect = C.PSK_INSPECT_ALWAYS
 	inspectFollows Inspect = C.PSK_INSPECT_FOLLOWS // see Follow
 )

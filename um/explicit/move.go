@@ -118,7 +118,11 @@ func (r *Runtime) Next(d Direction) (*Move, bool) {
 // nextIn is the next move of a worker that brings in.
 func (r *Runtime) nextIn() *Move {
 	if r.plainNeed > r.RoomBytes() {
-		return r.trim(r.plainNeed - r.RoomBytes())
+		m := r.trim(r.plainNeed - r.RoomBytes())
+		if m == nil {
+			r.noRoom()
+		}
+		return m
 	}
 	// What a thread is waiting for comes first, and until it has come whatever
 	// room appears is for it.
@@ -131,10 +135,7 @@ func (r *Runtime) nextIn() *Move {
 				}
 				if m == nil {
 					r.blame(x, ForSpace)
-					if !r.Moving() && r.plan.epoch != r.epoch {
-						r.plan.valid = false // made before it was known to be stuck
-					}
-					r.planned()
+					r.noRoom()
 					m = r.placeFor(x)
 				}
 				return m
@@ -160,6 +161,14 @@ func (r *Runtime) nextIn() *Move {
 		break // no room yet, and what follows is needed later
 	}
 	return r.makeReady(p.births)
+}
+
+// noRoom is told that there is none for what is waited for: the plan must know.
+func (r *Runtime) noRoom() {
+	if !r.Moving() && r.plan.epoch != r.epoch {
+		r.plan.valid = false // made before
+	}
+	r.planned()
 }
 
 // bring is the move that brings in the next chunk of a tensor, or nil when there

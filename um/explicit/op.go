@@ -235,8 +235,29 @@ func (r *Runtime) Explain() string {
 	for _, t := range x.tensors {
 		absent += t.absent
 	}
-	return fmt.Sprintf("%s touches %s, %s of it absent; the budget is %s, %s of it plain memory, %s are mapped and %d unfinished operations hold theirs",
-		nameOf(x.name), um.SizeText(x.bytes()), um.SizeText(absent), um.SizeText(r.config.BudgetBytes), um.SizeText(r.plainBytes), um.SizeText(r.physical.mapped), r.pending.Len())
+	var used, fresh, idle, dead, deadBusy int64 // of device memory
+	for _, t := range r.slots {
+		switch {
+		case t == nil || t.freed:
+		case t.busy():
+			used += t.deviceBytes()
+		case !t.named:
+			fresh += t.deviceBytes()
+		default:
+			idle += t.deviceBytes()
+		}
+	}
+	for _, t := range r.graves.order {
+		if r.idle(t) {
+			dead += t.deviceBytes()
+		} else {
+			deadBusy += t.deviceBytes()
+		}
+	}
+	return fmt.Sprintf("%s touches %s, %s of it absent; of the budget of %s plain memory has %s and asks for %s, %d unfinished operations use %s, %s were never used, %s could leave, "+
+		"%s are freed and %s freed and in use, %s are spare, %s on their way in, %s out, %s being released",
+		nameOf(x.name), um.SizeText(x.bytes()), um.SizeText(absent), um.SizeText(r.config.BudgetBytes), um.SizeText(r.plainBytes), um.SizeText(r.plainNeed), r.pending.Len(), um.SizeText(used), um.SizeText(fresh),
+		um.SizeText(idle), um.SizeText(dead), um.SizeText(deadBusy), um.SizeText(r.physical.spares), um.SizeText(r.incoming), um.SizeText(r.outgoing), um.SizeText(r.physical.limbo))
 }
 
 // Hopeless is why the oldest operation that waits can never run: beside plain

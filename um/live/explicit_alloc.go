@@ -8,6 +8,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/penstock-gpu/penstock/cuda"
+	"github.com/penstock-gpu/penstock/internal/hook"
 	"github.com/penstock-gpu/penstock/um/explicit"
 )
 
@@ -41,7 +42,7 @@ func (e *swap) acquirePlain(bytes int64) (cuda.Ptr, error) {
 		}
 		p, err := e.mapPlain(size)
 		if err == nil {
-			e.hook.PublishPlain(cuda.Range{Base: p, Bytes: size})
+			l.publishPlain(e.hook, cuda.Range{Base: p, Bytes: size})
 			return p, nil
 		}
 		l.addPlain(-size)
@@ -126,7 +127,10 @@ func (e *swap) releasePlain(p cuda.Ptr, bytes int64) error {
 	}
 	size := explicit.WholePages(bytes)
 	for _, handle := range e.hook.Streams() {
-		// A stream that is gone answers with an error, and has finished.
+		if handle == hook.StreamGone || handle == hook.StreamMany { // no stream: nobody can be asked, or each was waited for
+			continue
+		}
+		// One that is destroyed just now answers with an error.
 		_ = d.StreamSynchronize(cuda.Stream(handle))
 	}
 	e.hook.WithdrawPlain(cuda.Range{Base: p, Bytes: size})

@@ -56,15 +56,15 @@ const (
 	clearedAfter = 16
 )
 
-// judge says, after a search, when launches of a function are searched from now on.
-func (e *swap) judge(q *question, found []cuda.Ptr) {
+// judge says, after a search, when launches of a function are searched from now on: by the
+// tensors that were found, and by whether it reaches any memory through addresses.
+func (e *swap) judge(q *question, found []cuda.Ptr, chases bool) {
 	if q.function == noFunction {
 		return // a graph: its kernels are judged by their own launches
 	}
 	c := e.chasersOf[q.function]
-	if c == nil && len(found) == 0 {
-		e.hook.SetInspect(q.function, hook.InspectCleared)
-		return
+	if c == nil && !chases {
+		return // the hook has the first two searched, and some later ones
 	}
 	if c == nil {
 		c = &chaser{after: noFunction}
@@ -73,6 +73,10 @@ func (e *swap) judge(q *question, found []cuda.Ptr) {
 		e.hook.LeaveTrails()
 	}
 	if len(found) == 0 {
+		if chases {
+			c.nothing = 0
+			return
+		}
 		if c.nothing++; c.nothing == clearedAfter {
 			delete(e.chasersOf, q.function)
 			e.hook.SetInspect(q.function, hook.InspectCleared)

@@ -34,15 +34,14 @@ func (e *swap) answer() {
 		q.settled, q.since = true, l.driver.Now()
 	}
 	if !q.opaque && !q.searched {
-		found, err := e.search(q)
+		found, chases, err := e.search(q)
 		if err != nil {
 			l.fail(err)
 			return
 		}
 		q.searched = true
 		e.inspected++
-		found = slices.DeleteFunc(found, func(p cuda.Ptr) bool { _, ok := e.runtime.Range(p); return !ok }) // data that looks like an address
-		e.judge(q, found)
+		e.judge(q, found, chases)
 		if len(found) > 0 {
 			e.chasers++
 			n := e.runtime.Extend(q.seq, found)
@@ -61,12 +60,15 @@ func (e *swap) answer() {
 }
 
 // search looks in everything that an operation's parameters name for addresses of
-// tensors, after what was queued on its stream before. The caller holds the lock.
-func (e *swap) search(q *question) ([]cuda.Ptr, error) {
+// tensors, after what was queued on its stream before. Where there is none, it
+// looks for such of plain memory: a kernel that finds these reaches memory through
+// addresses, and the next time it may be that of a tensor. The caller holds the
+// lock, which is released meanwhile.
+func (e *swap) search(q *question) (found []cuda.Ptr, chases bool, err error) {
 	l := e.l
 	seq, addresses := e.hook.Inspection()
 	if seq != q.seq {
-		return nil, fmt.Errorf("operation %d asks for a grant while %d is inspected", q.seq, seq)
+		return nil, false, fmt.Errorf("operation %d asks for a grant while %d is inspected", q.seq, seq)
 	}
 	ranges := map[cuda.Range]bool{}
 	var plain []cuda.Ptr
@@ -83,33 +85,58 @@ func (e *swap) search(q *question) ([]cuda.Ptr, error) {
 		stream = 0
 	}
 	l.mu.Unlock()
-	defer l.mu.Lock()
 	for _, p := range plain {
 		if r, ok := l.containing(p); ok && !e.unwritten(r.Base, q.seq) {
 			ranges[r] = true
 		}
 	}
+	kept, total, err := e.scan(ranges, lo, hi, stream)
+	l.mu.Lock()
+	if err != nil {
+		return nil, false, err
+	}
+	if total > int64(len(kept)) {
+		return nil, false, fmt.Errorf("%s may reach memory through %d addresses, more than the %d that can be followed: use --engine managed",
+			l.hook.FunctionName(q.function), total, len(kept))
+	}
+	for _, p := range unique(kept) {
+		if _, ok := e.runtime.Range(p); ok { // else it is data that looks like an address
+			found = append(found, p)
+		}
+	}
+	if len(found) > 0 {
+		return found, true, nil
+	}
+	l.mu.Unlock()
+	defer l.mu.Lock()
+	l.plainSpanMu.Lock()
+	lo, hi = l.plainSpan[0], l.plainSpan[1]
+	l.plainSpanMu.Unlock()
+	if kept, _, err = e.scan(ranges, lo, hi, stream); err != nil {
+		return nil, false, err
+	}
+	return nil, slices.ContainsFunc(unique(kept), func(p cuda.Ptr) bool { _, ok := l.containing(p); return ok }), nil
+}
+
+// scan looks in ranges for words of an address range, and waits for it.
+func (e *swap) scan(ranges map[cuda.Range]bool, lo, hi cuda.Ptr, stream cuda.Stream) (kept []uint64, total int64, err error) {
 	if err := e.finder.Begin(stream); err != nil {
-		return nil, err
+		return nil, 0, err
 	}
 	for r := range ranges {
 		r.Base = (r.Base + 7) &^ 7
 		if err := e.finder.Scan(r, lo, hi, stream); err != nil {
-			return nil, err
+			return nil, 0, err
 		}
 	}
 	if err := e.finder.End(stream); err != nil {
-		return nil, err
+		return nil, 0, err
 	}
-	if err := l.driver.StreamSynchronize(stream); err != nil {
-		return nil, err
+	if err := e.l.driver.StreamSynchronize(stream); err != nil {
+		return nil, 0, err
 	}
-	kept, total := e.finder.Found()
-	if total > int64(len(kept)) {
-		return nil, fmt.Errorf("%s may reach memory through %d addresses, more than the %d that can be followed: use --engine managed",
-			l.hook.FunctionName(q.function), total, len(kept))
-	}
-	return unique(kept), nil
+	kept, total = e.finder.Found()
+	return kept, total, nil
 }
 
 // unwritten says whether plain memory has been given out and no operation has come since

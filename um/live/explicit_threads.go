@@ -196,6 +196,7 @@ func (p *porter) run() error {
 			err = p.begin(m)
 		case len(p.flights) > 0:
 			err = p.rest()
+		case l.closing || l.failed != nil: // since the lock was last released: nobody will wake this thread
 		default:
 			e.wake[p.direction].Wait()
 			p.spent[portIdle] += l.driver.Now() - asked

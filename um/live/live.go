@@ -94,6 +94,8 @@ type Live struct {
 
 	counts                     counts
 	plainBytes                 atomic.Int64 // device memory in plain pools
+	plainSpanMu                sync.Mutex   // guards plainSpan; the last of all locks
+	plainSpan                  [2]cuda.Ptr  // plain memory's addresses lie from the first to before the second, under the explicit engine
 	privateLive                atomic.Int64 // live bytes in private ones
 	tensorLive, tensorReserved atomic.Int64
 }

@@ -63,7 +63,7 @@ func (l *Live) openPlain() error {
 	c.Stitch.ReserveBytes = 4 * l.driver.Info().TotalBytes
 	var d stitch.Driver = l.driver
 	if h, ok := l.hook.(StrictHook); ok && l.config.Engine == Explicit {
-		d = plainDriver{Driver: l.driver, hook: h}
+		d = plainDriver{Driver: l.driver, l: l, hook: h}
 	}
 	p, err := pool.New(c, d, plainBudget{l}, eventFences{l.driver})
 	if err != nil {
@@ -234,15 +234,27 @@ func (l *Live) addPlain(bytes int64) {
 // an operation may find addresses of tensors.
 type plainDriver struct {
 	cuda.Driver
+	l    *Live
 	hook StrictHook
 }
 
 func (d plainDriver) AddressReserve(bytes, align int64, hint cuda.Ptr) (cuda.Ptr, error) {
 	p, err := d.Driver.AddressReserve(bytes, align, hint)
 	if err == nil {
-		d.hook.PublishPlain(cuda.Range{Base: p, Bytes: bytes})
+		d.l.publishPlain(d.hook, cuda.Range{Base: p, Bytes: bytes})
 	}
 	return p, err
+}
+
+// publishPlain tells the launch hook of addresses of plain memory, and notes between which all of them lie.
+func (l *Live) publishPlain(h StrictHook, r cuda.Range) {
+	l.plainSpanMu.Lock()
+	if l.plainSpan[1] == 0 {
+		l.plainSpan[0] = r.Base
+	}
+	l.plainSpan = [2]cuda.Ptr{min(l.plainSpan[0], r.Base), max(l.plainSpan[1], r.End())}
+	l.plainSpanMu.Unlock()
+	h.PublishPlain(r)
 }
 
 func (d plainDriver) AddressFree(p cuda.Ptr, bytes int64) error {

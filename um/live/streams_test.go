@@ -79,6 +79,47 @@ func TestStreamsOfOneHandle(t *testing.T) {
 	}
 }
 
+// TestHandleUnderAnotherIndex: the driver gives the handle of a destroyed stream anew while that
+// has work: what the new one finishes says nothing of the old one, under whichever index.
+func TestHandleUnderAnotherIndex(t *testing.T) {
+	r := newRig(t, defaults())
+	const handle = 0x7000
+	p := r.malloc(4*mib, 0)
+	r.have(0, handle)
+	first, _ := r.h.launch(1, p)
+	r.h.finish(1, first)
+	r.look()
+	r.have(0, hook.StreamGone, handle)
+	slow, _ := r.h.launch(2, p)
+	r.look()
+	r.have(0, handle, hook.StreamGone) // index 1 was free, the stream of index 2 is at work
+	quick, _ := r.h.launch(1, p)
+	r.h.finish(1, quick)
+	if n := r.look(); n != 1 {
+		t.Errorf("%d operations are unfinished, want that of the stream that was destroyed", n)
+	}
+	r.h.finish(2, slow)
+	if n := r.look(); n != 0 {
+		t.Errorf("%d operations are unfinished", n)
+	}
+}
+
+// TestIndexOfQuietStream: an index is given to a stream that launches nothing. What the one before
+// had is done.
+func TestIndexOfQuietStream(t *testing.T) {
+	r := newRig(t, defaults())
+	p := r.malloc(4*mib, 0)
+	r.have(0, 0x7000)
+	r.h.launch(1, p)
+	if n := r.look(); n != 1 {
+		t.Fatalf("%d operations are unfinished, want 1", n)
+	}
+	r.have(0, 0x8000)
+	if n := r.look(); n != 0 {
+		t.Errorf("%d operations are unfinished, whose stream is gone", n)
+	}
+}
+
 // TestSharedStream: streams beyond those that the hook tells apart report nothing, and their
 // operations are not waited for.
 func TestSharedStream(t *testing.T) {

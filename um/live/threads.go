@@ -83,7 +83,7 @@ func (l *Live) opStream(index int, seq uint64) int {
 	}
 	x := &l.hookStreams[index]
 	handle := l.handle(index)
-	if x.id >= 0 && (handle == x.handle || handle == hook.StreamGone && l.ownStreams[x.id] == index) {
+	if x.id >= 0 && l.ownStreams[x.id] == index && (handle == x.handle || handle == hook.StreamGone) {
 		return x.id
 	}
 	if x.id >= 0 {
@@ -92,8 +92,9 @@ func (l *Live) opStream(index int, seq uint64) int {
 	id := 0
 	if handle == hook.StreamPerThread || handle == hook.StreamGone { // several have it, and each is a stream of its own
 		id = l.newStreamID(handle)
-	} else {
-		id = l.streamID(handle)
+	} else if id = l.streamID(handle); l.ownStreams[id] >= 0 && l.ownStreams[id] != index { // that one is gone, and may have work yet
+		id = l.newStreamID(handle)
+		l.streamIDs[handle] = id
 	}
 	*x = hookStream{id: id, handle: handle}
 	l.ownStreams[id] = index
@@ -157,7 +158,12 @@ func (l *Live) progress() {
 		}
 		seq := l.hook.Progress(i)
 		// Asked for afterwards: what a stream reports that has the index now says nothing of the one before.
-		if handle := l.handle(i); seq == 0 || handle != x.handle && handle != hook.StreamGone {
+		if handle := l.handle(i); handle != x.handle && handle != hook.StreamGone {
+			l.streamEnded(i, l.hook.Read()+1) // the other one may launch nothing for long
+			l.hookStreams[i].id = -1
+			continue
+		}
+		if seq == 0 {
 			continue
 		}
 		if l.sink != nil && !l.paused && seq != x.reported {
