@@ -199,6 +199,7 @@ func TestExplicitSafety(t *testing.T) {
 	}{
 		{args: []string{"hosttables"}},
 		{args: []string{"devicetables"}},
+		{args: []string{"plaintables"}},
 		{args: []string{"follow"}},
 		{args: []string{"streams"}},
 		{args: []string{"manystreams"}},

@@ -161,6 +161,29 @@ static void device_tables(CUstream s, tensor *t, const tensor *table) {
     }
 }
 
+/* A table that at first has only what stays on the device: the kernel that reads it reaches
+ * memory through addresses, and the next time that of a tensor. */
+static void plain_tables(void) {
+    CUstream s = new_stream();
+    f_table = function("table_add");
+    tensor t, small, table;
+    must(&t, BYTES, s, 100), must(&small, 4096, s, 7), must(&table, 4096, s, 0);
+    SYNC(s);
+    begin_pressure();
+    away(&t);
+    tensor *of[] = {&small, &t};
+    for (int i = 0; i < 2; i++) {
+        uint64_t list[1] = {DEVICE(of[i])}, one = 1, words = of[i]->bytes / 4;
+        CUdeviceptr at = DEVICE(&table);
+        uint32_t inc = 3;
+        OK(CALL(cuMemcpyHtoD_v2, at, list, U64(sizeof list)));
+        launch(BY_DLSYM, s, f_table, (void *[]){&at, &one, &words, &inc});
+        of[i]->value += inc;
+        SYNC(s);
+    }
+    check_value(&t), check_value(&small);
+}
+
 /* A pair of kernels of which the second reaches only what the first names, as with a
  * grouped GEMM. */
 static void pair(CUstream s, tensor *t, CUdeviceptr table, bool leaves) {
@@ -684,7 +707,7 @@ int main(int argc, char **argv) {
         const char *name;
         void (*run)(void);
     } modes[] = {{"train", train}, {"frozen", frozen}, {"streams", streams}, {"manystreams", many_streams}, {"ownstreams", own_streams}, {"tails", tails}, {"race", race}, {"copies", copies}, {"nevernamed", never_named},
-                 {"freed", freed}, {"recordstream", record_stream}, {"graphs", graphs}, {"graphasks", graph_asks}, {"nccl", nccl}, {"crowded", crowded}};
+                 {"plaintables", plain_tables}, {"freed", freed}, {"recordstream", record_stream}, {"graphs", graphs}, {"graphasks", graph_asks}, {"nccl", nccl}, {"crowded", crowded}};
     tensor small; /* resolves what threads share */
     must(&small, 4096, NULL, 0);
     stub_touch_fn = (int (*)(uint64_t, size_t))driver("stub_touch");

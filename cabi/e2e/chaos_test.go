@@ -1,0 +1,47 @@
+package e2e
+
+import (
+	"flag"
+	"fmt"
+	"strings"
+	"testing"
+)
+
+var (
+	chaosSeeds = flag.Int("chaos", 1, "seeds that TestChaos tries with each engine")
+	chaosFirst = flag.Int("chaos-first", 1, "the first of them")
+)
+
+// TestChaos runs jobs drawn from seeds in a third of the memory that they have, under
+// each engine and policy: no word may be another than the program says. For long:
+//
+//	go test ./cabi/e2e -run TestChaos -chaos 100 -timeout 0
+func TestChaos(t *testing.T) {
+	t.Parallel()
+	job := program(t, "chaos")
+	for i, c := range []struct {
+		name string
+		env  []string
+	}{
+		{"managed penstock", nil},
+		{"managed lru", []string{"PENSTOCK_POLICY=lru"}},
+		{"managed deepum", []string{"PENSTOCK_POLICY=deepum"}},
+		{"managed naive", []string{"PENSTOCK_POLICY=naive"}},
+		{"explicit penstock", explicitly()},
+		{"explicit lru", explicitly("PENSTOCK_POLICY=lru")},
+		{"explicit slow bus", explicitly("STUB_COPY_MBPS=1500")},
+		{"explicit verified", explicitly("PENSTOCK_VERIFY=1")},
+		{"in memory", []string{"PENSTOCK_BUDGET=2GiB"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			for n := range *chaosSeeds {
+				seed := fmt.Sprint((*chaosFirst+n)*100 + i)
+				r := run(t, c.env, job, seed)
+				if r.code != 0 || strings.Contains(r.stderr, "waited long") {
+					t.Errorf("chaos %s with %v: exit status %d\n%s%s", seed, c.env, r.code, r.stdout, r.stderr)
+				}
+			}
+		})
+	}
+}
