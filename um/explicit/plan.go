@@ -88,8 +88,12 @@ func (r *Runtime) look(p *plan) {
 	slices.SortStableFunc(o.needs, func(a, b prefetch.Need) int { return cmp.Compare(a.Position, b.Position) })
 	o.victims.Init()
 	free := r.config.BudgetBytes - r.plainBytes - r.plainNeed - r.physical.mapped - r.physical.limbo + r.outgoing + r.graves.bytes
-	if free < 0 {
-		o.steps = append(o.steps, prefetch.Step{Position: start}) // room is short already
+	if free < 0 { // room is short already
+		at := start
+		if r.plainNeed > 0 {
+			at = min(start, o.now-1) // a thread waits before it launches anything: what is used next may have to leave
+		}
+		o.steps = append(o.steps, prefetch.Step{Position: at})
 	}
 	if r.config.Ahead {
 		r.lookAtFuture(p, o)

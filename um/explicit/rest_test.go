@@ -198,3 +198,28 @@ func TestMemoryOfTheSameSizeIsTaken(t *testing.T) {
 		}
 	}
 }
+
+// TestPlainMemoryComesBeforeTheNextUse: a thread that waits for plain memory launches nothing
+// meanwhile, so that what is used next has to leave when there is nothing else.
+func TestPlainMemoryComesBeforeTheNextUse(t *testing.T) {
+	w := newWorld(t, 1, 64*PageBytes, 256*PageBytes, true)
+	p := w.malloc(64*PageBytes, 0)
+	for i := range 4096 { // an iteration of 64 operations, each on all that there is
+		w.report(0, []cuda.Ptr{p}, true, uint64(i%64))
+		w.settle()
+	}
+	if next, now := w.r.nextUse(w.r.byPtr[p]), w.r.history.Now(); next != now {
+		t.Fatalf("the next use is at %d, and it is %d now", next, now)
+	}
+	for range 8 {
+		if w.r.ReservePlain(PageBytes) {
+			return
+		}
+		for w.begin(Out) || w.begin(In) {
+			for len(w.moves) > 0 {
+				w.end(0)
+			}
+		}
+	}
+	t.Error("no room is made")
+}
