@@ -3,7 +3,6 @@ package e2e
 import (
 	"flag"
 	"fmt"
-	"strings"
 	"testing"
 )
 
@@ -38,7 +37,7 @@ func TestChaos(t *testing.T) {
 			for n := range *chaosSeeds {
 				seed := fmt.Sprint((*chaosFirst+n)*100 + i)
 				r := run(t, c.env, job, seed)
-				if r.code != 0 || strings.Contains(r.stderr, "waited long") {
+				if r.code != 0 { // also when a launch waited in vain
 					t.Errorf("chaos %s with %v: exit status %d\n%s%s", seed, c.env, r.code, r.stdout, r.stderr)
 				}
 			}
