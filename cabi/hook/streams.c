@@ -3,8 +3,8 @@
  *
  * An index is found without a lock: an open-addressing table of handles, to
  * which rows are added under a mutex. The index of a destroyed stream is given
- * to a new one only when the old stream has done all its work, so that no late
- * progress write of the old one can speak for the new one.
+ * to a new one only when the old stream has done all its work and its records
+ * have been read, so that nothing late of the old one is taken for the new one's.
  */
 #define _GNU_SOURCE
 #include "internal.h"
@@ -24,7 +24,7 @@ static struct {
     atomic_uint index;
 } table[TABLE];
 static unsigned rows_used;
-static uint32_t free_index[PSK_MAX_STREAMS], nfree; /* of idle destroyed streams */
+static uint32_t free_index[PSK_MAX_STREAMS], nfree; /* of destroyed streams, to be given out */
 static struct {
     uint32_t index;
     bool reports;  /* the stream was at work, and reports its last operation */

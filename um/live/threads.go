@@ -101,11 +101,12 @@ func (l *Live) opStream(index int, seq uint64) int {
 	return id
 }
 
-// streamEnded is told that an index is another stream's, of which an operation is about to be
-// reported: all that the one before was given is done. Its number can be given to another, for
-// which what was freed on it is free, too.
+// streamEnded is told that an index is another stream's by the operation with that seq: all that the
+// one before was given is done. Its number can be given to another, for which what was freed on
+// it is free, too.
 func (l *Live) streamEnded(index int, seq uint64) {
 	x := l.hookStreams[index]
+	l.hookStreams[index].id = -1
 	if x.id == 0 || l.ownStreams[x.id] != index { // its handle came back under another index
 		return
 	}
@@ -160,7 +161,6 @@ func (l *Live) progress() {
 		// Asked for afterwards: what a stream reports that has the index now says nothing of the one before.
 		if handle := l.handle(i); handle != x.handle && handle != hook.StreamGone {
 			l.streamEnded(i, l.hook.Read()+1) // the other one may launch nothing for long
-			l.hookStreams[i].id = -1
 			continue
 		}
 		if seq == 0 {
