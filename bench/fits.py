@@ -1,6 +1,6 @@
 """When everything fits: stock PyTorch beside `penstock run` without a budget.
 
-    python3 bench/fits.py [--models gpt2l,llama1b,moe,resnet152] [--iters 12] [--name fits]
+    python3 bench/fits.py [--models gpt2l,llama1b,moe,resnet152] [--iters 12] [--engine none] [--name fits]
 
 Runs are interleaved (stock, penstock, penstock, stock), so that a drift of the
 card's clocks does not favour one side. The default four models take about ten
@@ -23,6 +23,7 @@ def parse():
     p = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     p.add_argument("--models", default=",".join(ALL))
     p.add_argument("--iters", type=int, default=12)
+    p.add_argument("--engine", help="of penstock run, e.g. none: the hook and the pool alone (its default)")
     p.add_argument("--timeout", type=float, default=120, help="seconds a run may take")
     p.add_argument("--deadline", type=float, default=570, help="no run is started that could not end within so many seconds of the start")
     p.add_argument("--name", default="fits", help="results go to bench/results/NAME.json")
@@ -109,7 +110,7 @@ def body():
             if left < needed:
                 document["skipped"].append(f"{model} {'penstock' if penstock else 'stock'}")
                 continue
-            r = c.train(card, model, a.iters, min(a.timeout, left), penstock=penstock)
+            r = c.train(card, model, a.iters, min(a.timeout, left), penstock=penstock, engine=a.engine if penstock else None)
             if penstock and not r["error"] and managed_use(r):
                 r["error"] = "managed memory was used: " + managed_use(r)
             if not r["error"] and len(r["result"]["iter_s"]) <= WARM_UP:
