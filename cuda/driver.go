@@ -98,7 +98,7 @@ type Driver interface {
 
 	MemAlloc(bytes int64) (Ptr, error)
 	MemFree(p Ptr) error
-	// HostAlloc returns pinned host memory that the device can access at the same address.
+	// HostAlloc returns pinned host memory, of zeros, that the device can access at the same address.
 	HostAlloc(bytes int64) (Ptr, error)
 	HostFree(p Ptr) error
 	// HostRegister pins host memory that the caller mapped; the device can

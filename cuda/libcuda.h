@@ -121,6 +121,8 @@ static inline psk_result psk_load_module(const psk_driver *d, uintptr_t *m, cons
     return psk_cuModuleLoadDataEx(d, m, image, 2, options, values);
 }
 
+static inline void psk_zero(uint64_t p, size_t n) { memset((void *)(uintptr_t)p, 0, n); }
+
 /* A launch whose parameters are n 8-byte values. */
 enum { PSK_MAX_ARGUMENTS = 16 };
 static inline psk_result psk_launch(const psk_driver *d, uintptr_t f, const unsigned grid[3], const unsigned block[3], uintptr_t s, uint64_t *args, int n)

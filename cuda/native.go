@@ -120,13 +120,18 @@ func (n *Native) MemFree(p Ptr) error {
 	return err
 }
 
-// HostAlloc returns pinned host memory, visible to every context at the same address.
+// HostAlloc returns pinned host memory of zeros, visible to every context at the same
+// address. The driver gives out again what was freed as it is: what another library
+// in the process left there would be taken for a number that the device has written.
 func (n *Native) HostAlloc(bytes int64) (Ptr, error) {
 	if bytes <= 0 {
 		return 0, invalid("cuMemHostAlloc", "cannot allocate %d bytes", bytes)
 	}
 	var p C.uint64_t
 	err := check(C.psk_relaxed_cuMemHostAlloc(n.fn, &p, C.size_t(bytes), 1|2 /* portable, mapped */), "cuMemHostAlloc")
+	if err == nil {
+		C.psk_zero(p, C.size_t(bytes))
+	}
 	return Ptr(p), err
 }
 

@@ -314,7 +314,12 @@ func TestStreamsEventsCopies(t *testing.T) {
 	check1(t, n.EventRecord(e, s))
 	check1(t, n.StreamWaitEvent(s, e))
 	check1(t, n.CopyAsync(0x20, 0x10, 5, s))
-	must[Ptr](t)(n.HostAlloc(4096))
+	pinned := must[Ptr](t)(n.HostAlloc(4096))
+	for i, b := range unsafe.Slice((*byte)(*(*unsafe.Pointer)(unsafe.Pointer(&pinned))), 4096) {
+		if b != 0 {
+			t.Fatalf("byte %d of pinned memory is %#x, not 0", i, b)
+		}
+	}
 	expect(t, calls, "stream 1", "event 2", "record 225 81", "wait 81 225", "copy 0x20 0x10 5", "hostalloc 4096 3")
 
 	if done, err := n.StreamQuery(s); done || err != nil {

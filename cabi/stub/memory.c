@@ -15,6 +15,10 @@
 
 pthread_mutex_t stub_memory_mu = PTHREAD_MUTEX_INITIALIZER;
 #define mu stub_memory_mu
+
+/* What memory holds that nobody has written yet: the driver gives out again what was
+ * freed as it is, also pinned memory. As a number it is a large one, not negative. */
+#define USED 0x5a
 static range **ranges; /* sorted by base */
 static size_t nranges, cap_ranges;
 static uint64_t plain_bytes, managed_resident, clock_ticks;
@@ -246,6 +250,7 @@ CUresult cuMemAlloc_v2(CUdeviceptr *out, size_t bytes) {
         if (r && stub_insert(r)) {
             stub_add_plain((int64_t)bytes);
             *out = r->base;
+            if (stub_env_bytes("STUB_SCRIBBLE", 0)) memset((void *)(uintptr_t)r->base, USED, bytes);
             rc = CUDA_SUCCESS;
         }
     }
@@ -306,7 +311,7 @@ CUresult cuMemHostAlloc(void **out, size_t bytes, unsigned flags) {
     pthread_mutex_lock(&mu);
     range *r = stub_map_range(bytes, PINNED, PROT_READ | PROT_WRITE);
     if (r && stub_insert(r)) {
-        *out = (void *)(uintptr_t)r->base;
+        *out = memset((void *)(uintptr_t)r->base, USED, bytes);
         rc = CUDA_SUCCESS;
     }
     pthread_mutex_unlock(&mu);

@@ -27,7 +27,7 @@
  *                      stream with it; "flip" one of 1 MiB and more that arrives
  *                      with a wrong byte.
  *   STUB_ABORT=1       an access to unmapped memory ends the process and names it
- *   STUB_SCRIBBLE=1    new physical memory (cuMemCreate) is full of 0xa5
+ *   STUB_SCRIBBLE=1    new physical memory (cuMemCreate) is full of 0xa5, and that of cuMemAlloc of 0x5a, as that of cuMemHostAlloc always is
  *   STUB_LOOKUP_US     asking for a function's parameters takes so many microseconds
  *   STUB_COPY_MBPS     copies take their time: that many MB/s
  *   STUB_API_LOCK=1    one lock around all calls that queue work or change mappings, held

@@ -32,7 +32,6 @@ func (k *Kernels) NewFinder(capacity int) (*Finder, error) {
 		_ = k.driver.MemFree(f.list)
 		return nil, err
 	}
-	words(f.mirror, 1)[0] = 0
 	return f, nil
 }
 

@@ -71,7 +71,14 @@ int cuCtxSetCurrent(uintptr_t c) { current = c; say("current %#lx", (unsigned lo
 int cuMemGetInfo_v2(size_t *f, size_t *t) { if (current != 0xc0) return 201; *f = 3; *t = 5; return 0; }
 int cuMemAlloc_v2(uint64_t *p, size_t n) { if (n > (size_t)16 << 30) return 2; *p = next; next += 1 << 21; return 0; }
 int cuMemFree_v2(uint64_t p) { return p == 0xbad ? 1 : 0; }
-int cuMemHostAlloc(uint64_t *p, size_t n, unsigned f) { say("hostalloc %zu %u", n, f); *p = 0x1000; return 0; }
+static char pinned[4096];
+int cuMemHostAlloc(uint64_t *p, size_t n, unsigned f)
+{
+    say("hostalloc %zu %u", n, f);
+    if (n > sizeof pinned) return 2;
+    *p = (uint64_t)(uintptr_t)memset(pinned, 0x5a, sizeof pinned); /* as whoever had it left it */
+    return 0;
+}
 int cuMemFreeHost(uint64_t p) { return 0; }
 #ifndef NO_MANAGED
 int cuMemAllocManaged(uint64_t *p, size_t n, unsigned f) { say("managed %zu %u", n, f); if (n == 13) return 2; *p = __atomic_fetch_add(&next, 1 << 21, __ATOMIC_RELAXED); return 0; }
