@@ -112,7 +112,7 @@ def train(a):
         losses.append(float(loss.detach()))
         torch.cuda.synchronize()
         seconds.append(time.perf_counter() - began)
-    sums = checksums(p.to_local() if hasattr(p, "to_local") else p for p in model.parameters())
+    sums = checksums(model.parameters())
     print(json.dumps({"rank": rank, "wrap": a.wrap, "loss": losses, "iter_s": seconds, "parameter_checksums": sums, "peak_allocated_bytes": torch.cuda.max_memory_allocated(), "torch": torch.__version__, "nccl": list(torch.cuda.nccl.version())}), flush=True)
     if a.wrap != "alone":
         dist.destroy_process_group()

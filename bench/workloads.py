@@ -17,6 +17,7 @@ timed part, when something else has already loaded the module penstock.
 """
 
 import argparse
+import contextlib
 import gc
 import json
 import os
@@ -41,13 +42,27 @@ class Settings:
     batch = None
 
 
-def language_model(family, batch, length, bf16=True, checkpointing=False, lora=False, **options):
+def offload_all(model):
+    """FSDP2 on one GPU: parameters, gradients and the optimizer's state are in host memory."""
+    import torch.distributed as dist
+    from torch.distributed.fsdp import CPUOffloadPolicy, fully_shard
+
+    if not dist.is_initialized():
+        os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="29511")
+        dist.init_process_group("cpu:gloo,cuda:nccl", rank=0, world_size=1)
+    for block in (*model.transformer.h, model):
+        fully_shard(block, offload_policy=CPUOffloadPolicy())
+    return model
+
+
+def language_model(family, batch, length, bf16=True, checkpointing=False, lora=False, instead=None, **options):
+    """instead: what users take when memory is short, "fsdp-offload" or "save-on-cpu"."""
     import torch
     import transformers
 
     config = getattr(transformers, family[0])(**options)
     config.use_cache = False
-    if Settings.on_device:
+    if Settings.on_device and instead != "fsdp-offload":
         torch.set_default_dtype(torch.bfloat16 if bf16 else torch.float32)
         with torch.device("cuda"):
             model = getattr(transformers, family[1])(config)
@@ -56,7 +71,7 @@ def language_model(family, batch, length, bf16=True, checkpointing=False, lora=F
         model = getattr(transformers, family[1])(config)
         if bf16:
             model = model.to(torch.bfloat16)
-    model = model.to("cuda").train()
+    model = (offload_all(model) if instead == "fsdp-offload" else model.to("cuda")).train()
     if checkpointing:
         model.gradient_checkpointing_enable()
     if lora:
@@ -65,13 +80,16 @@ def language_model(family, batch, length, bf16=True, checkpointing=False, lora=F
         model = get_peft_model(model, LoraConfig(r=16, target_modules=["q_proj", "v_proj"], task_type="CAUSAL_LM"))
         if checkpointing:
             model.enable_input_require_grads()
-    optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-4, fused=False)
+    fused = instead == "fsdp-offload"  # on the CPU the only fast one
+    optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-4, fused=fused)
+    saving = torch.autograd.graph.save_on_cpu(pin_memory=True) if instead == "save-on-cpu" else contextlib.nullcontext()
 
     def step():
         # At most the usual length, at least an eighth of it, by 64.
         drawn = Settings.lengths.randint(length // 512, length // 64) * 64 if Settings.lengths else length
         ids = torch.randint(0, config.vocab_size, (Settings.batch or batch, drawn), device="cuda")
-        loss = model(input_ids=ids, labels=ids).loss
+        with saving:
+            loss = model(input_ids=ids, labels=ids).loss
         loss.backward()
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
@@ -105,11 +123,20 @@ GPT2 = ("GPT2Config", "GPT2LMHeadModel")
 LLAMA_LM = ("LlamaConfig", "LlamaForCausalLM")
 MIXTRAL_LM = ("MixtralConfig", "MixtralForCausalLM")
 
+
+
+def gpt2_large(batch=8, **how):
+    return language_model(GPT2, batch, 1024, bf16=False, n_embd=1280, n_layer=36, n_head=20, **how)
+
+
 MODELS = {
     "gpt2m": lambda: language_model(GPT2, 4, 512, n_embd=1024, n_layer=24, n_head=16),
-    "gpt2l": lambda: language_model(GPT2, 8, 1024, bf16=False, n_embd=1280, n_layer=36, n_head=20),
-    "gpt2l-ckpt": lambda: language_model(GPT2, 8, 1024, bf16=False, checkpointing=True, n_embd=1280, n_layer=36, n_head=20),
-    "gpt2l-b28": lambda: language_model(GPT2, 28, 1024, bf16=False, n_embd=1280, n_layer=36, n_head=20),  # about 158 GiB: no card has it
+    "gpt2l": gpt2_large,
+    "gpt2l-ckpt": lambda: gpt2_large(checkpointing=True),
+    "gpt2l-fsdp-offload": lambda: gpt2_large(instead="fsdp-offload"),
+    "gpt2l-fsdp-offload-ckpt": lambda: gpt2_large(instead="fsdp-offload", checkpointing=True),
+    "gpt2l-save-on-cpu": lambda: gpt2_large(instead="save-on-cpu"),
+    "gpt2l-b28": lambda: gpt2_large(28),  # about 158 GiB: no card has it
     "llama1b": lambda: language_model(LLAMA_LM, 4, 2048, **LLAMA),
     "llama1b-lr": lambda: language_model(LLAMA_LM, 8, 2048, checkpointing=True, lora=True, **LLAMA),
     "llama1b-r": lambda: language_model(LLAMA_LM, 8, 2048, checkpointing=True, **LLAMA),
@@ -128,7 +155,8 @@ def checksums(parameters):
     words = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
     plain = alternating = 0
     for i, p in enumerate(parameters):
-        bits = p.detach().contiguous().view(-1).view(words[p.element_size()])
+        own = p.to_local() if hasattr(p, "to_local") else p  # of a sharded one what is here
+        bits = own.detach().contiguous().view(-1).view(words[p.element_size()])
         plain += (i + 1) * int(bits.sum(dtype=torch.int64))
         alternating += (i + 1) * int(bits[::2].sum(dtype=torch.int64))
     return [plain, alternating]
