@@ -138,7 +138,8 @@ func environment(extra ...string) []string {
 	env := slices.DeleteFunc(os.Environ(), func(kv string) bool {
 		return strings.HasPrefix(kv, "PENSTOCK_") || strings.HasPrefix(kv, "STUB_") || strings.HasPrefix(kv, "LD_")
 	})
-	env = append(env, "LD_LIBRARY_PATH="+buildDir, "LD_PRELOAD="+filepath.Join(buildDir, "libpenstock_hook.so"))
+	const dirtyHeap = "MALLOC_PERTURB_=165" // malloc gives out memory that is full of something: nothing passes because it was zeros
+	env = append(env, "LD_LIBRARY_PATH="+buildDir, "LD_PRELOAD="+filepath.Join(buildDir, "libpenstock_hook.so"), dirtyHeap)
 	return append(append(env, budgets...), extra...)
 }
 

@@ -136,6 +136,9 @@ func sharedLibrary(t *testing.T, out, source string, args ...string) string {
 	return compile(t, filepath.Join("lib", out), source, append([]string{"-shared", "-fPIC", "-Wl,-soname," + out}, args...)...)
 }
 
+// dirtyHeap has malloc give out memory that is full of something, so that no program passes because it was zeros.
+const dirtyHeap = "MALLOC_PERTURB_=165"
+
 const current = "13000" // CUDA version of the stub unless a test says otherwise
 
 // run runs a command with the hook preloaded and the stub driver found, and
@@ -145,7 +148,7 @@ func run(t *testing.T, hookPath, stubDir string, env []string, name string, args
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, name, args...)
-	cmd.Env = append(os.Environ(), "LD_LIBRARY_PATH="+stubDir+":"+filepath.Join(buildDir, "lib"))
+	cmd.Env = append(os.Environ(), "LD_LIBRARY_PATH="+stubDir+":"+filepath.Join(buildDir, "lib"), dirtyHeap)
 	if hookPath != "" {
 		cmd.Env = append(cmd.Env, "LD_PRELOAD="+hookPath)
 	}

@@ -129,7 +129,9 @@ static inline void attach(uint32_t mode) {
     CHECK_EQ(S->abi_version, PSK_HOOK_ABI);
     CHECK_EQ(S->size, sizeof *S);
     if (!words) {
-        OK(CALL(cuMemHostAlloc, &words, U64((2 * PSK_MAX_STREAMS + 1) * 64), 0));
+        const size_t bytes = (2 * PSK_MAX_STREAMS + 1) * 64;
+        OK(CALL(cuMemHostAlloc, &words, U64(bytes), 0));
+        memset(words, 0, bytes); /* the driver leaves in it what was there */
         S->gate = words;
         S->progress = words + PSK_MAX_STREAMS * 16;
         S->arrived = words + 2 * PSK_MAX_STREAMS * 16;
