@@ -137,7 +137,7 @@ def body():
                 continue
             if kind == "stock":
                 record = c.train(card, model, a.iters, a.timeout, deterministic=True, sample=True, flags=flags)
-                record["name"] = f"{model} in memory"
+                record["name"] = f"{model} in memory" if budgets else model  # what is taken instead of Penstock has its own way
             else:
                 n = budget_bytes(budget, stock and stock.get("peak_allocated_bytes"))
                 record = c.train(
