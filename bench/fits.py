@@ -1,11 +1,13 @@
 """When everything fits: stock PyTorch beside `penstock run` without a budget.
 
-    python3 bench/fits.py [--models gpt2l,llama1b,moe,resnet152] [--iters 12] [--engine none] [--name fits]
+    python3 bench/fits.py [--models gpt2l,llama1b,moe,resnet152] [--iters 12] [--rounds 1] [--engine none] [--name fits]
 
-Runs are interleaved (stock, penstock, penstock, stock), so that a drift of the
-card's clocks does not favour one side. The default four models take about ten
+Runs are interleaved (stock, penstock, penstock, stock, in each round), so that a
+drift of the card's clocks does not favour one side. The default four models take about ten
 minutes; --models and --name split them over several calls. Nothing here uses
-managed memory, and the reports are checked for it.
+managed memory, and the reports are checked for it. What disturbs a machine makes iterations longer and
+never shorter: beside medians over all iterations stands the time that a tenth of a run's iterations
+stay below, its median over the runs.
 Exit status 1 when a run failed, used managed memory, or is more than 2 % slower.
 """
 
@@ -23,6 +25,8 @@ def parse():
     p = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     p.add_argument("--models", default=",".join(ALL))
     p.add_argument("--iters", type=int, default=12)
+    p.add_argument("--rounds", type=int, default=1, help="of four runs")
+    p.add_argument("--on-device", action="store_true", help="models are built where they are trained, which is faster")
     p.add_argument("--engine", help="of penstock run, e.g. none: the hook and the pool alone (its default)")
     p.add_argument("--timeout", type=float, default=120, help="seconds a run may take")
     p.add_argument("--deadline", type=float, default=570, help="no run is started that could not end within so many seconds of the start")
@@ -47,6 +51,12 @@ def pooled(records):
     return [t for r in records for t in r["result"]["iter_s"][WARM_UP:]]
 
 
+def quiet(records):
+    """What a tenth of a run's iterations stay below: the median of the runs."""
+    runs = (sorted(pooled([r])) for r in records)
+    return c.median([x[len(x) // 10] for x in runs])
+
+
 def same_losses(records):
     """Bit for bit, as far as each got (a run may have been cut short)."""
     texts = [[repr(x) for x in r["result"]["loss"]] for r in records]
@@ -63,6 +73,7 @@ def summarise(model, records):
     a, b = pooled(stock), pooled(ours)
     s["stock_s"], s["penstock_s"] = c.median(a), c.median(b)
     s["slowdown_percent"] = 100 * (s["penstock_s"] / s["stock_s"] - 1)
+    s["quiet_s"] = {"stock": quiet(stock), "penstock": quiet(ours)}
     s["run_medians_s"] = {"stock": [c.median(pooled([r])) for r in stock], "penstock": [c.median(pooled([r])) for r in ours]}
     s["stock_spread_percent"] = 100 * (max(a) - min(a)) / s["stock_s"]
     # Algorithms are not deterministic here: what stock itself does not repeat cannot be asked of Penstock.
@@ -76,7 +87,7 @@ def summarise(model, records):
 
 def row(s):
     if "stock_s" not in s:
-        return [s["model"], "FAILED: " + "; ".join(s["errors"])[:100], *[""] * 6]
+        return [s["model"], "FAILED: " + "; ".join(s["errors"])[:100], *[""] * 8]
     if s["losses_equal"]:
         equal = "yes"
     elif s["stock_repeats_itself"] is False:
@@ -87,11 +98,12 @@ def row(s):
     spread = [100 * (max(v) / min(v) - 1) for v in s["run_medians_s"].values()]
     return [
         s["model"], c.fmt(s["stock_s"], ".4f"), c.fmt(s["penstock_s"], ".4f"), c.fmt(s["slowdown_percent"], "+.2f", " %"),
+        " / ".join(c.fmt(s["quiet_s"][k], ".4f") for k in ("stock", "penstock")), c.fmt(100 * (s["quiet_s"]["penstock"] / s["quiet_s"]["stock"] - 1), "+.2f", " %"),
         c.fmt(max(spread), ".2f", " %"), equal, f"{gib['stock']} / {gib['penstock']}", "; ".join(s["errors"])[:80] or "none",
     ]  # fmt: skip
 
 
-HEAD = ["model", "stock s/it", "penstock s/it", "slowdown", "run to run", "losses = stock", "reserved GiB stock / penstock", "errors"]
+HEAD = ["model", "stock s/it", "penstock s/it", "slowdown", "quiet s/it", "slowdown", "run to run", "losses = stock", "reserved GiB stock / penstock", "errors"]
 
 
 def body():
@@ -103,14 +115,14 @@ def body():
     began = time.monotonic()
     for model in a.models:
         records = []
-        for penstock in (False, True, True, False):
+        for penstock in (False, True, True, False) * a.rounds:
             left = a.deadline - (time.monotonic() - began)
             # What such a run took before is what the next will take.
             needed = max((r["wall_s"] for r in records), default=30) + 5
             if left < needed:
                 document["skipped"].append(f"{model} {'penstock' if penstock else 'stock'}")
                 continue
-            r = c.train(card, model, a.iters, min(a.timeout, left), penstock=penstock, engine=a.engine if penstock else None)
+            r = c.train(card, model, a.iters, min(a.timeout, left), penstock=penstock, engine=a.engine if penstock else None, flags=["--on-device"] if a.on_device else [])
             if penstock and not r["error"] and managed_use(r):
                 r["error"] = "managed memory was used: " + managed_use(r)
             if not r["error"] and len(r["result"]["iter_s"]) <= WARM_UP:
