@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/penstock-gpu/penstock/cuda/sim"
+	"github.com/penstock-gpu/penstock/trace"
 )
 
 // Policies that a trace can be replayed under.
@@ -43,21 +44,22 @@ type Options struct {
 // Result is what one replay measured on the simulated GPU over the last full
 // iteration of the trace. Every number in it is simulated.
 type Result struct {
-	Trace             string  `json:"trace"`
-	Policy            string  `json:"policy"`
-	Engine            string  `json:"engine"`
-	GPU               string  `json:"gpu"`
-	BudgetBytes       int64   `json:"budget_bytes"`
-	PeakLiveBytes     int64   `json:"peak_live_bytes"`
-	ComputeSeconds    float64 `json:"compute_seconds"`
-	IterationSeconds  float64 `json:"iteration_seconds"`
-	StallSeconds      float64 `json:"stall_seconds"`
-	H2DBytes          int64   `json:"h2d_bytes"`
-	D2HBytes          int64   `json:"d2h_bytes"`
-	Faults            int64   `json:"faults"`
-	PredictionHitRate float64 `json:"prediction_hit_rate"` // launches predicted correctly over launches; 0 for policies that do not predict
-	LaunchCostSeconds float64 `json:"launch_cost_seconds"` // CPU time of the job from one launch to the next that was assumed; 0 for the oracle
-	Simulated         bool    `json:"simulated"`           // always true
+	Trace             string               `json:"trace"`
+	Policy            string               `json:"policy"`
+	Engine            string               `json:"engine"`
+	GPU               string               `json:"gpu"`
+	BudgetBytes       int64                `json:"budget_bytes"`
+	PeakLiveBytes     int64                `json:"peak_live_bytes"`
+	ComputeSeconds    float64              `json:"compute_seconds"`
+	IterationSeconds  float64              `json:"iteration_seconds"`
+	StallSeconds      float64              `json:"stall_seconds"`
+	H2DBytes          int64                `json:"h2d_bytes"`
+	D2HBytes          int64                `json:"d2h_bytes"`
+	Faults            int64                `json:"faults"`
+	PredictionHitRate float64              `json:"prediction_hit_rate"` // launches predicted correctly over launches; 0 for policies that do not predict
+	LaunchCostSeconds float64              `json:"launch_cost_seconds"` // CPU time of the job from one launch to the next that was assumed; 0 for the oracle
+	Durations         trace.DurationSource `json:"durations"`           // of kernels and copies
+	Simulated         bool                 `json:"simulated"`           // always true
 
 	Timeline []Sample `json:"timeline,omitempty"`
 }

@@ -41,6 +41,10 @@ func Run(ctx context.Context, t *trace.Trace, o Options) (Result, error) {
 	if len(t.Iterations()) == 0 {
 		return Result{}, badInput("trace %s has no iteration marks, so there is no iteration to report: record it with marks", t.Name)
 	}
+	durations := t.Durations()
+	if durations == trace.DurationsNone {
+		return Result{}, badInput("trace %s does not say how long its kernels took: estimate it from a recording's progress first (trace.EstimateDurations)", t.Name)
+	}
 	if l := t.LargestLaunch(); l.Bytes > budget && (o.Engine != EngineExplicit || o.Policy == PolicyOracle) {
 		return Result{}, badInput("budget of %d bytes is below the access set of one launch: %s touches %d bytes; raise the budget to at least that", budget, nameOf(t, l), l.Bytes)
 	}
@@ -81,7 +85,7 @@ func Run(ctx context.Context, t *trace.Trace, o Options) (Result, error) {
 		return Result{}, err
 	}
 	r.Trace, r.Policy, r.Engine, r.GPU = t.Name, o.Policy, o.Engine, o.Profile.Name
-	r.BudgetBytes, r.PeakLiveBytes, r.Simulated = budget, peak, true
+	r.BudgetBytes, r.PeakLiveBytes, r.Durations, r.Simulated = budget, peak, durations, true
 	return r, nil
 }
 

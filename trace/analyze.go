@@ -137,3 +137,13 @@ func (t *Trace) FunctionName(function uint32) string {
 	}
 	return "function " + utoa(uint64(function))
 }
+
+// Operations counts the launches and copies in a range.
+func (t *Trace) Operations(r Range) (n int) {
+	for i := r.First; i < r.End; i++ {
+		if t.Events[i].isOperation() {
+			n++
+		}
+	}
+	return n
+}

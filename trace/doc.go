@@ -46,7 +46,8 @@
 // A launch log does not say how a kernel uses its parameters, nor how much of an
 // allocation it touches, so imported launches carry [AccessUnknown]; their events
 // have no clock (Time is 0). Memory snapshots and RMM logs have no launches and no
-// marks. The number of parameters of a function is not kept.
+// marks. Recordings of a live process have neither durations nor marks:
+// [Trace.EstimateDurations] and [Trace.MarkIterations] find some. The number of parameters of a function is not kept.
 // Events that were lost before they reached the Writer cannot be noticed here.
 // Recordings are not synced to the disk: they survive the death of the process,
 // not that of the machine.

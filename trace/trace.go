@@ -15,6 +15,9 @@ type Trace struct {
 	// Reserved is what the recorded process's own allocator had reserved, over time,
 	// where the source says so (PyTorch memory snapshots). Recordings do not keep it.
 	Reserved []Reserved
+
+	// Estimate is not nil when the durations of launches and copies were estimated.
+	Estimate *Estimate
 }
 
 // Reserved says that from an event on, so many bytes were reserved.

@@ -89,6 +89,9 @@ func TestExplicitTrain(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	if !tr.EstimateDurations() || tr.Estimate.Progress == 0 || tr.Estimate.Unknown > tr.Estimate.Operations/4 {
+		t.Errorf("durations of the recording: %+v", tr.Estimate)
+	}
 	var in, out int64
 	for _, e := range tr.Events {
 		switch {

@@ -179,13 +179,13 @@ func benchRows(jobs []job, results []replay.Result) []benchRow {
 func writeCSV(w io.Writer, rows []benchRow) error {
 	out := csv.NewWriter(w)
 	_ = out.Write([]string{"trace", "ratio", "policy", "engine", "gpu", "budget_bytes", "peak_live_bytes", "compute_seconds", "iteration_seconds",
-		"stall_seconds", "h2d_bytes", "d2h_bytes", "faults", "prediction_hit_rate", "launch_cost_seconds", "simulated"})
+		"stall_seconds", "h2d_bytes", "d2h_bytes", "faults", "prediction_hit_rate", "launch_cost_seconds", "simulated", "durations"})
 	number := func(v float64) string { return strconv.FormatFloat(v, 'g', -1, 64) }
 	count := func(v int64) string { return strconv.FormatInt(v, 10) }
 	for _, r := range rows {
 		_ = out.Write([]string{r.Trace, number(r.Ratio), r.Policy, r.Engine, r.GPU, count(r.BudgetBytes), count(r.PeakLiveBytes), number(r.ComputeSeconds),
 			number(r.IterationSeconds), number(r.StallSeconds), count(r.H2DBytes), count(r.D2HBytes), count(r.Faults), number(r.PredictionHitRate),
-			number(r.LaunchCostSeconds), strconv.FormatBool(r.Simulated)})
+			number(r.LaunchCostSeconds), strconv.FormatBool(r.Simulated), string(r.Durations)})
 	}
 	out.Flush()
 	return out.Error() // of any of the writes

@@ -70,7 +70,8 @@ func plausible(_ context.Context, t *trace.Trace, o replay.Options) (replay.Resu
 	o.Progress(2, 2)
 	stall := over * slow * 0.1
 	r := replay.Result{
-		Trace: t.Name, Policy: o.Policy, Engine: o.Engine, GPU: o.Profile.Name, BudgetBytes: budget, PeakLiveBytes: peak,
+		Durations: t.Durations(),
+		Trace:     t.Name, Policy: o.Policy, Engine: o.Engine, GPU: o.Profile.Name, BudgetBytes: budget, PeakLiveBytes: peak,
 		ComputeSeconds: 0.05, IterationSeconds: 0.05 + stall, StallSeconds: stall, H2DBytes: int64(over * 1e9), D2HBytes: int64(over * 2e9), Simulated: true,
 	}
 	if o.Policy == replay.PolicyPenstock {
@@ -105,7 +106,7 @@ func traceFile(t *testing.T, name, log string) string {
 
 // smallLog has a peak of 100 MiB and a launch, of kernel _Zbig, that touches 60.
 const smallLog = "A\t0\t41943040\nA\t1\t20971520\nA\t2\t41943040\nN\t0\t1\t_Zbig\n" +
-	"M\titer0\nK\t-1\t(nil)\t0\t1\t1\t1\t1\t1\t1\t0+0\t1+0\nM\titer1\nK\t-1\t(nil)\t0\t1\t1\t1\t1\t1\t1\t0+0\t1+0\nM\tend\n"
+	"M\titer0\nK\t0\t(nil)\t0\t1\t1\t1\t1\t1\t1\t0+0\t1+0\nM\titer1\nK\t1\t(nil)\t0\t1\t1\t1\t1\t1\t1\t0+0\t1+0\nM\tend\nT\t0\t1000\nT\t1\t1000\n"
 
 func TestCommandLine(t *testing.T) {
 	refused(t, []string{`unknown command "simulat"`, "did you mean penstock simulate?"}, "simulat")

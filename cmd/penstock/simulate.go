@@ -156,12 +156,13 @@ func writeSimulation(w io.Writer, r replay.Result) error {
 	_, err := fmt.Fprintf(w, `%s under %s on %s (%s engine), last full iteration, simulated: no GPU was used
   budget               %s of %s peak live (%.2fx)
   iteration            %.3f s: %.3f s computing, %.3f s stalled
+  durations            %s
   moved to the device  %s
   moved to the host    %s
   faults               %d
   prediction hit rate  %s
 `, r.Trace, r.Policy, r.GPU, r.Engine, options.FormatBytes(r.BudgetBytes), options.FormatBytes(r.PeakLiveBytes),
-		float64(r.PeakLiveBytes)/float64(r.BudgetBytes), r.IterationSeconds, r.ComputeSeconds, r.StallSeconds,
+		float64(r.PeakLiveBytes)/float64(r.BudgetBytes), r.IterationSeconds, r.ComputeSeconds, r.StallSeconds, r.Durations,
 		options.FormatBytes(r.H2DBytes), options.FormatBytes(r.D2HBytes), r.Faults, hits)
 	return err
 }

@@ -5,9 +5,11 @@ import (
 	"encoding/json"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
+	"github.com/penstock-gpu/penstock/internal/testlogs"
 	"github.com/penstock-gpu/penstock/replay"
 	"github.com/penstock-gpu/penstock/testdata"
 	"github.com/penstock-gpu/penstock/trace"
@@ -57,7 +59,7 @@ func TestSimulateBadInput(t *testing.T) {
 		{"launch cost years", []string{"--trace", path, "--ratio", "2", "--launch-cost", "9000h"}, []string{`--launch-cost: "9000h"`}},
 		{"iterations text", []string{"--trace", path, "--ratio", "2", "--iterations", "all"}, []string{`--iterations: "all"`, "1 to 1000"}},
 		{"iterations none", []string{"--trace", path, "--ratio", "2", "--iterations", "0"}, []string{`--iterations: "0"`}},
-		{"iterations that differ", []string{"--trace", write("odd.tsv", []byte("A\t0\t8\nN\t0\t1\t_Z\nM\titer0\nK\t0\t(nil)\t0\t1\t1\t1\t1\t1\t1\t0+0\nM\tend\nS\n")), "--ratio", "1", "--iterations", "3"}, []string{"--iterations 3", "1 full iterations"}},
+		{"iterations that differ", []string{"--trace", write("odd.tsv", []byte("A\t0\t8\nN\t0\t1\t_Z\nM\titer0\nK\t0\t(nil)\t0\t1\t1\t1\t1\t1\t1\t0+0\nM\tend\nT\t0\t5\nS\n")), "--ratio", "1", "--iterations", "3"}, []string{"--iterations 3", "1 full iterations"}},
 		{"ratio 0", []string{"--trace", path, "--ratio", "0"}, []string{"ratio 0 is impossible", "at least 1"}},
 		{"ratio negative", []string{"--trace", path, "--ratio", "-2"}, []string{"ratio -2 is impossible"}},
 		{"ratio below 1", []string{"--trace", path, "--ratio", "0.99"}, []string{"ratio 0.99 is impossible"}},
@@ -83,7 +85,8 @@ func TestSimulateBadInput(t *testing.T) {
 		{"corrupt log", []string{"--trace", write("bad.tsv.gz", corrupt), "--ratio", "2"}, []string{"bad.tsv.gz", "byte"}},
 		{"truncated recording", []string{"--trace", write("cut.pstrace", recorded[:len(recorded)-40]), "--ratio", "2"}, []string{"truncated at byte", "--accept-damaged"}},
 		{"headless recording", []string{"--trace", write("head.pstrace", recorded[:10]), "--ratio", "2"}, []string{"truncated at byte 0", "record it again"}},
-		{"no iterations", []string{"--trace", write("flat.tsv", []byte("A\t0\t8\n")), "--ratio", "2"}, []string{"no full iteration"}},
+		{"no iterations", []string{"--trace", write("flat.tsv", []byte("A\t0\t8\nN\t0\t1\t_Z\nK\t-1\t(nil)\t0\t1\t1\t1\t1\t1\t1\t0+0\n")), "--ratio", "1"}, []string{"no full iteration"}},
+		{"no durations", []string{"--trace", write("untimed.tsv", []byte("A\t0\t8\nN\t0\t1\t_Z\nM\titer0\nK\t-1\t(nil)\t0\t1\t1\t1\t1\t1\t1\t0+0\nM\tend\n")), "--ratio", "1"}, []string{"how long its kernels took", "penstock run --trace"}},
 		{"no launches", []string{"--trace", write("idle.tsv", []byte("A\t0\t8\nM\titer0\nM\tend\n")), "--ratio", "2"}, []string{"no launch"}},
 		{"inconsistent", []string{"--trace", write("wrong.tsv", []byte("A\t0\t8\nF\t1\n")), "--ratio", "2"}, []string{"event 1", "not live"}},
 	} {
@@ -105,7 +108,7 @@ func TestSimulate(t *testing.T) {
 	if got.Policy != "penstock" || got.Engine != "managed" || got.Profile.Name != "h200" || got.Ratio != 2 || got.BudgetBytes != 0 || got.Timeline || got.LaunchCost != replay.DefaultLaunchCost {
 		t.Errorf("options %+v", got)
 	}
-	for _, want := range []string{"gpt2m under penstock on h200", "simulated", "3 GiB of 5.9 GiB peak live (2.00x)", "0.150 s: 0.050 s computing, 0.100 s stalled", "99.5 %"} {
+	for _, want := range []string{"gpt2m under penstock on h200", "simulated", "3 GiB of 5.9 GiB peak live (2.00x)", "0.150 s: 0.050 s computing, 0.100 s stalled", "durations            recorded", "99.5 %"} {
 		if !strings.Contains(stdout, want) {
 			t.Errorf("%q is not in:\n%s", want, stdout)
 		}
@@ -124,7 +127,7 @@ func TestSimulate(t *testing.T) {
 		t.Fatalf("%v in %s", err, stdout)
 	}
 	for _, name := range []string{"trace", "policy", "engine", "gpu", "budget_bytes", "peak_live_bytes", "compute_seconds", "iteration_seconds",
-		"stall_seconds", "h2d_bytes", "d2h_bytes", "faults", "prediction_hit_rate", "launch_cost_seconds"} {
+		"stall_seconds", "h2d_bytes", "d2h_bytes", "faults", "prediction_hit_rate", "launch_cost_seconds", "durations"} {
 		if _, ok := fields[name]; !ok {
 			t.Errorf("no %s in %s", name, stdout)
 		}
@@ -163,4 +166,40 @@ func TestSimulateForReal(t *testing.T) {
 	if r.ComputeSeconds < 0.04 || r.ComputeSeconds > 0.06 || r.IterationSeconds < r.ComputeSeconds || r.H2DBytes == 0 || !r.Simulated {
 		t.Errorf("%+v", r)
 	}
+}
+
+// A recording of Penstock's own has neither durations nor marks: both are found.
+func TestSimulateRecording(t *testing.T) {
+	log, err := trace.Parse(testdata.GPT2MName, testdata.GPT2M)
+	if err != nil {
+		t.Fatal(err)
+	}
+	recording, _ := testlogs.Record(log, testlogs.H200)
+	path := filepath.Join(t.TempDir(), "run.pstrace")
+	if err := recording.WriteFile(path); err != nil {
+		t.Fatal(err)
+	}
+	args := []string{"simulate", "--trace", path, "--ratio", "2", "--policy", "oracle", "--engine", "explicit"}
+	status, stdout, stderr := command(t, append(args, "--json")...)
+	if status != 0 || !strings.Contains(stderr, "run has no marks: 2 iterations were found, of 3841 launches") || !strings.Contains(stderr, "durations of run are estimated") {
+		t.Fatalf("status %d: %s", status, stderr)
+	}
+	var r replay.Result
+	if err := json.Unmarshal([]byte(stdout), &r); err != nil {
+		t.Fatal(err)
+	}
+	if r.ComputeSeconds < 0.047 || r.ComputeSeconds > 0.049 || r.IterationSeconds < r.ComputeSeconds || r.Durations != trace.DurationsEstimated {
+		t.Errorf("%+v", r)
+	}
+	if _, stdout, _ := command(t, args...); !strings.Contains(stdout, "durations            estimated") {
+		t.Errorf("%s", stdout)
+	}
+
+	recording.Events = slices.DeleteFunc(recording.Events, func(e trace.Event) bool { return e.Kind == trace.KindProgress })
+	recording.Estimate = nil
+	silent := filepath.Join(t.TempDir(), "silent.pstrace")
+	if err := recording.WriteFile(silent); err != nil {
+		t.Fatal(err)
+	}
+	refused(t, []string{"silent does not say how long its kernels took"}, "simulate", "--trace", silent, "--ratio", "2")
 }

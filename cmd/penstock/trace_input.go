@@ -42,13 +42,35 @@ func checkInput(tr *trace.Trace, err error, acceptDamaged bool, notes io.Writer)
 		return input{}, err
 	}
 	in := input{Trace: tr, peakBytes: tr.PeakLiveBytes(), largest: tr.LargestLaunch()}
-	if len(tr.Iterations()) == 0 {
-		return input{}, fmt.Errorf("trace %s has no full iteration (marks iter0, iter1, ... end), so there is nothing to report: record at least two iterations", tr.Name)
-	}
 	if in.largest.Event < 0 || in.peakBytes == 0 {
-		return input{}, fmt.Errorf("trace %s has no launch on any memory, so there is nothing to replay: record a training run", tr.Name)
+		return input{}, fmt.Errorf("trace %s has no launch on any memory, so there is nothing to replay: record a training run with penstock run --trace and a --budget, without which launches are not recorded", tr.Name)
+	}
+	marked := len(tr.Iterations()) > 0
+	if !tr.MarkIterations() {
+		return input{}, fmt.Errorf("trace %s has no full iteration: it has no marks (iter0, iter1, ... end), and no launches that repeat for half of it: record more iterations", tr.Name)
+	}
+	if !tr.EstimateDurations() && tr.Durations() == trace.DurationsNone {
+		return input{}, fmt.Errorf("trace %s does not say how long its kernels took, nor when its streams had got how far, so nothing can be simulated: record it with penstock run --trace and a --budget", tr.Name)
+	}
+	if all := tr.Iterations(); !marked {
+		fmt.Fprintf(notes, "penstock: %s has no marks: %d iterations were found, of %d launches and copies each\n", tr.Name, len(all), tr.Operations(all[0]))
+	}
+	if e := tr.Estimate; e != nil {
+		fmt.Fprintf(notes, "penstock: the durations of %s are estimated: %s\n", tr.Name, estimateText(e))
 	}
 	return in, nil
+}
+
+// estimateText says what estimated durations are worth.
+func estimateText(e *trace.Estimate) string {
+	text := fmt.Sprintf("%d times it was seen how far a stream had got, for %d launches and copies", e.Progress, e.Operations)
+	if e.Unknown > 0 {
+		text += fmt.Sprintf("; %d were never seen to end and count as 0 s", e.Unknown)
+	}
+	if e.Moves > 0 {
+		text += fmt.Sprintf("; %d moves to the device while it was recorded may have made some longer: record with a --budget that everything fits in", e.Moves)
+	}
+	return text
 }
 
 // intact decides whether what was read of a trace will do.

@@ -1,7 +1,3 @@
-// Package testlogs gives tests the launch logs of real training runs that lie
-// beside the repository on development machines. They are too large to be part of
-// it, and nothing but tests may use them. A test that asks for one is skipped,
-// with the reason, where they are missing.
 package testlogs
 
 import (

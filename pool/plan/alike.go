@@ -1,5 +1,7 @@
 package plan
 
+import "github.com/penstock-gpu/penstock/trace"
+
 // mostDifferent is how many allocations two iterations may differ in and still be
 // alike: a quarter of them, and no more than so many.
 const mostDifferent = 2000
@@ -103,7 +105,7 @@ func backtrack(history [][]int, i, j int) []int32 {
 func (b *builder) modelAlike(chain []likeness) {
 	r, last := b.run, chain[0]
 	period := last.end - last.begin
-	b.steady, b.cut, b.end, b.repeat = steady{last.begin, last.end, period}, last.begin, last.end, 1
+	b.steady, b.cut, b.end, b.repeat = trace.Steady{Begin: last.begin, End: last.end, Period: period}, last.begin, last.end, 1
 	back := map[int]int{} // calls of the prologue, and where they would be if the period went back in time
 	type like struct{ call, iterations int }
 	var likes []like // of the calls that outlive a period, and how far back

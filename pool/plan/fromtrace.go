@@ -20,7 +20,7 @@ func FromTrace(ctx context.Context, t *trace.Trace, o Options) (*Plan, error) {
 	r := newRun(t.Events)
 	b := &builder{run: r, cut: len(r.ops), end: len(r.ops)}
 	s, ok := r.steady()
-	if chain := r.alike(); len(chain) > 0 && (!ok || s.length() < 3*s.period && s.end < chain[0].end) {
+	if chain := r.alike(); len(chain) > 0 && (!ok || s.Length() < 3*s.Period && s.End < chain[0].end) {
 		b.modelAlike(chain) // nothing repeats, or hardly and not to the end
 	} else if ok {
 		b.model(s, r.quietest(s))
@@ -41,11 +41,11 @@ func FromTrace(ctx context.Context, t *trace.Trace, o Options) (*Plan, error) {
 func FromRecent(ctx context.Context, events []trace.Event, o Options) (*Plan, bool, error) {
 	r := newRun(events)
 	s, ok := r.steady()
-	if !ok || s.end != len(r.ops) {
+	if !ok || s.End != len(r.ops) {
 		return nil, false, nil
 	}
 	b := &builder{run: r}
-	b.model(s, s.end-2*s.period) // a whole number of periods before the end
+	b.model(s, s.End-2*s.Period) // a whole number of periods before the end
 	b.addPeriod()
 	p, err := b.place(ctx, o)
 	return p, err == nil, err
@@ -53,17 +53,17 @@ func FromRecent(ctx context.Context, events []trace.Event, o Options) (*Plan, bo
 
 // quietest is where the period is best begun: where the fewest bytes that will be
 // freed are alive, of all places in the first period that two whole ones follow.
-func (r *run) quietest(s steady) int {
-	last := min(s.begin+s.period-1, s.end-2*s.period)
-	best, fewest := s.begin, int64(maxTotalBytes)
+func (r *run) quietest(s trace.Steady) int {
+	last := min(s.Begin+s.Period-1, s.End-2*s.Period)
+	best, fewest := s.Begin, int64(maxTotalBytes)
 	var alive int64
 	for i := 0; i <= last; i++ {
 		// Alive is now what was allocated before operation i, and will be freed.
-		if i >= s.begin && alive < fewest {
+		if i >= s.Begin && alive < fewest {
 			best, fewest = i, alive
 		}
 		switch c := &r.calls[r.ops[i].call]; {
-		case c.upper == stillLive || c.upper-c.lower > mostIterations*s.period:
+		case c.upper == stillLive || c.upper-c.lower > mostIterations*s.Period:
 		case r.ops[i].alloc:
 			alive += c.bytes
 		default:
@@ -77,7 +77,7 @@ func (r *run) quietest(s steady) int {
 // the requests is that of the run up to the cut; the period follows from there.
 type builder struct {
 	run       *run
-	steady    steady
+	steady    trace.Steady
 	cut       int         // where the prologue ends and the period begins
 	end       int         // of what is planned
 	repeat    int         // training iterations in a period, so that no call meets its own next one
@@ -104,41 +104,41 @@ type modeled struct {
 
 // model takes the iteration that begins at cut as it is in all its repetitions:
 // where lifetimes differ, the longest counts.
-func (b *builder) model(s steady, cut int) {
+func (b *builder) model(s trace.Steady, cut int) {
 	r := b.run
-	b.steady, b.cut, b.end, b.repeat = s, cut, s.end, 1
-	first := cut - (cut-s.begin)/s.period*s.period
-	for at := range s.period {
+	b.steady, b.cut, b.end, b.repeat = s, cut, s.End, 1
+	first := cut - (cut-s.Begin)/s.Period*s.Period
+	for at := range s.Period {
 		if !r.ops[cut+at].alloc {
 			continue
 		}
 		m := modeled{call: r.ops[cut+at].call, at: at}
 		seen := false
-		for i := first + at; i < s.end; i += s.period {
+		for i := first + at; i < s.End; i += s.Period {
 			c := &r.calls[r.ops[i].call]
-			if c.upper <= s.end {
+			if c.upper <= s.End {
 				m.lifetime, seen = max(m.lifetime, c.upper-c.lower), true
-			} else if s.end-c.lower > m.lifetime {
-				m.lifetime, m.unplanned = s.end-c.lower, true
+			} else if s.End-c.lower > m.lifetime {
+				m.lifetime, m.unplanned = s.End-c.lower, true
 			}
 		}
-		m.unplanned = m.unplanned || !seen || m.lifetime > mostIterations*s.period
+		m.unplanned = m.unplanned || !seen || m.lifetime > mostIterations*s.Period
 		if !m.unplanned {
-			b.repeat = max(b.repeat, (m.lifetime+s.period-1)/s.period)
+			b.repeat = max(b.repeat, (m.lifetime+s.Period-1)/s.Period)
 		}
 		b.iteration = append(b.iteration, m)
 	}
 }
 
 // periodOps is the length of the period.
-func (b *builder) periodOps() int { return b.steady.period * b.repeat }
+func (b *builder) periodOps() int { return b.steady.Period * b.repeat }
 
 func (b *builder) addPeriod() {
 	b.requestAt, b.endingAt = map[int]int{}, map[int]int{}
 	for n := range b.repeat {
 		for _, m := range b.iteration {
 			c := &b.run.calls[m.call]
-			at := n*b.steady.period + m.at
+			at := n*b.steady.Period + m.at
 			call := Call{Bytes: c.bytes, Offset: Unplanned, Stream: int(c.stream),
 				Lower: int64(at), Upper: int64(at + m.lifetime)}
 			if !m.unplanned {
@@ -218,7 +218,7 @@ func (b *builder) likeOf(i int) (request int, ok bool) {
 		return request, ok
 	}
 	c := &b.run.calls[i]
-	if c.lower < b.steady.begin || c.upper > b.end {
+	if c.lower < b.steady.Begin || c.upper > b.end {
 		return 0, false
 	}
 	request, ok = b.requestAt[c.lower+b.periodOps()-b.cut]
@@ -254,7 +254,7 @@ func (b *builder) place(ctx context.Context, o Options) (*Plan, error) {
 func (b *builder) peaks() (all, unplanned int64) {
 	var homeless []bool // by operation of the iteration
 	if len(b.iteration) > 0 {
-		homeless = make([]bool, b.steady.period)
+		homeless = make([]bool, b.steady.Period)
 		for _, m := range b.iteration {
 			homeless[m.at] = m.unplanned
 		}
@@ -271,7 +271,7 @@ func (b *builder) peaks() (all, unplanned int64) {
 		}
 		live += sign * c.bytes
 		all = max(all, live)
-		if c.lower >= b.cut && homeless[(c.lower-b.cut)%b.steady.period] {
+		if c.lower >= b.cut && homeless[(c.lower-b.cut)%b.steady.Period] {
 			liveUnplanned += sign * RoundUp(c.bytes)
 			unplanned = max(unplanned, liveUnplanned)
 		}

@@ -1,11 +1,6 @@
 package plan
 
-import (
-	"cmp"
-	"slices"
-
-	"github.com/penstock-gpu/penstock/trace"
-)
+import "github.com/penstock-gpu/penstock/trace"
 
 // run is the allocations and frees of a recording, and nothing else of it.
 type run struct {
@@ -80,53 +75,13 @@ func (r *run) symbol(i int) symbol {
 	return symbol{r.ops[i].alloc, c.stream, c.bytes}
 }
 
-// steady is the part of a run that repeats: op i and op i+period look alike for
-// all i from begin, as long as both lie before end.
-type steady struct{ begin, end, period int }
-
-func (s steady) length() int { return s.end - s.begin }
-
-// Bounds of the search for the period.
-const (
-	gramOps        = 16 // how many operations in a row mark a place
-	mostRepeats    = 64 // a place that comes more often than this is in a loop inside the iteration
-	candidates     = 12 // how many periods are looked at closely
-	minPeriodCalls = 4
-)
-
-// steady finds the longest stretch that consists of at least two periods of one
-// kind. Rows of operations that come seldom vote for the distance between two of
-// them: what is unique within an iteration comes again one iteration later.
-func (r *run) steady() (steady, bool) {
-	symbols := r.symbolIDs()
-	votes := map[int]int{}
+// steady finds the stretch of operations that repeats.
+func (r *run) steady() (trace.Steady, bool) {
+	hint := 0
 	if n := len(r.iterations); n > 0 {
-		votes[r.iterations[n-1].end-r.iterations[n-1].begin] += len(symbols)
+		hint = r.iterations[n-1].end - r.iterations[n-1].begin
 	}
-	for _, at := range grams(symbols) {
-		for i := 1; i < len(at) && len(at) <= mostRepeats; i++ {
-			votes[at[i]-at[i-1]]++
-		}
-	}
-	periods := make([]int, 0, len(votes))
-	for p := range votes {
-		if p >= minPeriodCalls {
-			periods = append(periods, p)
-		}
-	}
-	slices.SortFunc(periods, func(a, b int) int {
-		return cmp.Or(cmp.Compare(votes[b], votes[a]), cmp.Compare(a, b))
-	})
-	periods = periods[:min(len(periods), candidates)]
-	slices.Sort(periods)
-	var best steady
-	for _, p := range periods {
-		// The shortest period wins a tie: twice a period repeats, too.
-		if s := longest(symbols, p); s.length() >= 2*p && s.length() > best.length() {
-			best = s
-		}
-	}
-	return best, best.period > 0
+	return trace.FindSteady(r.symbolIDs(), hint)
 }
 
 // symbolIDs numbers the symbols of all operations.
@@ -143,41 +98,4 @@ func (r *run) symbolIDs() []int32 {
 		ids[i] = id
 	}
 	return ids
-}
-
-// grams lists, for each row of gramOps symbols, where it begins.
-func grams(symbols []int32) map[uint64][]int {
-	const base = 0x9e3779b97f4a7c15
-	power := uint64(1)
-	for range gramOps {
-		power *= base
-	}
-	var hash uint64
-	at := map[uint64][]int{}
-	for i, s := range symbols {
-		hash = hash*base + uint64(s) + 1
-		if i >= gramOps {
-			hash -= power * (uint64(symbols[i-gramOps]) + 1)
-		}
-		if i >= gramOps-1 {
-			at[hash] = append(at[hash], i-gramOps+1)
-		}
-	}
-	return at
-}
-
-// longest is the longest stretch with a given period.
-func longest(symbols []int32, period int) steady {
-	var best steady
-	begin := 0
-	for i := 0; i+period <= len(symbols); i++ {
-		if i+period < len(symbols) && symbols[i] == symbols[i+period] {
-			continue
-		}
-		if s := (steady{begin, i + period, period}); s.length() > best.length() {
-			best = s
-		}
-		begin = i + 1
-	}
-	return best
 }

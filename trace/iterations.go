@@ -1,0 +1,98 @@
+package trace
+
+import (
+	"slices"
+	"strconv"
+)
+
+// MarkIterations puts marks around the training iterations of a recording that has none, in
+// place, and says whether it has any then. What it takes for an iteration is what the
+// launches and copies repeat, at least once and for at least half of the recording: a shorter
+// stretch may be the layers of a model. It begins where the fewest bytes are live. A trace with
+// iterations stays as it is.
+func (t *Trace) MarkIterations() bool {
+	if len(t.Iterations()) > 0 {
+		return true
+	}
+	ops, symbols := t.operations()
+	s, ok := FindSteady(symbols, 0)
+	if !ok || s.Length() < len(ops)/2 {
+		return false
+	}
+	first := t.quietest(ops, s)
+	events := make([]Event, 0, len(t.Events)+s.Length()/s.Period+1)
+	from := 0
+	// A mark stands right behind an operation: what comes between the last of an iteration and the
+	// first of the next may be missing at the end of the recording.
+	mark := func(op int, name string) {
+		at := 0
+		if op > 0 {
+			at = ops[op-1] + 1
+		}
+		events = append(events, t.Events[from:at]...)
+		e := Event{Kind: KindMark, Name: name}
+		if at > 0 {
+			e.Time = t.Events[at-1].Time
+		}
+		events = append(events, e)
+		from = at
+	}
+	n := 0
+	for ; first+s.Period <= s.End; first += s.Period {
+		mark(first, "iter"+strconv.Itoa(n))
+		n++
+	}
+	mark(first, MarkEnd)
+	t.Events = append(events, t.Events[from:]...)
+	return true
+}
+
+// operations are the launches and copies: their events, and numbers that are equal for those that look
+// alike. What they touch is not looked at: some parameters hold addresses that were left there.
+func (t *Trace) operations() (events []int, symbols []int32) {
+	type look struct {
+		kind     Kind
+		copy     CopyKind
+		function uint32
+	}
+	known := map[look]int32{}
+	for i := range t.Events {
+		e := &t.Events[i]
+		if !e.isOperation() {
+			continue
+		}
+		l := look{e.Kind, e.Copy, e.Function}
+		id, ok := known[l]
+		if !ok {
+			id = int32(len(known))
+			known[l] = id
+		}
+		events, symbols = append(events, i), append(symbols, id)
+	}
+	return events, symbols
+}
+
+// quietest is the first operation of the first iteration. Iterations begin where the fewest
+// bytes are live, as the last but one shows, of all places that leave it and the last whole.
+func (t *Trace) quietest(ops []int, s Steady) int {
+	from, last := max(s.Begin, s.End-3*s.Period+1), s.End-2*s.Period
+	candidates := ops[from : last+1]
+	best, fewest := from, int64(-1)
+	live := map[uint64]int64{}
+	var sum int64
+	for i := range t.Events[:candidates[len(candidates)-1]+1] {
+		switch e := &t.Events[i]; e.Kind {
+		case KindAlloc:
+			sum = addBytes(sum, e.Bytes)
+			live[e.Alloc] = e.Bytes
+		case KindFree:
+			sum -= live[e.Alloc]
+			delete(live, e.Alloc)
+		case KindLaunch, KindCopy:
+			if at, ok := slices.BinarySearch(candidates, i); ok && (fewest < 0 || sum < fewest) {
+				best, fewest = from+at, sum
+			}
+		}
+	}
+	return best - (best-s.Begin)/s.Period*s.Period
+}
