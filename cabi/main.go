@@ -34,8 +34,6 @@ import (
 	"os"
 	"runtime"
 	"runtime/debug"
-	"strconv"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -46,6 +44,7 @@ import (
 
 	"github.com/penstock-gpu/penstock/cuda"
 	"github.com/penstock-gpu/penstock/internal/hook"
+	"github.com/penstock-gpu/penstock/internal/ranks"
 	"github.com/penstock-gpu/penstock/options"
 	"github.com/penstock-gpu/penstock/pool/front"
 	"github.com/penstock-gpu/penstock/um"
@@ -66,7 +65,8 @@ var state struct {
 	engine  atomic.Pointer[live.Live]
 	device  int
 	started bool
-	options options.Runtime
+	options options.Runtime // with the files of this process
+	label   string          // of this process in its job; see package ranks
 	closed  bool
 	close   func()
 	record  func(on bool) // nil without a recording
@@ -128,6 +128,9 @@ func start(device int) (*live.Live, error) {
 		threads += recordingThreads
 	}
 	runtime.GOMAXPROCS(min(threads, runtime.NumCPU()))
+	process := ranks.FromEnviron(env)
+	state.label = process.Label(device)
+	o.TracePath, o.ReportPath = ranks.Path(o.TracePath, state.label), ranks.Path(o.ReportPath, state.label)
 	state.options = o
 	log, err := newLog(o.LogLevel)
 	if err != nil {
@@ -179,10 +182,7 @@ func start(device int) (*live.Live, error) {
 		Engine: live.EngineFor(o.Engine), Verify: o.Verify,
 		Policy: policy, BudgetBytes: o.Budget, HostBudgetBytes: o.HostBudget,
 		ManagedLimitBytes: o.ManagedLimit, PlainOnly: o.Engine == options.EngineNone, LookaheadBytes: o.LookaheadBytes,
-		MissedRoutes: missed, Pool: layout, TensorFront: tensorFront, Processes: processes(env),
-	}
-	if c.Engine == live.Explicit && c.Processes > 1 {
-		log.Warn("the explicit engine has not been shown to work in a job of several processes (docs/engines.md): use --engine managed", zap.Int("processes", c.Processes))
+		MissedRoutes: missed, Pool: layout, TensorFront: tensorFront, Label: state.label, LocalProcesses: process.Local,
 	}
 	if o.TracePath != "" {
 		r, err := startRecording(o, d.Info().Name, log)
@@ -198,7 +198,7 @@ func start(device int) (*live.Live, error) {
 	}
 	C.exports_use_fronts(layout.Front.C(), tensorFront.C())
 	if choice := e.Choice(); choice != "" {
-		fmt.Fprintf(os.Stderr, "penstock: %s\n", choice)
+		fmt.Fprintf(os.Stderr, "%s: %s\n", live.Speaker(state.label), choice)
 	}
 	return e, nil
 }
@@ -230,17 +230,6 @@ func environ() (env []string) {
 	}
 }
 
-// processes is how many processes the job has, as torchrun and its like say.
-func processes(environ []string) int {
-	for _, kv := range environ {
-		if text, ok := strings.CutPrefix(kv, "WORLD_SIZE="); ok {
-			n, _ := strconv.Atoi(text) // another program's variable: what is no number says nothing
-			return n
-		}
-	}
-	return 0
-}
-
 func newLog(level string) (*zap.Logger, error) {
 	l := zapcore.WarnLevel
 	if level != "" {
@@ -250,7 +239,7 @@ func newLog(level string) (*zap.Logger, error) {
 	}
 	c := zap.NewProductionEncoderConfig()
 	c.EncodeTime = zapcore.ISO8601TimeEncoder
-	return zap.New(zapcore.NewCore(zapcore.NewConsoleEncoder(c), zapcore.Lock(os.Stderr), l)).Named("penstock"), nil
+	return zap.New(zapcore.NewCore(zapcore.NewConsoleEncoder(c), zapcore.Lock(os.Stderr), l)).Named(live.Speaker(state.label)), nil
 }
 
 //export engineInit
@@ -459,14 +448,14 @@ func engineClose() {
 	state.closed = true
 	s := e.Stats()
 	if err := e.Close(); err != nil {
-		fmt.Fprintf(os.Stderr, "penstock: at exit: %v\n", err)
+		fmt.Fprintf(os.Stderr, "%s: at exit: %v\n", live.Speaker(state.label), err)
 	}
 	if state.close != nil {
 		state.close()
 	}
 	if state.options.ReportPath != "" {
 		if err := writeReport(state.options.ReportPath, s); err != nil {
-			fmt.Fprintf(os.Stderr, "penstock: %v\n", err)
+			fmt.Fprintf(os.Stderr, "%s: %v\n", live.Speaker(state.label), err)
 		}
 	}
 	if state.options.JSON {

@@ -15,6 +15,7 @@ import (
 	"github.com/penstock-gpu/penstock/faults/analyse"
 	"github.com/penstock-gpu/penstock/faults/record"
 	"github.com/penstock-gpu/penstock/internal/hook"
+	"github.com/penstock-gpu/penstock/internal/ranks"
 	"github.com/penstock-gpu/penstock/options"
 	"github.com/penstock-gpu/penstock/trace"
 )
@@ -85,7 +86,7 @@ func startObserver() *observer {
 	if opts.TracePath == "" {
 		return complain(fmt.Errorf("PENSTOCK_TRACE names no file"))
 	}
-	o := &observer{path: record.PathFor(opts.TracePath), slots: map[uint32]uint64{}, live: map[uint64]observed{}, next: 1, streams: map[int]observedStream{}, stop: make(chan struct{})}
+	o := &observer{path: record.PathFor(ranks.Path(opts.TracePath, ranks.FromEnviron(environ()).Label(0))), slots: map[uint32]uint64{}, live: map[uint64]observed{}, next: 1, streams: map[int]observedStream{}, stop: make(chan struct{})}
 	o.log, err = record.Create(o.path, trace.Header{Source: analyse.SourceObserved, Command: strings.Join(os.Args, " "), Process: os.Getpid()}, record.Options{Clock: hook.Clock})
 	if err != nil {
 		return complain(err)

@@ -18,7 +18,12 @@ and is not listed here is an error: a misspelt budget must not become no budget.
 
 ## Running a program
 
-` + "`penstock run` turns its flags into variables, and `penstock.enable(name=value)` its arguments: `budget=` is\n`PENSTOCK_BUDGET`. A flag wins over a variable that is already set.\n")
+` + "`penstock run` turns its flags into variables, and `penstock.enable(name=value)` its arguments: `budget=` is\n`PENSTOCK_BUDGET`. A flag wins over a variable that is already set.\n" + `
+In a job of several processes, one for each GPU, every process has the same options, and they hold for each. torchrun says in ` + "`RANK`" + `, ` + "`WORLD_SIZE`" + ` and
+` + "`LOCAL_WORLD_SIZE`" + ` which one it is; other launchers can set them, before the first use of the GPU. Files of a process of a job have its rank
+before their extension: r.json becomes r.rank0.json, r.rank1.json and so on, and lines on stderr begin with penstock[rank1]. Where there is no RANK,
+as in workers of torch.multiprocessing, the GPU is there instead: r.gpu0.json. A job of one process writes r.json.
+`)
 	b.WriteString("\n| variable | flag of `run` | type | default | meaning |\n| --- | --- | --- | --- | --- |\n")
 	for _, o := range Table {
 		if o.Env != "" && !o.Internal {

@@ -64,6 +64,11 @@ func TestObserve(t *testing.T) {
 	if files, err := filepath.Glob(filepath.Join(filepath.Dir(path), "run.*.pstrace")); err != nil || len(files) != 1 {
 		t.Errorf("%v %v", files, err)
 	}
+	// So has a rank, at once.
+	mustRun(t, append([]string{"RANK=1", "WORLD_SIZE=2"}, env...), plain)
+	if _, err := os.Stat(filepath.Join(filepath.Dir(path), "run.rank1.pstrace")); err != nil {
+		t.Error(err)
+	}
 	// Without the request nothing is loaded.
 	if r := mustRun(t, []string{"PENSTOCK_LIB=" + buildDir}, plain); r.stdout != "done\n" || r.stderr != "" {
 		t.Errorf("%s%s", r.stdout, r.stderr)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/penstock-gpu/penstock/cuda"
 	"github.com/penstock-gpu/penstock/internal/hostmem"
+	"github.com/penstock-gpu/penstock/internal/ranks"
 	"github.com/penstock-gpu/penstock/um/explicit"
 )
 
@@ -17,6 +18,7 @@ import (
 type pinningFacts struct {
 	AvailableBytes int64
 	LimitedBy      string
+	Processes      int    // of the job on this host, as the environment says; they share it
 	LockLimitBytes int64  // RLIMIT_MEMLOCK; math.MaxInt64 is none
 	HugePages      string // always, madvise or never; "" when the kernel does not say
 }
@@ -26,7 +28,7 @@ func (realMachine) pinning() (pinningFacts, error) {
 	if err != nil {
 		return pinningFacts{}, err
 	}
-	f := pinningFacts{AvailableBytes: m.AvailableBytes, LimitedBy: m.LimitedBy, LockLimitBytes: math.MaxInt64}
+	f := pinningFacts{AvailableBytes: m.AvailableBytes, LimitedBy: m.LimitedBy, Processes: ranks.FromEnviron(os.Environ()).Local, LockLimitBytes: math.MaxInt64}
 	var limit unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_MEMLOCK, &limit); err == nil && limit.Cur < math.MaxInt64 {
 		f.LockLimitBytes = int64(limit.Cur)
@@ -36,6 +38,9 @@ func (realMachine) pinning() (pinningFacts, error) {
 	}
 	return f, nil
 }
+
+// share is what each process of the job can have.
+func (f pinningFacts) share() int64 { return f.AvailableBytes / int64(max(1, f.Processes)) }
 
 // chosenWord is the word in brackets, as the kernel marks the choice that holds.
 func chosenWord(text string) string {
@@ -62,7 +67,10 @@ func checkPinning(m doctorMachine) ([]doctorCheck, pinningFacts) {
 		lock = fmt.Sprintf("the limit on locked memory, %s, does not hold for the GPU driver", doctorGiB(f.LockLimitBytes))
 	}
 	pinned.Found = fmt.Sprintf("%s can be had (%s); %s", doctorGiB(f.AvailableBytes), f.LimitedBy, lock)
-	if f.AvailableBytes < explicit.LeastHostBytes {
+	if f.Processes > 1 {
+		pinned.Found += fmt.Sprintf("; %s for each of %d processes (LOCAL_WORLD_SIZE, WORLD_SIZE)", doctorGiB(f.share()), f.Processes)
+	}
+	if f.share() < explicit.LeastHostBytes {
 		pinned.Status, pinned.Do = checkWarn, "free some: the explicit engine keeps in it what does not fit on the GPU"
 	}
 	huge := doctorCheck{Name: "huge pages", Status: checkOK, Found: f.HugePages + " (transparent)"}
@@ -86,7 +94,7 @@ func explicitAnswer(surveys []cuda.Survey, f pinningFacts, checks []doctorCheck)
 	if len(surveys) == 0 {
 		return "no device was found"
 	}
-	if all := explicit.MachineObstacles(surveys[0].Capabilities, f.AvailableBytes); len(all) > 0 {
+	if all := explicit.MachineObstacles(surveys[0].Capabilities, f.share(), f.Processes); len(all) > 0 {
 		return string(all[0].Need) + ": " + all[0].What
 	}
 	return ""

@@ -18,6 +18,7 @@ import (
 
 	"github.com/penstock-gpu/penstock/faults/bpf"
 	"github.com/penstock-gpu/penstock/faults/record"
+	"github.com/penstock-gpu/penstock/internal/ranks"
 )
 
 type recordFlags struct {
@@ -66,15 +67,19 @@ it to a control group, such as a container's.`,
 			if err != nil {
 				return err
 			}
-			// An old recording goes first: processes of the job that find the file there take a name of their own.
-			if err := os.Remove(f.output); err != nil && !errors.Is(err, os.ErrNotExist) {
+			// Old recordings go first: processes of the job that find the file there take a name of their own.
+			old, err := ranks.Files(f.output)
+			for _, path := range old {
+				err = errors.Join(err, os.Remove(path))
+			}
+			if err != nil {
 				return fmt.Errorf("--output: %w", err)
 			}
 			status, err := runRecorded(plan)
 			if err != nil {
 				return err
 			}
-			if _, err := os.Stat(f.output); err != nil {
+			if recorded, err := ranks.Files(f.output); err == nil && len(recorded) == 0 {
 				fmt.Fprintln(cmd.ErrOrStderr(), "penstock: nothing was recorded: the program allocated no managed memory (cudaMallocManaged), or CUDA was not reached; see `penstock doctor --for faults`")
 			}
 			if status != 0 {

@@ -34,9 +34,13 @@ preloaded, and the allocator is installed as soon as the program imports torch.
 The program needs no change. A verdict is printed when it ends.
 
 Flags come before the command. Each one sets a PENSTOCK_* variable; a variable
-that is already set holds where its flag is not given.`,
+that is already set holds where its flag is not given.
+
+A job of several processes, one for each GPU, is run in the same way: budgets are those of
+each process, the files of --report and --trace get its rank, as in r.rank1.json, and what
+it prints begins with penstock[rank1].`,
 		Example: `  penstock run --budget 24GiB -- python train.py
-  penstock run --budget 24GiB --trace step.pstrace -- torchrun --nproc-per-node 1 train.py`,
+  penstock run --budget 24GiB --report r.json -- torchrun --nproc-per-node 2 train.py`,
 		SilenceUsage: true,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			o.set = cmd.Flags().Changed

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import ctypes
+import multiprocessing
 import os
 import sys
 import threading
@@ -47,14 +48,16 @@ def enable(
     workers, launchers) do not run it.
 
     Args:
-        budget: device memory to use, in bytes or as text such as ``"24GiB"``.
-            All of the card when absent.
-        host_budget: host memory to use.
+        budget: device memory to use, in bytes or as text such as ``"24GiB"``, of
+            this process. All of the card when absent.
+        host_budget: host memory to use, of this process. A share of most of what
+            is available when absent.
         engine: how memory is moved: ``"managed"``, ``"explicit"``, ``"auto"`` (explicit
             where this machine can) or ``"none"`` (docs/engines.md).
         policy: what is moved when: ``"penstock"``, ``"deepum"``, ``"lru"`` or ``"naive"``.
-        trace: a file to record the run to.
-        report: a file for the verdict as JSON.
+        trace: a file to record the run to. In a job of several processes each has
+            its rank in its name: ``t.pstrace`` is ``t.rank1.pstrace`` for rank 1.
+        report: a file for the verdict as JSON, named in the same way.
         restart: when the launch hook is not preloaded, start this interpreter
             again with it. What the program did before this call is done again.
         options: any other option, by the name of its PENSTOCK_* variable in
@@ -85,10 +88,23 @@ def enable(
         native = Native(shim, library)
         # Only now: the engine reads its environment when it is opened, which is later.
         _update_environment(env)
+        _mark_worker()
         _allocator = _install(torch, native)
         _patch.apply(torch, native)
         _native = native
         atexit.register(_close, os.getpid())
+        os.register_at_fork(after_in_child=_mark_child)
+
+
+def _mark_worker() -> None:
+    """Tells the engine that this is one of several processes that the program made, whose files need names of their own."""
+    # A spawned one has its name, but no parent_process() yet, when its program's imports come through here.
+    if multiprocessing.current_process().name != "MainProcess":
+        _mark_child()
+
+
+def _mark_child() -> None:
+    os.environ["PENSTOCK_WORKER"] = "1"
 
 
 def _update_environment(env: dict[str, str]) -> None:

@@ -372,3 +372,34 @@ else:
 """,
     )
     assert r.code == 0, r.err
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_workers_of_the_program_are_marked(sandbox, method):
+    # Without a rank the engine tells their files apart by GPU.
+    r = run(
+        sandbox,
+        f"""
+import multiprocessing, os
+
+def work(device):
+    penstock.enable()
+    assert torch._C.current.alloc(1000, device, None)
+    print(os.environ["PENSTOCK_WORKER"], flush=True)
+
+if __name__ == "__main__":
+    penstock.enable()
+    context = multiprocessing.get_context("{method}")
+    workers = [context.Process(target=work, args=(device,)) for device in range(2)]
+    for w in workers:
+        w.start()
+    for w in workers:
+        w.join()
+        assert w.exitcode == 0
+    print(os.environ.get("PENSTOCK_WORKER"), penstock.stats()["started"])
+""",
+        env=sandbox.environment(active=True),
+    )
+    assert r.code == 0, r.err
+    assert r.out.splitlines() == ["1", "1", "None False"]
+    assert sorted(c for c in r.calls() if c.startswith("init")) == ["init 0", "init 1"]

@@ -38,7 +38,8 @@ func (o *Obstacle) Error() string {
 // Place is what decides whether the engine can run somewhere.
 type Place struct {
 	Capabilities cuda.Capabilities
-	HostBytes    int64 // that may be pinned
+	HostBytes    int64 // that this process may pin
+	Processes    int   // of the job on this host, this one included: they share its memory; 0 is 1
 	Hooked       bool  // the launch hook is loaded
 	// MissedRoutes are ways to the driver whose launches the hook does not see, in words.
 	MissedRoutes []string
@@ -47,8 +48,9 @@ type Place struct {
 
 const useManaged = "use --engine managed"
 
-// MachineObstacles are the needs that a machine does not meet, for any job.
-func MachineObstacles(c cuda.Capabilities, hostBytes int64) (all []*Obstacle) {
+// MachineObstacles are the needs that a machine does not meet, for any job that has so
+// many processes there and so much host memory that each may pin.
+func MachineObstacles(c cuda.Capabilities, hostBytes int64, processes int) (all []*Obstacle) {
 	add := func(met bool, need Need, what, do string) {
 		if !met {
 			all = append(all, &Obstacle{need, what, do})
@@ -58,7 +60,11 @@ func MachineObstacles(c cuda.Capabilities, hostBytes int64) (all []*Obstacle) {
 	add(c.StreamMemOps, NeedStreamMemOps, "this driver has no stream memory operations", useManaged)
 	add(c.FunctionParamInfo, NeedParameterInfo, "this driver does not tell the parameters of kernels (cuFuncGetParamInfo, CUDA 12.4)", "install driver 550 or newer, or "+useManaged)
 	add(c.Kernels, NeedDeviceCode, "this driver takes no device code of Penstock's own (cuLaunchKernel)", useManaged)
-	add(hostBytes >= LeastHostBytes, NeedHostMemory, fmt.Sprintf("only %d MiB of host memory can be pinned", hostBytes>>20),
+	each := ""
+	if processes > 1 {
+		each = fmt.Sprintf(" by each of %d processes", processes)
+	}
+	add(hostBytes >= LeastHostBytes, NeedHostMemory, fmt.Sprintf("only %d MiB of host memory can be pinned%s", hostBytes>>20, each),
 		fmt.Sprintf("free some (%d MiB is the least), or %s", LeastHostBytes>>20, useManaged))
 	return all
 }
@@ -66,7 +72,7 @@ func MachineObstacles(c cuda.Capabilities, hostBytes int64) (all []*Obstacle) {
 // Obstacles are the needs that are not met, the machine's first. A budget that
 // cannot be had is no obstacle but an error of whoever gave it.
 func Obstacles(p Place) []*Obstacle {
-	all := MachineObstacles(p.Capabilities, p.HostBytes)
+	all := MachineObstacles(p.Capabilities, p.HostBytes, p.Processes)
 	if !p.Hooked {
 		all = append(all, &Obstacle{NeedHook, "the launch hook is not loaded", "start the job with `penstock run`"})
 	}

@@ -15,10 +15,7 @@ func (c Config) choose(caps cuda.Capabilities, hook Hook) (e Engine, why string,
 	if c.Engine == Managed || c.PlainOnly {
 		return Managed, "", nil
 	}
-	if c.Engine == Auto && c.Processes > 1 && managedError(caps) == nil {
-		return Managed, "the job has several processes, and the explicit engine has not been shown to work beside NCCL", nil
-	}
-	place := explicit.Place{Capabilities: caps, HostBytes: defaultHostBudget(), MissedRoutes: c.MissedRoutes, Policy: c.Policy.Name}
+	place := explicit.Place{Capabilities: caps, HostBytes: c.defaultHostBudget(), Processes: c.LocalProcesses, MissedRoutes: c.MissedRoutes, Policy: c.Policy.Name}
 	_, place.Hooked = hook.(StrictHook)
 	obstacles := explicit.Obstacles(place)
 	switch {

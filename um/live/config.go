@@ -40,7 +40,7 @@ type Config struct {
 	Verify            bool // the explicit engine checks every move by checksum
 	Policy            um.Policy
 	BudgetBytes       int64       // device memory; 0 = what the card has free, less a reserve
-	HostBudgetBytes   int64       // host memory; 0 = most of what is available
+	HostBudgetBytes   int64       // host memory; 0 = this process's share of most of what is available
 	ManagedLimitBytes int64       // most managed address space; 0 = no limit
 	LookaheadBytes    int64       // most that is fetched ahead of need at a time; 0 = as much as fits
 	PlainOnly         bool        // no managed memory at all: nothing leaves the device
@@ -50,8 +50,10 @@ type Config struct {
 	Sink        Sink // receives what happens; may be nil
 	// AllocsToldElsewhere: the sink hears of allocations from whoever calls, not from here.
 	AllocsToldElsewhere bool
-	// Processes are how many the job has, over all GPUs; 0: it does not say.
-	Processes int
+	// Label tells this process from the others of its job, in what it says and reports; "" when it is alone.
+	Label string
+	// LocalProcesses are how many the job has on this host, which share its memory; 0 is 1.
+	LocalProcesses int
 	// MissedRoutes are ways to the driver whose launches the hook does not see, in words.
 	MissedRoutes []string
 }

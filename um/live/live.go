@@ -252,7 +252,7 @@ func (l *Live) hostBudget() int64 {
 	if l.config.HostBudgetBytes > 0 {
 		return l.config.HostBudgetBytes
 	}
-	return defaultHostBudget()
+	return l.config.defaultHostBudget()
 }
 
 // startHook gives the hook its words and switches it on. Launches are held back

@@ -562,9 +562,12 @@ func TestVerdict(t *testing.T) {
 		if !strings.Contains(text, c.want) {
 			t.Errorf("%s: %q is not in\n%s", c.name, c.want, text)
 		}
-		for line := range strings.Lines(text) {
-			if !strings.HasPrefix(line, "penstock: ") {
-				t.Errorf("%s: a line without its source: %q", c.name, line)
+		for label, speaker := range map[string]string{"": "penstock: ", "rank1": "penstock[rank1]: "} {
+			s.Process = label
+			for line := range strings.Lines(s.Verdict()) {
+				if !strings.HasPrefix(line, speaker) {
+					t.Errorf("%s: a line without its source: %q, want %q", c.name, line, speaker)
+				}
 			}
 		}
 	}
@@ -623,8 +626,8 @@ func TestChooseEngine(t *testing.T) {
 		{"managed asked for", Config{Engine: Managed}, able, strict, Managed, "", ""},
 		{"explicit asked for", Config{Engine: Explicit}, able, strict, Explicit, "", ""},
 		{"open", Config{Engine: Auto}, able, strict, Explicit, "has all", ""},
-		{"several processes", Config{Engine: Auto, Processes: 2}, able, strict, Managed, "NCCL", ""},
-		{"several processes, asked for", Config{Engine: Explicit, Processes: 2}, able, strict, Explicit, "", ""},
+		{"several processes", Config{Engine: Auto, Label: "rank1", LocalProcesses: 2}, able, strict, Explicit, "has all", ""},
+		{"so many that nothing is left for one", Config{Engine: Auto, LocalProcesses: 1 << 30}, able, strict, Managed, "of 1073741824 processes", ""},
 		{"no memory moves", Config{Engine: Auto, PlainOnly: true}, able, strict, Managed, "", ""},
 		{"no hook", Config{Engine: Auto}, able, nil, Managed, "hook is not loaded", ""},
 		{"a hook without strict mode", Config{Engine: Auto}, able, newHook(), Managed, "hook is not loaded", ""},

@@ -34,6 +34,7 @@ type Stats struct {
 	StallSeconds       float64 `json:"stall_seconds"`
 	Launches           int64   `json:"launches"`
 	PredictionHitRate  float64 `json:"prediction_hit_rate"`
+	Process            string  `json:"process,omitempty"` // of the job, as in the names of its files: rank1
 	Engine             string  `json:"engine"`
 	EngineWhy          string  `json:"engine_why,omitempty"` // it was chosen, where the choice was open
 	Policy             string  `json:"policy"`
@@ -91,7 +92,7 @@ func (l *Live) Stats() Stats {
 		Allocations: l.counts.allocs.Load() + plain.FrontAllocs, Frees: l.counts.frees.Load() + plain.FrontFrees,
 		Retries: l.counts.retries.Load() + plain.Retries, OOMs: l.counts.ooms.Load(),
 		Faults: unavailable, DroppedEvents: unavailable, H2DBytes: 0, PredictionHitRate: unavailable,
-		Engine: "plain", Policy: l.config.Policy.Name, EngineWhy: l.why, Hooked: l.hook != nil, MissedRoutes: l.config.MissedRoutes,
+		Process: l.config.Label, Engine: "plain", Policy: l.config.Policy.Name, EngineWhy: l.why, Hooked: l.hook != nil, MissedRoutes: l.config.MissedRoutes,
 		PlanState: plain.PlanState, PlanWhy: plain.PlanWhy, PlanBytes: plain.PlanBytes, PlannedAllocs: plain.Planned, UnplannedAllocs: plain.Unplanned,
 		Stitches: plain.Stitches, StitchedHandles: plain.StitchedHandles, StitchReuses: plain.StitchReuses,
 		InSeconds: l.moveTime[um.In].Seconds(), OutSeconds: l.moveTime[um.Out].Seconds(),
@@ -155,10 +156,13 @@ func (l *Live) liveBytes() int64 {
 // reservedBytes are the bytes that live allocations and caches occupy.
 func (l *Live) reservedBytes() int64 { return l.plainBytes.Load() + l.tensorReserved.Load() }
 
-// hostTenths is how much of the available host memory is the default budget.
+// hostTenths is how much of the available host memory is the default budget of the
+// job's processes on this host together.
 const hostTenths = 8
 
-func defaultHostBudget() int64 { return availableHostBytes() / 10 * hostTenths }
+func (c Config) defaultHostBudget() int64 {
+	return availableHostBytes() / 10 * hostTenths / int64(max(1, c.LocalProcesses))
+}
 
 // availableHostBytes is what this process may still take without swapping or
 // passing its control group's limit; 0 when the system does not say.

@@ -5,10 +5,18 @@ import (
 	"strings"
 )
 
+// Speaker is what lines for people begin with, for the process of a label.
+func Speaker(label string) string {
+	if label == "" {
+		return "penstock"
+	}
+	return "penstock[" + label + "]"
+}
+
 // Verdict says in a few lines what happened and what limited the job.
 func (s Stats) Verdict() string {
 	var b strings.Builder
-	line := func(format string, args ...any) { fmt.Fprintf(&b, "penstock: "+format+"\n", args...) }
+	line := func(format string, args ...any) { fmt.Fprintf(&b, Speaker(s.Process)+": "+format+"\n", args...) }
 	line("peak %s allocated, %s on the device of a budget of %s (%s engine, %s policy)",
 		GiB(s.AllocatedPeakBytes), GiB(s.ResidentPeakBytes), GiB(s.BudgetBytes), s.Engine, s.Policy)
 	if s.EngineWhy != "" {
