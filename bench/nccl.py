@@ -56,7 +56,7 @@ def train(a, wrap, case, folder):
         run["error"] = f"rc {r['rc']}, {len(ranks)} ranks"
         run["stderr"] = c.tail(r["stderr"], 400, 24000)
     if case in ("roomy", "tight"):
-        run["reports"] = [c._load(report.with_name(report.name + f".{x['rank']}")) for x in ranks]
+        run["reports"] = [c._load(report.with_stem(report.stem + ("" if wrap == "alone" else f".rank{x['rank']}"))) for x in ranks]
         if any(not x or x.get("engine") != "explicit" or (case == "tight") != bool(x.get("h2d_bytes")) for x in run["reports"]):
             run["error"] = run["error"] or "a rank has no report, or moved something it need not, or nothing"
     return run

@@ -40,8 +40,6 @@ def launch(ranks, limit_s):
     children, texts = [], []
     for rank in range(ranks):
         env = dict(os.environ, RANK=str(rank), WORLD_SIZE=str(ranks), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
-        if env.get("PENSTOCK_REPORT"):
-            env["PENSTOCK_REPORT"] += f".{rank}"
         texts.append(tempfile.TemporaryFile("w+"))
         children.append(subprocess.Popen([sys.executable, *sys.argv], env=env, stderr=texts[-1]))
     began, ended, result = time.monotonic(), [], None
