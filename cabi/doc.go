@@ -10,7 +10,8 @@
 //     that the job goes on under the driver's own paging.
 //   - What can be served without the engine is served in C (pool/front/front.h), which takes
 //     a few tens of nanoseconds; the call into Go is the rest of an allocation's time.
-//   - One engine a process, for one device.
+//   - One engine a process, for one device. In a job of several processes its files
+//     have its rank in their names, and so have the lines that it prints (internal/ranks).
 //
 // # Lock order
 //
