@@ -420,6 +420,38 @@ func (h *History) NextUse(id InstanceID) int64 {
 	return Never
 }
 
+// Rest predicts when a live allocation is next left alone for more than so many
+// operations: from, the position after the last use before, until next, that of the first use
+// after; ok is false when it dies before that, or nothing is known. What is known ends
+// an iteration from now: one that is not used again by then is used next where its next use
+// comes round again.
+func (h *History) Rest(id InstanceID, operations int64) (from, next int64, ok bool) {
+	if !h.Locked() {
+		return 0, 0, false
+	}
+	in := h.counterpart(id)
+	if in == nil {
+		return 0, 0, false
+	}
+	first := indexAfter(in.uses, h.cursor)
+	if first == len(in.uses) {
+		return 0, 0, false
+	}
+	last := first
+	for last+1 < len(in.uses) && in.uses[last+1]-in.uses[last] <= operations {
+		last++
+	}
+	ahead := h.now - 1 - h.cursor // from a position in the log to the one that it foretells
+	from = in.uses[last] + ahead + 1
+	switch {
+	case last+1 < len(in.uses):
+		return from, in.uses[last+1] + ahead, true
+	case in.died != noPosition:
+		return 0, 0, false
+	}
+	return from, in.uses[first] + ahead + h.Period(), true
+}
+
 // Death predicts the position of the first operation after a live allocation is
 // freed; Never when it outlives the log, Unknown when nothing is known.
 func (h *History) Death(id InstanceID) int64 {
@@ -460,18 +492,16 @@ func (h *History) Future(visit func(position, freshBytes, freedBytes int64) bool
 
 // after is the first of the sorted positions that is greater than p.
 func after(sorted []int64, p int64) int64 {
-	lo, hi := 0, len(sorted)
-	for lo < hi {
-		if mid := (lo + hi) / 2; sorted[mid] > p {
-			hi = mid
-		} else {
-			lo = mid + 1
-		}
+	if i := indexAfter(sorted, p); i < len(sorted) {
+		return sorted[i]
 	}
-	if lo == len(sorted) {
-		return noPosition
-	}
-	return sorted[lo]
+	return noPosition
+}
+
+// indexAfter is the index of the first that is larger than p, len(sorted) when none is.
+func indexAfter(sorted []int64, p int64) int {
+	i, _ := slices.BinarySearch(sorted, p+1)
+	return i
 }
 
 // trim forgets the oldest part of the log and the lives that ended in it.

@@ -112,6 +112,58 @@ func TestDeathIsPredicted(t *testing.T) {
 	}
 }
 
+// TestRest: an iteration uses a weight at its operations 10, 14 and 200 of 300, another at 299,
+// a tensor at 20 and 150 before it dies.
+func TestRest(t *testing.T) {
+	h := NewHistory(HistoryConfig{})
+	weight, last := h.Alloc(8), h.Alloc(8)
+	var tensor InstanceID
+	iteration := func(from, to int) {
+		for op := from; op < to; op++ {
+			var touched []InstanceID
+			switch op {
+			case 10, 14, 200:
+				touched = append(touched, weight)
+			case 20:
+				tensor = h.Alloc(4)
+				touched = append(touched, tensor)
+			case 150:
+				touched = append(touched, tensor)
+			case 299:
+				touched = append(touched, last)
+			}
+			h.Observe(uint64(1000+op), touched)
+			if op == 160 {
+				h.Free(tensor)
+			}
+		}
+	}
+	if _, _, ok := h.Rest(weight, 50); ok {
+		t.Error("something is known at first")
+	}
+	for range 3 {
+		iteration(0, 300)
+	}
+	check := func(what string, id InstanceID, operations, from, next int64, known bool) {
+		t.Helper()
+		gotFrom, gotNext, ok := h.Rest(id, operations)
+		if ok != known || ok && (gotFrom != from || gotNext != next) {
+			t.Errorf("%s: from %d until %d (%t), want from %d until %d (%t)", what, gotFrom, gotNext, ok, from, next, known)
+		}
+	}
+	start := h.Now()
+	check("after uses close together", weight, 50, start+15, start+200, true)
+	check("after the first use", weight, 3, start+11, start+14, true)
+	check("after all of them", weight, 250, start+201, start+310, true)
+	check("after the last operation", last, 50, start+300, start+599, true)
+	iteration(0, 15)
+	check("when they have been, of the one that follows", weight, 50, start+201, start+310, true)
+	iteration(15, 21)
+	check("before it is used again", tensor, 50, 0, 0, false) // and then it dies
+	iteration(21, 201)
+	check("in the iteration after", weight, 50, start+315, start+500, true)
+}
+
 func TestDisturbances(t *testing.T) {
 	for _, test := range []struct {
 		name        string

@@ -15,8 +15,11 @@
 //
 // What to move is decided from the learned iteration (package correlate) by the
 // look-ahead of package prefetch: what comes in is what is needed next and fits at
-// every position until then; what leaves is what is needed farthest in the future, the
-// larger sooner (victims.go), as soon as a coming peak is known. [Runtime.Next] hands
+// every position until then; what leaves is what is needed farthest in the future, or
+// dies, the larger sooner (victims.go), as soon as a coming peak is known. Where that is
+// something that is yet to be used before the peak, it leaves after that use, and
+// nothing in its place now (Runtime.victim): else what is needed last of all that comes would leave
+// to let the rest come early, and would come back when the bus is busiest. [Runtime.Next] hands
 // out the moves, [Runtime.Submitted] and [Runtime.Done] hear how they went.
 //
 // Copies out go in pieces, one at a time ([Copier]): the copy engine that does them

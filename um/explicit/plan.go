@@ -23,6 +23,11 @@ const (
 	// lateOps how far ahead it matters most.
 	wantedOps = 1280
 	lateOps   = 512
+	// shortRest is how many operations a tensor must be left alone for to be worth its way
+	// out, and restOps how many operations before room is needed what makes it must have been
+	// used, so that it has left by then.
+	shortRest = 64
+	restOps   = 128
 )
 
 // plan is what to move, in order.
@@ -45,8 +50,16 @@ type outlook struct {
 	now     int64
 	needs   []prefetch.Need
 	absent  []*tensor // by Need.ID
-	victims evict.Heap[*tensor]
+	victims evict.Heap[leaver]
+	later   []evict.Victim[leaver] // may leave once they have been used, in that order
 	steps   []prefetch.Step
+}
+
+// leaver is a tensor that could leave: now, or from a position on, where it has been
+// used for the time being, until another.
+type leaver struct {
+	*tensor
+	from, until int64 // 0: now
 }
 
 // planned returns the current plan, made anew when it is out of date.
@@ -77,7 +90,7 @@ func (r *Runtime) look(p *plan) {
 	o := &r.outlook
 	*o = outlook{
 		now: r.history.Now(), needs: o.needs[:0], absent: o.absent[:0], steps: o.steps[:0],
-		victims: o.victims,
+		victims: o.victims, later: o.later[:0],
 	}
 	o.victims.Reset(r.config.Victims)
 	start := o.now
@@ -87,6 +100,7 @@ func (r *Runtime) look(p *plan) {
 	r.lookAtTensors(o)
 	slices.SortStableFunc(o.needs, func(a, b prefetch.Need) int { return cmp.Compare(a.Position, b.Position) })
 	o.victims.Init()
+	slices.SortFunc(o.later, func(a, b evict.Victim[leaver]) int { return cmp.Compare(a.Of.from, b.Of.from) })
 	free := r.config.BudgetBytes - r.plainBytes - r.plainNeed - r.physical.mapped - r.physical.limbo + r.outgoing + r.graves.bytes
 	if free < 0 { // room is short already
 		at := start
@@ -104,33 +118,57 @@ func (r *Runtime) look(p *plan) {
 		}
 	}
 	slices.SortStableFunc(o.steps, func(a, b prefetch.Step) int { return cmp.Compare(a.Position, b.Position) })
-	outcome := prefetch.Look(start, free, o.needs, o.steps, prefetch.Limits{Bytes: r.config.LookaheadBytes}, func(position int64) (prefetch.Victim, bool) {
-		for o.victims.Len() > 0 {
-			v := o.victims.First()
-			t := v.Of
-			if !r.mayLeave(t, position) {
-				if r.config.Ahead && exhausted(o.now, v.NextUse, position) {
-					return prefetch.Victim{}, false // every other one is needed by then
-				}
-				o.victims.Pop()
-				continue
-			}
-			if t.serial != p.serial {
-				t.serial, t.leaves = p.serial, 0
-				p.evict = append(p.evict, t)
-			}
-			piece := min(v.Bytes, r.config.ChunkBytes)
-			t.leaves += piece
-			if v.Bytes -= piece; v.Bytes == 0 {
-				o.victims.Pop()
-			}
-			return prefetch.Victim{Bytes: piece}, true
-		}
-		return prefetch.Victim{}, false
-	})
+	outcome := prefetch.Look(start, free, o.needs, o.steps, prefetch.Limits{Bytes: r.config.LookaheadBytes},
+		func(position int64) (prefetch.Victim, bool) { return r.victim(p, o, position) })
 	for _, n := range o.needs[:outcome.Fetch] {
 		p.fetch = append(p.fetch, o.absent[n.ID])
 	}
+}
+
+// victim is what leaves next to make room at a position: of what is not used between its
+// leaving and that position the one that is wanted last after it (Belady's rule). That may be one
+// that is yet to be used before: it then leaves later, by another plan, and nothing that
+// would have to come back sooner leaves in its place now.
+func (r *Runtime) victim(p *plan, o *outlook, position int64) (prefetch.Victim, bool) {
+	for len(o.later) > 0 && o.later[0].Of.from+restOps <= position {
+		o.victims.Push(o.later[0])
+		o.later = o.later[1:]
+	}
+	for o.victims.Len() > 0 {
+		v := o.victims.First()
+		t := v.Of.tensor
+		planned := t.serial == p.serial
+		if v.Of.from > 0 {
+			o.victims.Pop()
+			if planned || v.Of.until <= position {
+				continue
+			}
+			t.serial, t.leaves = p.serial, 0
+			return prefetch.Victim{Bytes: v.Bytes, Later: true}, true
+		}
+		if planned && t.leaves == 0 { // later
+			o.victims.Pop()
+			continue
+		}
+		if !r.mayLeave(t, position) {
+			if r.config.Ahead && exhausted(o.now, v.NextUse, position) {
+				return prefetch.Victim{}, false // every other one is needed by then
+			}
+			o.victims.Pop()
+			continue
+		}
+		if !planned {
+			t.serial, t.leaves = p.serial, 0
+			p.evict = append(p.evict, t)
+		}
+		piece := min(v.Bytes, r.config.ChunkBytes)
+		t.leaves += piece
+		if v.Bytes -= piece; v.Bytes == 0 {
+			o.victims.Pop()
+		}
+		return prefetch.Victim{Bytes: piece}, true
+	}
+	return prefetch.Victim{}, false
 }
 
 // lookAtTensors enters what live tensors need, and which of them could leave.
@@ -153,11 +191,12 @@ func (r *Runtime) lookAtTensors(o *outlook) {
 				}
 			}
 		}
+		if from, until, ok := r.history.Rest(t.instance, shortRest); ok && t.named && r.config.Ahead {
+			o.later = append(o.later, evict.Victim[leaver]{Of: leaver{t, from, until}, Candidate: t.candidate(o.now, until, t.size)})
+		}
 		if r.evictable(t) {
 			if here := t.deviceBytes(); here > 0 {
-				o.victims.Add(evict.Victim[*tensor]{Of: t, Candidate: evict.Candidate{
-					NextUse: farther(o.now, r.nextUse(t), t.chunks[0].bytes), LastUse: t.lastUse, Migrated: t.arrived, Bytes: here,
-				}})
+				o.victims.Add(evict.Victim[leaver]{Of: leaver{tensor: t}, Candidate: t.candidate(o.now, r.freeUntil(t), here)})
 			}
 		}
 	}
@@ -204,6 +243,16 @@ func (r *Runtime) nextUse(t *tensor) int64 {
 	}
 	next := r.history.NextUse(t.instance)
 	return max(next, now) // an overdue use is still to come
+}
+
+// freeUntil is the position up to which a tensor's leaving makes room that would not be
+// there otherwise: its next use, or its death when it is not used again.
+func (r *Runtime) freeUntil(t *tensor) int64 {
+	next := r.nextUse(t)
+	if next == correlate.Never && r.config.Ahead {
+		return min(next, r.history.Death(t.instance))
+	}
+	return next
 }
 
 // wanted says whether an absent tensor is to be brought in at all. One that nothing

@@ -49,6 +49,82 @@ func TestWhatIsKeptForSoonIsNotTakenForLater(t *testing.T) {
 	}
 }
 
+// TestNoMoreMovesThanTheBest: weights are used with their states, one after the other, and then with
+// a large tensor for which the states have to leave; before that, memory lies idle. To fetch the
+// states early then by sending the last weights away brings these back as late.
+func TestNoMoreMovesThanTheBest(t *testing.T) {
+	const n, each, peak = 16, 4 * PageBytes, 32 * PageBytes
+	const needed = 2*n*each + peak
+	const budget = needed - 48*PageBytes
+	w := newWorld(t, 1, budget, 4*needed, true)
+	w.steady = true
+	var weights, states []cuda.Ptr
+	for range n {
+		weights, states = append(weights, w.malloc(each, 0)), append(states, w.malloc(each, 0))
+	}
+	use := func(signature int, ptrs ...cuda.Ptr) {
+		w.report(0, ptrs, true, uint64(signature))
+		w.settle()
+	}
+	for iteration := range 12 {
+		before := w.r.Stats()
+		for i := range 400 {
+			use(1000+i, weights[0])
+		}
+		for i := range n {
+			for k := range 60 {
+				use(2000+60*i+k, weights[i], states[i])
+			}
+		}
+		large := w.malloc(peak, 0)
+		for round := range 20 {
+			for i := range n {
+				use(4000+round*n+i, weights[i], large)
+			}
+		}
+		w.free(large)
+		after := w.r.Stats()
+		if in, out := after.FetchedBytes-before.FetchedBytes, after.EvictedBytes-before.EvictedBytes; iteration >= 6 && max(in, out) > (needed-budget)*5/4 {
+			t.Errorf("iteration %d: %d pages in and %d out, needed are %d", iteration, in/PageBytes, out/PageBytes, (needed-budget)/PageBytes)
+		}
+	}
+}
+
+// TestWhatDiesSoonStays: a tensor that is not used again makes no room beyond its death; what
+// is used last after that leaves instead, and has to leave in any case.
+func TestWhatDiesSoonStays(t *testing.T) {
+	const n, each = 12, 4 * PageBytes
+	const budget = (n + 6) * each
+	w := newWorld(t, 1, budget, 8*n*each, true)
+	w.steady = true
+	var weights []cuda.Ptr
+	for range n {
+		weights = append(weights, w.malloc(each, 0))
+	}
+	use := func(signature int, ptrs ...cuda.Ptr) {
+		w.report(0, ptrs, true, uint64(signature))
+		w.settle()
+	}
+	for iteration := range 12 {
+		before := w.r.Stats()
+		var gradients []cuda.Ptr
+		for i := range n { // each of them once, and freed together after the last
+			gradients = append(gradients, w.malloc(each, 0))
+			for k := range 100 {
+				use(1000+100*i+k, weights[i], gradients[i])
+			}
+		}
+		for _, g := range gradients {
+			w.free(g)
+		}
+		after := w.r.Stats()
+		in, out := after.FetchedBytes-before.FetchedBytes, after.EvictedBytes-before.EvictedBytes
+		if iteration >= 6 && out > in+each {
+			t.Errorf("iteration %d: %d pages left and %d came back", iteration, out/PageBytes, in/PageBytes)
+		}
+	}
+}
+
 // TestAnIdleEngineComesToRest: what is mapped for coming allocations is not taken
 // away again for others that come, which would go on for ever between operations.
 func TestAnIdleEngineComesToRest(t *testing.T) {

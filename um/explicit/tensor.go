@@ -7,6 +7,7 @@ import (
 	"github.com/penstock-gpu/penstock/correlate"
 	"github.com/penstock-gpu/penstock/cuda"
 	"github.com/penstock-gpu/penstock/cuda/kernels"
+	"github.com/penstock-gpu/penstock/evict"
 )
 
 // where a chunk's contents are.
@@ -86,6 +87,11 @@ func (t *tensor) bytesIn(w where) (n int64) {
 
 // whole says whether all of it is in mapped device memory.
 func (t *tensor) whole() bool { return t.deviceBytes() == t.size }
+
+// candidate is the tensor as one that could leave, for so many bytes and until a position.
+func (t *tensor) candidate(now, until, bytes int64) evict.Candidate {
+	return evict.Candidate{NextUse: farther(now, until, t.chunks[0].bytes), LastUse: t.lastUse, Migrated: t.arrived, Bytes: bytes}
+}
 
 // busy says whether unfinished operations use it.
 func (t *tensor) busy() bool { return len(t.queued) > 0 }
