@@ -21,10 +21,6 @@ import (
 var buildDir string
 
 func TestMain(m *testing.M) {
-	if err := readSources(); err != nil {
-		fmt.Fprintln(os.Stderr, "e2e:", err)
-		os.Exit(1)
-	}
 	dir, err := os.MkdirTemp("", "e2e")
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "e2e:", err)
@@ -37,7 +33,8 @@ func TestMain(m *testing.M) {
 }
 
 // readSources makes a cached result depend on what the compilers read, which the
-// go command does not see: the engine is built as a program of its own.
+// go command does not see: the engine is built as a program of its own. It is called
+// in a test, as the go command does not see what TestMain reads.
 func readSources() error {
 	return filepath.WalkDir("../..", func(path string, d os.DirEntry, err error) error {
 		switch name := filepath.Base(path); {
@@ -62,6 +59,9 @@ func command(name string, args ...string) error {
 
 // libraries builds the stub driver, the hook and the engine.
 var libraries = sync.OnceValue(func() error {
+	if err := readSources(); err != nil {
+		return err
+	}
 	if err := command("make", "-s", "-C", "../stub", "OUT="+filepath.Join(buildDir, "libcuda.so.1")); err != nil {
 		return err
 	}
@@ -139,7 +139,7 @@ func environment(extra ...string) []string {
 		return strings.HasPrefix(kv, "PENSTOCK_") || strings.HasPrefix(kv, "STUB_") || strings.HasPrefix(kv, "LD_")
 	})
 	const dirtyHeap = "MALLOC_PERTURB_=165" // malloc gives out memory that is full of something: nothing passes because it was zeros
-	env = append(env, "LD_LIBRARY_PATH="+buildDir, "LD_PRELOAD="+filepath.Join(buildDir, "libpenstock_hook.so"), dirtyHeap)
+	env = append(env, "LD_LIBRARY_PATH="+buildDir, "LD_PRELOAD="+filepath.Join(buildDir, "libpenstock_hook.so"), dirtyHeap, "STUB_SCRIBBLE=1")
 	return append(append(env, budgets...), extra...)
 }
 

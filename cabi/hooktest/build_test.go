@@ -17,9 +17,9 @@ import (
 // is built once.
 var buildDir string
 
-// The C sources are read by the compiler, which the go command does not see:
-// reading them here makes a cached result depend on them.
-func readSources() error {
+// sources reads what the compilers read, which the go command does not see, so that a
+// cached result depends on it. In a test, as the go command does not see what TestMain reads.
+var sources = sync.OnceValue(func() error {
 	for _, root := range []string{"../hook", "../stub", "testdata", "bench"} {
 		err := filepath.WalkDir(root, func(path string, d os.DirEntry, err error) error {
 			if err == nil && !d.IsDir() {
@@ -32,13 +32,9 @@ func readSources() error {
 		}
 	}
 	return nil
-}
+})
 
 func TestMain(m *testing.M) {
-	if err := readSources(); err != nil {
-		fmt.Fprintln(os.Stderr, "hooktest:", err)
-		os.Exit(1)
-	}
 	dir, err := os.MkdirTemp("", "hooktest")
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "hooktest:", err)
@@ -65,6 +61,9 @@ func once(t *testing.T, rel string, make func(path string) error) string {
 	}
 	if _, err := exec.LookPath("gcc"); err != nil {
 		t.Skip("no gcc: the hook cannot be built")
+	}
+	if err := sources(); err != nil {
+		t.Fatal(err)
 	}
 	path := filepath.Join(buildDir, rel)
 	v, _ := built.LoadOrStore(path, &build{})
