@@ -203,7 +203,9 @@ func TestStub(t *testing.T) {
 	}{
 		{"memory", []string{"STUB_TOTAL_BYTES=" + "16777216"}},
 		{"streams", nil},
+		{"ended", nil},
 		{"vmm", nil},
+		{"vmm no access", []string{"STUB_SCRIBBLE=1"}},
 		{"fail", []string{"STUB_FAIL=cuMemAlloc:2,cuMemAllocManaged"}},
 	} {
 		t.Run(c.mode, func(t *testing.T) { run(t, "", stubDir, c.env, program(t, "stub"), c.mode) })

@@ -304,6 +304,20 @@ CUresult cuCtxSetCurrent(CUcontext ctx) {
 
 CUcontext stub_context(void) { return current; }
 
+static _Atomic CUresult ended;
+
+void stub_failed(CUresult rc) {
+    CUresult none = CUDA_SUCCESS;
+    if (rc == CUDA_ERROR_ILLEGAL_ADDRESS || rc == CUDA_ERROR_ECC_UNCORRECTABLE) atomic_compare_exchange_strong(&ended, &none, rc);
+}
+
+CUresult stub_ended(void) { return atomic_load(&ended); }
+
+CUresult stub_current(void) {
+    READY();
+    return current ? stub_ended() : CUDA_ERROR_INVALID_CONTEXT;
+}
+
 CUresult cuCtxGetCurrent(CUcontext *ctx) {
     READY();
     *ctx = current;

@@ -207,7 +207,7 @@ static void unref(exec *e) {
 }
 
 static CUresult instantiate(CUgraphExec *out, CUgraph g) {
-    READY();
+    CURRENT();
     exec *e = calloc(1, sizeof *e);
     if (!e) return CUDA_ERROR_OUT_OF_MEMORY;
     pthread_mutex_init(&e->mu, NULL);
@@ -230,7 +230,7 @@ static CUresult run_exec(stream *s, op *o) {
 }
 
 static CUresult graph_launch(CUgraphExec h, CUstream hs, int ptsz) {
-    READY();
+    CURRENT();
     exec *e = (exec *)h;
     stream *s = stub_stream(hs, ptsz);
     if (!s) return CUDA_ERROR_INVALID_HANDLE;

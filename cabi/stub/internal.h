@@ -22,6 +22,19 @@ CUresult stub_ready(void);
         if (ready_ != CUDA_SUCCESS) return ready_; \
     } while (0)
 
+/* For calls that need the thread's context: CUDA_ERROR_INVALID_CONTEXT where it has none, and the
+ * error that has ended the context, which every call answers from then on. */
+CUresult stub_current(void);
+#define CURRENT()                                \
+    do {                                         \
+        CUresult current_ = stub_current();      \
+        if (current_ != CUDA_SUCCESS) return current_; \
+    } while (0)
+/* Ends the context, where an error of work on the device is one that does. */
+void stub_failed(CUresult rc);
+/* What has ended the context. */
+CUresult stub_ended(void);
+
 /* ---- counters ---- */
 enum { N_LAUNCHES, N_GRAPH_LAUNCHES, N_FAULTS, N_H2D, N_D2H, N_EVICTIONS, N_PREFETCHES, N_DISCARDS, N_WAITS, N_WRITES, N_COPIES, N_ILLEGAL, N_PARAM_QUERIES, N_COUNTS };
 extern atomic_uint_fast64_t stub_counters[N_COUNTS];
@@ -96,11 +109,11 @@ struct op {
 };
 
 struct stream {
-    uint32_t magic;
     pthread_mutex_t mu;
     pthread_cond_t changed;
     pthread_t thread;
-    bool started, stopping;
+    bool started;
+    bool destroyed; /* free for another, once its work is done */
     op *head, **tail;
     unsigned queued; /* not finished, the running one included */
     CUresult error;  /* sticky */

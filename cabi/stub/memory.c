@@ -240,7 +240,7 @@ void stub_free_range(range *r) {
 }
 
 CUresult cuMemAlloc_v2(CUdeviceptr *out, size_t bytes) {
-    READY();
+    CURRENT();
     if (!bytes) return CUDA_ERROR_INVALID_VALUE;
     if (stub_should_fail("cuMemAlloc")) return CUDA_ERROR_OUT_OF_MEMORY;
     CUresult rc = CUDA_ERROR_OUT_OF_MEMORY;
@@ -259,7 +259,7 @@ CUresult cuMemAlloc_v2(CUdeviceptr *out, size_t bytes) {
 }
 
 CUresult cuMemAllocManaged(CUdeviceptr *out, size_t bytes, unsigned flags) {
-    READY();
+    CURRENT();
     if (!bytes || !flags) return CUDA_ERROR_INVALID_VALUE;
     if (stub_should_fail("cuMemAllocManaged")) return CUDA_ERROR_OUT_OF_MEMORY;
     CUresult rc = CUDA_ERROR_OUT_OF_MEMORY;
@@ -281,7 +281,7 @@ CUresult cuMemAllocManaged(CUdeviceptr *out, size_t bytes, unsigned flags) {
 static void sync_all(void);
 
 static CUresult free_kind(uint64_t p, unsigned kinds) {
-    READY();
+    CURRENT();
     if (!p) return CUDA_SUCCESS;
     sync_all(); /* cuMemFree waits for the device */
     CUresult rc = CUDA_ERROR_INVALID_VALUE;
@@ -303,7 +303,7 @@ static CUresult free_kind(uint64_t p, unsigned kinds) {
 CUresult cuMemFree_v2(CUdeviceptr p) { return free_kind(p, 1u << DEVICE | 1u << MANAGED); }
 
 CUresult cuMemHostAlloc(void **out, size_t bytes, unsigned flags) {
-    READY();
+    CURRENT();
     (void)flags;
     if (!bytes) return CUDA_ERROR_INVALID_VALUE;
     if (stub_should_fail("cuMemHostAlloc")) return CUDA_ERROR_OUT_OF_MEMORY;
@@ -321,7 +321,7 @@ CUresult cuMemAllocHost_v2(void **out, size_t bytes) { return cuMemHostAlloc(out
 CUresult cuMemFreeHost(void *p) { return free_kind((uint64_t)(uintptr_t)p, 1u << PINNED); }
 
 CUresult cuMemHostRegister_v2(void *p, size_t bytes, unsigned flags) {
-    READY();
+    CURRENT();
     (void)flags;
     if (!p || !bytes) return CUDA_ERROR_INVALID_VALUE;
     if (stub_should_fail("cuMemHostRegister")) return CUDA_ERROR_OUT_OF_MEMORY;
@@ -350,14 +350,14 @@ CUresult cuMemHostUnregister(void *p) {
 }
 
 CUresult cuMemHostGetDevicePointer_v2(CUdeviceptr *out, void *p, unsigned flags) {
-    READY();
+    CURRENT();
     (void)flags;
     *out = (CUdeviceptr)(uintptr_t)p;
     return CUDA_SUCCESS;
 }
 
 CUresult cuMemGetInfo_v2(size_t *free_bytes, size_t *total) {
-    READY();
+    CURRENT();
     pthread_mutex_lock(&mu);
     *total = stub_total_bytes();
     *free_bytes = *total - plain_bytes - managed_resident;
@@ -470,7 +470,7 @@ static CUresult move(CUdeviceptr p, size_t n, bool device, int what, CUstream h,
 }
 
 static CUresult prefetch(CUdeviceptr p, size_t n, bool device, CUstream h, int ptsz) {
-    READY();
+    CURRENT();
     if (stub_should_fail("cuMemPrefetch")) return CUDA_ERROR_OUT_OF_MEMORY;
     COUNT(N_PREFETCHES, 1);
     return move(p, n, device, MOVE_PREFETCH, h, ptsz);
@@ -482,7 +482,7 @@ CUresult cuMemPrefetchAsync_v2(CUdeviceptr p, size_t n, CUmemLocation l, unsigne
 CUresult cuMemPrefetchAsync_v2_ptsz(CUdeviceptr p, size_t n, CUmemLocation l, unsigned flags, CUstream s) { return flags ? CUDA_ERROR_INVALID_VALUE : prefetch(p, n, l.type == 1, s, 1); }
 
 static CUresult batch(CUdeviceptr *p, size_t *n, size_t count, CUmemLocation *locs, size_t *idx, size_t nlocs, unsigned long long flags, int what, CUstream s, int ptsz) {
-    READY();
+    CURRENT();
     if (!count || flags || !stub_stream(s, ptsz) || ((!s || s == CU_STREAM_LEGACY) && !ptsz)) return CUDA_ERROR_INVALID_VALUE;
     if (what & MOVE_PREFETCH) {
         if (!nlocs || idx[0] != 0) return CUDA_ERROR_INVALID_VALUE;

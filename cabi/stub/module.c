@@ -142,14 +142,14 @@ static CUresult get_function(owner *o, const char *name, uint32_t magic, void *o
 }
 
 static CUresult load(void *out) {
-    READY();
+    CURRENT();
     if (stub_should_fail("cuModuleLoad")) return 218; /* CUDA_ERROR_INVALID_PTX */
     *(void **)out = calloc(1, sizeof(owner));
     return CUDA_SUCCESS;
 }
 
 static CUresult unload(owner *o) {
-    READY();
+    CURRENT();
     if (!o) return CUDA_ERROR_INVALID_HANDLE;
     CUresult cuCtxSynchronize(void);
     cuCtxSynchronize();
@@ -248,7 +248,7 @@ CUresult stub_launch_work(work *w, CUfunction h, const unsigned grid[3], const u
 }
 
 static CUresult launch(CUfunction f, const unsigned grid[3], const unsigned block[3], unsigned shared, int cooperative, CUstream h, int ptsz, void **params, void **extra) {
-    READY();
+    CURRENT();
     stream *s = stub_stream(h, ptsz);
     if (!s) return CUDA_ERROR_INVALID_HANDLE;
     if (stub_should_fail("cuLaunchKernel")) return CUDA_ERROR_OUT_OF_MEMORY;
@@ -288,7 +288,7 @@ CUresult cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS *list, unsigned
 }
 
 static CUresult host_func(CUstream h, void (*fn)(void *), void *arg, int ptsz) {
-    READY();
+    CURRENT();
     stream *s = stub_stream(h, ptsz);
     if (!s) return CUDA_ERROR_INVALID_HANDLE;
     work w = {.type = CU_GRAPH_NODE_TYPE_HOST, .host = {fn, arg}};

@@ -6,17 +6,39 @@
 #include <string.h>
 #include <time.h>
 
-#define STREAM_MAGIC 0x53545245u
 static pthread_mutex_t list_mu = PTHREAD_MUTEX_INITIALIZER;
-static stream *streams; /* all, the default ones included */
+static stream *streams; /* all that there have ever been, the default ones included */
 static stream *legacy;
 static __thread stream *own;
 static uint64_t next_id = 1;
 
+/* What a CUstream points to. */
+typedef struct handle {
+    stream *of; /* NULL: destroyed */
+    struct handle *next;
+} handle;
+static handle *spare; /* of destroyed streams, the last one first: the driver, too, gives a handle out again while its old stream is at work */
+
+/* A stream that was destroyed and has done its work, if there is one. Under list_mu. */
+static stream *stream_used(void) {
+    for (stream *s = streams; s; s = s->next) {
+        pthread_mutex_lock(&s->mu);
+        bool idle = s->destroyed && !s->queued;
+        if (idle) {
+            s->destroyed = s->capture_origin = s->capture_invalid = false;
+            s->capture = NULL;
+            s->error = CUDA_SUCCESS;
+            s->id = next_id++;
+        }
+        pthread_mutex_unlock(&s->mu);
+        if (idle) return s;
+    }
+    return NULL;
+}
+
 static stream *stream_new(void) {
     stream *s = calloc(1, sizeof *s);
     if (!s) return NULL;
-    s->magic = STREAM_MAGIC;
     pthread_mutex_init(&s->mu, NULL);
     pthread_cond_init(&s->changed, NULL);
     s->tail = &s->head;
@@ -40,8 +62,7 @@ stream *stub_stream(CUstream h, int ptsz) {
         pthread_mutex_unlock(&mu);
         return legacy;
     }
-    stream *s = (stream *)h;
-    return s->magic == STREAM_MAGIC ? s : NULL;
+    return ((handle *)h)->of;
 }
 
 uint64_t stub_queued(void) {
@@ -64,25 +85,26 @@ static void free_op(op *o) {
     free(o);
 }
 
+static CUresult run_record(stream *s, op *o);
+
 static void *worker(void *arg) {
     stream *s = arg;
     pthread_mutex_lock(&s->mu);
     for (;;) {
-        while (!s->head && !s->stopping) pthread_cond_wait(&s->changed, &s->mu);
+        while (!s->head) pthread_cond_wait(&s->changed, &s->mu);
         op *o = s->head;
-        if (!o) break;
         s->head = o->next;
         if (!s->head) s->tail = &s->head;
-        bool skip = s->error != CUDA_SUCCESS;
+        bool skip = (s->error || stub_ended()) && o->run != run_record; /* who waits for an event is not left waiting */
         pthread_mutex_unlock(&s->mu);
         CUresult rc = skip ? CUDA_SUCCESS : o->run(s, o);
         free_op(o);
+        if (rc != CUDA_SUCCESS) stub_failed(rc);
         pthread_mutex_lock(&s->mu);
         if (rc != CUDA_SUCCESS && s->error == CUDA_SUCCESS) s->error = rc;
         s->queued--;
         pthread_cond_broadcast(&s->changed);
     }
-    pthread_mutex_unlock(&s->mu);
     return NULL;
 }
 
@@ -107,7 +129,7 @@ static CUresult enqueue(stream *s, op *o) {
         if (!s->started) abort();
     }
     while (s->queued >= limit) pthread_cond_wait(&s->changed, &s->mu); /* as the driver does when its queue is full */
-    CUresult rc = s->error;
+    CUresult rc = s->error ? s->error : stub_ended();
     if (rc == CUDA_SUCCESS) {
         *s->tail = o;
         s->tail = &o->next;
@@ -144,7 +166,7 @@ CUresult stub_submit(stream *s, const work *w) {
 CUresult stub_wait_idle(stream *s) {
     pthread_mutex_lock(&s->mu);
     while (s->queued) pthread_cond_wait(&s->changed, &s->mu);
-    CUresult rc = s->error;
+    CUresult rc = s->error ? s->error : stub_ended();
     pthread_mutex_unlock(&s->mu);
     return rc;
 }
@@ -152,44 +174,45 @@ CUresult stub_wait_idle(stream *s) {
 /* ---- streams ---- */
 
 CUresult cuStreamCreateWithPriority(CUstream *out, unsigned flags, int priority) {
-    READY();
-    stream *s = stream_new();
-    if (!s) return CUDA_ERROR_OUT_OF_MEMORY;
+    CURRENT();
+    pthread_mutex_lock(&list_mu);
+    stream *s = stream_used();
+    handle *h = spare;
+    if (h) spare = h->next;
+    pthread_mutex_unlock(&list_mu);
+    if (!s) s = stream_new();
+    if (!h) h = malloc(sizeof *h);
+    if (!s || !h) return CUDA_ERROR_OUT_OF_MEMORY;
     s->flags = flags;
     s->priority = priority;
     s->context = stub_context();
-    *out = (CUstream)s;
+    h->of = s;
+    *out = (CUstream)h;
     return CUDA_SUCCESS;
 }
 CUresult cuStreamCreate(CUstream *out, unsigned flags) { return cuStreamCreateWithPriority(out, flags, 0); }
 
 CUresult cuStreamDestroy_v2(CUstream h) {
-    READY();
-    stream *s = (stream *)h;
-    if ((uintptr_t)h <= 2 || s->magic != STREAM_MAGIC) return CUDA_ERROR_INVALID_HANDLE;
+    CURRENT();
+    if ((uintptr_t)h <= 2) return CUDA_ERROR_INVALID_HANDLE;
+    handle *mine = (handle *)h;
     pthread_mutex_lock(&list_mu);
-    for (stream **at = &streams; *at; at = &(*at)->next) {
-        if (*at != s) continue;
-        *at = s->next;
-        break;
+    stream *s = mine->of;
+    if (s) {
+        pthread_mutex_lock(&s->mu);
+        s->destroyed = true; /* what is queued still runs */
+        pthread_mutex_unlock(&s->mu);
+        mine->of = NULL;
+        mine->next = spare;
+        spare = mine;
     }
     pthread_mutex_unlock(&list_mu);
-    s->magic = 0;
-    /* What is queued still runs; unlike the driver, this waits for it. */
-    if (s->started) {
-        pthread_mutex_lock(&s->mu);
-        s->stopping = true;
-        pthread_cond_broadcast(&s->changed);
-        pthread_mutex_unlock(&s->mu);
-        pthread_join(s->thread, NULL);
-    }
-    free(s);
-    return CUDA_SUCCESS;
+    return s ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
 }
 CUresult cuStreamDestroy(CUstream h) { return cuStreamDestroy_v2(h); }
 
 static CUresult synchronize(CUstream h, int ptsz) {
-    READY();
+    CURRENT();
     stream *s = stub_stream(h, ptsz);
     if (!s) return CUDA_ERROR_INVALID_HANDLE;
     if (s->capture) {
@@ -202,11 +225,11 @@ CUresult cuStreamSynchronize(CUstream s) { return synchronize(s, 0); }
 CUresult cuStreamSynchronize_ptsz(CUstream s) { return synchronize(s, 1); }
 
 static CUresult query(CUstream h, int ptsz) {
-    READY();
+    CURRENT();
     stream *s = stub_stream(h, ptsz);
     if (!s) return CUDA_ERROR_INVALID_HANDLE;
     pthread_mutex_lock(&s->mu);
-    CUresult rc = s->error ? s->error : s->queued ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS;
+    CUresult rc = s->error ? s->error : stub_ended() ? stub_ended() : s->queued ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS;
     pthread_mutex_unlock(&s->mu);
     return rc;
 }
@@ -246,7 +269,7 @@ CUresult cuStreamGetCtx(CUstream h, CUcontext *context) {
 }
 
 CUresult cuCtxSynchronize(void) {
-    READY();
+    CURRENT();
     CUresult rc = CUDA_SUCCESS;
     pthread_mutex_lock(&list_mu);
     for (stream *s = streams; s; s = s->next) {
@@ -277,7 +300,7 @@ static uint64_t load(uint64_t p, bool wide) {
 /* a: address, b: value, c: flags, d: 64 bits wide */
 static CUresult run_wait(stream *s, op *o) {
     (void)s;
-    for (unsigned spins = 0; !satisfied(load(o->a, o->d), o->b, (unsigned)o->c, o->d); spins++) {
+    for (unsigned spins = 0; !satisfied(load(o->a, o->d), o->b, (unsigned)o->c, o->d) && !stub_ended(); spins++) {
         struct timespec pause = {.tv_nsec = spins < 50 ? 1000 : 50000};
         nanosleep(&pause, NULL);
     }
@@ -294,7 +317,7 @@ static CUresult run_write(stream *s, op *o) {
 }
 
 static CUresult memop(CUresult (*run)(stream *, op *), CUstream h, CUdeviceptr p, uint64_t value, unsigned flags, bool wide, int ptsz) {
-    READY();
+    CURRENT();
     stream *s = stub_stream(h, ptsz);
     if (!s) return CUDA_ERROR_INVALID_HANDLE;
     if (!p || p % (wide ? 8 : 4)) return CUDA_ERROR_INVALID_VALUE;
@@ -337,7 +360,7 @@ static void event_unref(event *e) {
 }
 
 CUresult cuEventCreate(CUevent *out, unsigned flags) {
-    READY();
+    CURRENT();
     (void)flags;
     event *e = calloc(1, sizeof *e);
     if (!e) return CUDA_ERROR_OUT_OF_MEMORY;
@@ -378,7 +401,7 @@ static CUresult run_wait_event(stream *s, op *o) {
 }
 
 static CUresult record(CUevent h, CUstream hs, int ptsz) {
-    READY();
+    CURRENT();
     event *e = (event *)h;
     stream *s = stub_stream(hs, ptsz);
     if (!s || !e) return CUDA_ERROR_INVALID_HANDLE;
@@ -398,7 +421,7 @@ CUresult cuEventRecord(CUevent e, CUstream s) { return record(e, s, 0); }
 CUresult cuEventRecord_ptsz(CUevent e, CUstream s) { return record(e, s, 1); }
 
 static CUresult wait_event(CUstream hs, CUevent h, int ptsz) {
-    READY();
+    CURRENT();
     event *e = (event *)h;
     stream *s = stub_stream(hs, ptsz);
     if (!s || !e) return CUDA_ERROR_INVALID_HANDLE;
@@ -419,21 +442,21 @@ CUresult cuStreamWaitEvent(CUstream s, CUevent e, unsigned flags) { return (void
 CUresult cuStreamWaitEvent_ptsz(CUstream s, CUevent e, unsigned flags) { return (void)flags, wait_event(s, e, 1); }
 
 CUresult cuEventQuery(CUevent h) {
-    READY();
+    CURRENT();
     event *e = (event *)h;
     pthread_mutex_lock(&e->mu);
     bool done = e->completed >= e->recorded;
     pthread_mutex_unlock(&e->mu);
-    return done ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
+    return stub_ended() ? stub_ended() : done ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
 }
 
 CUresult cuEventSynchronize(CUevent h) {
-    READY();
+    CURRENT();
     event *e = (event *)h;
     pthread_mutex_lock(&e->mu);
     while (e->completed < e->recorded) pthread_cond_wait(&e->changed, &e->mu);
     pthread_mutex_unlock(&e->mu);
-    return CUDA_SUCCESS;
+    return stub_ended();
 }
 
 CUresult cuEventElapsedTime(float *ms, CUevent from, CUevent to) {
@@ -447,7 +470,7 @@ CUresult cuEventElapsedTime(float *ms, CUevent from, CUevent to) {
 /* ---- captures ---- */
 
 static CUresult begin_capture(CUstream h, CUgraph into, int ptsz) {
-    READY();
+    CURRENT();
     stream *s = stub_stream(h, ptsz);
     if (!s) return CUDA_ERROR_INVALID_HANDLE;
     if ((!h || h == CU_STREAM_LEGACY) && !ptsz) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;

@@ -10,9 +10,15 @@
  * has residency in 2 MiB blocks with faults, eviction in order of arrival, a
  * capacity, and discard that really destroys the contents.
  *
+ * It is as unkind as the driver may be: what is destroyed is given out again at once
+ * (streams while their work still runs, physical memory, functions), pinned memory is
+ * never zeros, a thread without a context is refused, an error of work on the device
+ * is every later call's, and copies and fills on the device do not wait.
+ *
  * What is not: the legacy default stream is just one more stream; CPU accesses
  * are not seen (managed blocks stay where they were); copies do not move managed
- * blocks; graphs run their nodes in order of creation; there is one device.
+ * blocks; graphs run their nodes in order of creation; there is one device; an
+ * asynchronous copy from or to pageable memory does not wait.
  *
  * Environment, read at the first call:
  *   STUB_TOTAL_BYTES   device memory (default 8 GiB)

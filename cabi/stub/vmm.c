@@ -20,10 +20,11 @@ typedef struct physical {
     int location; /* 1 device, 3 a NUMA node of the host */
     unsigned refs; /* one of the handle, one a mapping */
     bool released;
+    size_t number, next; /* as a handle; the next that is free to be given out again */
 } physical;
 
 static physical **handles; /* handle h is handles[h-1] */
-static size_t nhandles;
+static size_t nhandles, spare; /* spare: the handle that became free last; the driver gives them out again, too */
 static uint64_t device_bytes, device_peak, host_bytes;
 
 /* Adds a handle's memory to the accounts, or takes it off. Under mu, like all that follows. */
@@ -90,6 +91,28 @@ CUresult cuMemGetAllocationGranularity(size_t *n, const alloc_prop *prop, int op
     return CUDA_SUCCESS;
 }
 
+static physical *new_handle(void) {
+    if (spare) {
+        physical *h = handles[spare - 1];
+        spare = h->next;
+        return h;
+    }
+    physical *h = calloc(1, sizeof *h), **more = realloc(handles, (nhandles + 1) * sizeof *more);
+    if (more) handles = more;
+    if (!h || !more) {
+        free(h);
+        return NULL;
+    }
+    handles[nhandles++] = h;
+    h->number = nhandles;
+    return h;
+}
+
+static void free_handle(physical *h) {
+    h->next = spare;
+    spare = h->number;
+}
+
 CUresult cuMemCreate(CUmemGenericAllocationHandle *out, size_t bytes, const alloc_prop *prop, unsigned long long flags) {
     READY();
     bool device = prop->location.type == 1;
@@ -99,19 +122,16 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle *out, size_t bytes, const allo
     CUresult rc = CUDA_ERROR_OUT_OF_MEMORY;
     pthread_mutex_lock(&mu);
     if (!device || (stub_make_room(bytes))) {
-        physical *h = calloc(1, sizeof *h);
-        physical **more = realloc(handles, (nhandles + 1) * sizeof *more);
-        if (more) handles = more;
+        physical *h = new_handle();
         int fd = memfd_create("stub", MFD_CLOEXEC);
-        if (h && more && fd >= 0 && !ftruncate(fd, (off_t)bytes)) {
-            *h = (physical){.fd = fd, .bytes = bytes, .location = prop->location.type, .refs = 1};
-            handles[nhandles++] = h;
-            *out = nhandles;
+        if (h && fd >= 0 && !ftruncate(fd, (off_t)bytes)) {
+            *h = (physical){.fd = fd, .bytes = bytes, .location = prop->location.type, .refs = 1, .number = h->number};
+            *out = h->number;
             account(h, 1);
             if (stub_env_bytes("STUB_SCRIBBLE", 0)) scribble(h);
             rc = CUDA_SUCCESS;
         } else {
-            free(h);
+            if (h) free_handle(h);
             if (fd >= 0) close(fd);
         }
     }
@@ -124,7 +144,7 @@ static void unref(physical *h) {
     if (--h->refs) return;
     account(h, -1);
     close(h->fd);
-    h->fd = -1;
+    free_handle(h);
 }
 
 static physical *handle_of(CUmemGenericAllocationHandle h) { return h && h <= nhandles && handles[h - 1]->refs ? handles[h - 1] : NULL; }

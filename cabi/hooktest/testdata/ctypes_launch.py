@@ -19,6 +19,7 @@ driver.sync()
 assert word(a + 3 * MIB) == 7 and word(a) == 0
 assert take(shared) == (LAUNCH, "touch_add", [1])
 driver.check("cuMemcpyDtoD_v2", C.c_uint64(b), C.c_uint64(a + 3 * MIB), C.c_size_t(16))
+driver.sync()  # a copy on the device does not wait
 assert word(b) == 7
 assert take(shared) == (COPY, 3, [2, 1])
 assert take(shared) is None
@@ -32,6 +33,7 @@ for i in range(count):
 
 
 def work(i):
+    driver.enter()
     for _ in range(50):
         assert driver.touch_add(base + i * size, 4, 1) == 0
 

@@ -40,6 +40,7 @@ typedef struct launcher {
 
 static void *launcher_main(void *arg) {
     launcher *l = arg;
+    enter();
     while (!atomic_load(&stop)) {
         uint64_t v[PARAMS];
         void *params[PARAMS];

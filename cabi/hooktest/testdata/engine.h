@@ -48,6 +48,15 @@
 /* ---- the driver ---- */
 
 static void *libcuda;
+static CUcontext context; /* of start */
+
+/* Gives the thread the context. driver does so, too: only who calls functions that were found before needs it. */
+static inline void enter(void) {
+    static __thread bool entered;
+    if (entered || !context) return;
+    entered = true;
+    ((CUresult(*)(CUcontext))dlsym(libcuda, "cuCtxSetCurrent"))(context);
+}
 
 /* A function of the driver as dlsym gives it; exits when it is missing. */
 static inline void *driver(const char *name) {
@@ -57,6 +66,7 @@ static inline void *driver(const char *name) {
         fprintf(stderr, "%s: %s\n", name, dlerror());
         exit(1);
     }
+    enter();
     return p;
 }
 
@@ -67,11 +77,10 @@ static inline void *driver(const char *name) {
 
 static inline void start(void) {
     CUdevice dev;
-    CUcontext ctx;
     OK(CALL(cuInit, 0));
     OK(CALL(cuDeviceGet, &dev, 0));
-    OK(CALL(cuDevicePrimaryCtxRetain, &ctx, dev));
-    OK(CALL(cuCtxSetCurrent, ctx));
+    OK(CALL(cuDevicePrimaryCtxRetain, &context, dev));
+    OK(CALL(cuCtxSetCurrent, context));
 }
 
 static inline CUfunction function(const char *name) {

@@ -200,6 +200,7 @@ static void strangers(void) {
 
 /* A launch of no function is a probe for the thread that the engine named. From others it is the driver's to refuse, and no record. */
 static void *stranger(void *launch) {
+    enter();
     CHECK_EQ(((launch_fn)launch)(NULL, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL), CUDA_ERROR_INVALID_HANDLE);
     none_left();
     return NULL;

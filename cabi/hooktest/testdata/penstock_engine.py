@@ -70,9 +70,14 @@ class Driver:
         device, context = C.c_int(), C.c_void_p()
         self.check("cuDeviceGet", C.byref(device), 0)
         self.check("cuDevicePrimaryCtxRetain", C.byref(context), device)
-        self.check("cuCtxSetCurrent", context)
+        self.context = context
+        self.enter()
         self.module, self.functions = C.c_void_p(), {}
         self.check("cuModuleLoadData", C.byref(self.module), b"image")
+
+    def enter(self):
+        """Gives the calling thread the context."""
+        self.check("cuCtxSetCurrent", self.context)
 
     def call(self, name, *args):
         return getattr(self.lib, name)(*args)

@@ -17,6 +17,7 @@ typedef struct job {
 
 static void *job_main(void *arg) {
     job *j = arg;
+    enter();
     j->result = j->call(j);
     atomic_store(&j->done, 1);
     return NULL;

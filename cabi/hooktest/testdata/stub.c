@@ -73,11 +73,30 @@ static void memory(void) {
     OK(CALL(cuMemGetInfo_v2, &free_bytes, &total));
     CHECK_EQ(free_bytes, total);
     CHECK_EQ(count("live_allocations"), 0);
-    /* A kernel that touches what is not there fails its stream, for good. */
-    CUstream bad = new_stream();
-    OK(touch_add(bad, a, 8, 1));
+}
+
+/* A kernel that touches what is not there ends the context: every call says so, and nobody is left waiting. */
+static void ended(void) {
+    CUstream bad = new_stream(), waits = new_stream(), behind = new_stream();
+    uint32_t *word;
+    CUdeviceptr a = managed(2 * MiB);
+    CUevent e;
+    size_t free_bytes, total;
+    OK(CALL(cuMemHostAlloc, &word, U64(64), 0));
+    OK(CALL(cuEventCreate, &e, 0));
+    word[0] = 5;
+    OK(CALL(cuStreamWaitValue32_v2, waits, U64(word), 6, CU_STREAM_WAIT_VALUE_GEQ));
+    OK(CALL(cuEventRecord, e, waits));
+    OK(CALL(cuStreamWaitEvent, behind, e, 0));
+    OK(touch_add(behind, a, 4, 1));
+    OK(touch_add(bad, a + 2 * MiB, 8, 1));
     CHECK_EQ(CALL(cuStreamSynchronize, bad), CUDA_ERROR_ILLEGAL_ADDRESS);
-    CHECK_EQ(touch_add(bad, a, 8, 1), CUDA_ERROR_ILLEGAL_ADDRESS);
+    CHECK_EQ(CALL(cuStreamSynchronize, behind), CUDA_ERROR_ILLEGAL_ADDRESS);
+    CHECK_EQ(CALL(cuEventSynchronize, e), CUDA_ERROR_ILLEGAL_ADDRESS);
+    CHECK_EQ(CALL(cuStreamQuery, waits), CUDA_ERROR_ILLEGAL_ADDRESS);
+    CHECK_EQ(touch_add(NULL, a, 4, 1), CUDA_ERROR_ILLEGAL_ADDRESS);
+    CHECK_EQ(CALL(cuMemGetInfo_v2, &free_bytes, &total), CUDA_ERROR_ILLEGAL_ADDRESS);
+    CHECK_EQ(word_at(a), 0);
 }
 
 static void note(void *arg) { atomic_fetch_add((atomic_int *)arg, 1); }
@@ -122,11 +141,29 @@ static void streams(void) {
     CHECK_EQ(CALL(cuStreamEndCapture, s, &g), CUDA_ERROR_ILLEGAL_STATE);
     SYNC(s);
     CHECK_EQ(word_at(a), 11);
+    /* A handle comes back while what was queued on the stream that had it still waits. */
+    CUstream again, other = new_stream();
+    word[0] = word[1] = 0;
+    OK(CALL(cuStreamWaitValue32_v2, t, U64(word), 1, CU_STREAM_WAIT_VALUE_GEQ));
+    OK(CALL(cuStreamWriteValue32_v2, t, U64(word + 1), 1, 0));
     OK(CALL(cuStreamDestroy_v2, t));
+    CHECK_EQ(CALL(cuStreamQuery, t), CUDA_ERROR_INVALID_HANDLE);
+    again = new_stream();
+    CHECK(again == t && other != t);
+    SYNC(again);
+    CHECK_EQ(word[1], 0);
+    __atomic_store_n(word, 1, __ATOMIC_RELEASE);
+    OK(CALL(cuCtxSynchronize));
+    CHECK_EQ(word[1], 1);
     CHECK_EQ(count("queued"), 0);
+    /* A thread without a context can do nothing. */
+    OK(CALL(cuCtxSetCurrent, NULL));
+    CHECK_EQ(touch_add(s, a, 4, 1), CUDA_ERROR_INVALID_CONTEXT);
+    CHECK_EQ(CALL(cuStreamQuery, s), CUDA_ERROR_INVALID_CONTEXT);
+    CHECK_EQ(CALL(cuMemAlloc_v2, &a, U64(64)), CUDA_ERROR_INVALID_CONTEXT);
 }
 
-static void vmm(void) {
+static void vmm(bool no_access) {
     struct {
         int type, types;
         CUmemLocation location;
@@ -152,10 +189,8 @@ static void vmm(void) {
     OK(CALL(cuMemMap, va, M2, U64(0), h[0], U64(0)));
     OK(CALL(cuMemMap, va + M2, M2, U64(0), h[1], U64(0)));
     CHECK_EQ(CALL(cuMemMap, va, M2, U64(0), h[1], U64(0)), CUDA_ERROR_INVALID_VALUE); /* taken */
-    CUstream early = new_stream();
-    OK(touch_add(early, va, 4, 1)); /* no access yet */
-    CHECK_EQ(CALL(cuStreamSynchronize, early), CUDA_ERROR_ILLEGAL_ADDRESS);
     OK(CALL(cuMemSetAccess, va, 2 * M2, &access, U64(1)));
+    OK(CALL(cuMemsetD32Async, va + M2 - 8, 0, U64(4), NULL));
     OK(touch_add(NULL, va + M2 - 8, 4, 3)); /* across the two */
     SYNC(NULL);
     CHECK(word_at(va + M2 - 4) == 3 && word_at(va + M2) == 3);
@@ -167,20 +202,26 @@ static void vmm(void) {
     OK(CALL(cuMemMap, vb, M2, U64(0), h[1], U64(0)));
     OK(CALL(cuMemSetAccess, vb, M2, &access, U64(1)));
     CHECK_EQ(word_at(vb + 4), 3);
-    CUstream s = new_stream();
-    OK(touch_add(s, va, M2 / 4 + 1, 1)); /* reaches into the unmapped half */
-    CHECK_EQ(CALL(cuStreamSynchronize, s), CUDA_ERROR_ILLEGAL_ADDRESS);
     OK(CALL(cuMemRelease, h[1]));
     CHECK_EQ(CALL(cuMemRelease, h[1]), CUDA_ERROR_INVALID_VALUE);
     CHECK_EQ(word_at(vb + 4), 3); /* released, still mapped */
     CHECK_EQ(CALL(cuMemAddressFree, vb, M2), CUDA_ERROR_INVALID_VALUE);
     OK(CALL(cuMemUnmap, vb, M2));
+    OK(CALL(cuMemCreate, &h[1], M2, &prop, U64(0)));
+    CHECK_EQ(h[1], 2); /* the handle comes back with its memory gone */
+    OK(CALL(cuMemMap, vb, M2, U64(0), h[1], U64(0))); /* no access */
+    OK(CALL(cuMemGetInfo_v2, &after, &total));
+    CHECK_EQ(before - after, 2 * M2);
+    CUstream s = new_stream();
+    OK(touch_add(s, no_access ? vb : va, no_access ? 4 : M2 / 4 + 1, 1)); /* reaches into the unmapped half, or into that */
+    CHECK_EQ(CALL(cuStreamSynchronize, s), CUDA_ERROR_ILLEGAL_ADDRESS);
+    OK(CALL(cuMemUnmap, vb, M2));
+    OK(CALL(cuMemRelease, h[1]));
     OK(CALL(cuMemAddressFree, vb, M2));
     OK(CALL(cuMemUnmap, va, M2));
     OK(CALL(cuMemRelease, h[0]));
     OK(CALL(cuMemAddressFree, va, 2 * M2));
-    OK(CALL(cuMemGetInfo_v2, &after, &total));
-    CHECK_EQ(before, after);
+    CHECK_EQ(count("physical_bytes"), 0);
 }
 
 /* STUB_FAIL=cuMemAlloc:2,cuMemAllocManaged */
@@ -199,7 +240,9 @@ int main(int argc, char **argv) {
     start();
     if (!strcmp(argv[1], "memory")) memory();
     else if (!strcmp(argv[1], "streams")) streams();
-    else if (!strcmp(argv[1], "vmm")) vmm();
+    else if (!strcmp(argv[1], "ended")) ended();
+    else if (!strcmp(argv[1], "vmm")) vmm(false);
+    else if (!strcmp(argv[1], "vmm no access")) vmm(true);
     else if (!strcmp(argv[1], "fail")) fail();
     else return 2;
     return 0;

@@ -25,6 +25,7 @@ static void *run(void *arg) {
     found[i] = (void *)launch;
     if (i == 0) start();
     pthread_barrier_wait(&barrier); /* the device is up */
+    enter();
     if (i == 0) {
         attach(PSK_MODE_GATED);
         S->progress_every = 1;
