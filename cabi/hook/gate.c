@@ -35,7 +35,10 @@ static memop_fn memop(const char *name, int ptsz) {
     return NULL;
 }
 
+/* Only what every such call would be refused for: a thread without a context, or another's, a stream that is
+ * gone, or a context that an error has ended, says nothing of the calls of others. */
 static void unusable(const char *what, CUresult r) {
+    if (r != CUDA_ERROR_NOT_SUPPORTED && r != CUDA_ERROR_NOT_FOUND && r != CUDA_ERROR_INVALID_VALUE) return;
     if (atomic_exchange(&memops_known, -1) == -1) return;
     const char *now = PSK_LOAD(psk_S.mode) == PSK_MODE_STRICT ? "operations now run one at a time" : "launches are no longer gated, so absent memory is faulted in";
     fprintf(stderr, "penstock: %s failed (CUDA error %d): %s\n", what, r, now);

@@ -108,30 +108,36 @@ static void idle_now(psk_stream *s) {
     s->finished = s->queued;
 }
 
-/* Waits for the stream and says so. An error is the context's end: nothing of it runs any more. */
-static void drain(psk_op *op, uint32_t value) {
-    psk_stream_synchronize(op->stream, op->ptsz);
+/* Waits for the stream and says so. An error is the context's end: nothing of it runs any more. But a thread
+ * without a context may not wait: what others queued runs on, and its own operation would be refused, too. */
+static CUresult drain(psk_op *op, uint32_t value) {
+    CUresult r = psk_stream_synchronize(op->stream, op->ptsz);
+    if (r == CUDA_ERROR_INVALID_CONTEXT || r == CUDA_ERROR_INVALID_HANDLE) {
+        op->locked->unreported = true;
+        return r;
+    }
     idle_now(op->locked);
     if (psk_S.progress) __atomic_store_n(progress_word(op), value, __ATOMIC_RELEASE);
+    return CUDA_SUCCESS;
 }
 
 /* Has the stream report everything put on it so far. */
-static void report(psk_op *op, uint32_t value) {
+static CUresult report(psk_op *op, uint32_t value) {
     psk_stream *s = op->locked;
     s->unreported = false;
     if (!op->serial && !s->nmarks) s->seen = PSK_LOAD(*progress_word(op));
     if (op->serial || !psk_memop_write(op->stream, op->ptsz, progress_word(op), value)) {
-        drain(op, value);
-        return;
+        return drain(op, value);
     }
     s->queued++;
     const uint32_t n = sizeof s->marks / sizeof s->marks[0];
     if (s->nmarks && (s->nmarks == n || s->queued - s->marks[s->nmarks - 1].queued < PSK_MAX_UNFINISHED / n)) {
-        if (s->nmarks < n) return; /* too near to the mark before it to be worth one */
+        if (s->nmarks < n) return CUDA_SUCCESS; /* too near to the mark before it to be worth one */
         s->nmarks--;
     }
     s->marks[s->nmarks].value = value;
     s->marks[s->nmarks++].queued = s->queued;
+    return CUDA_SUCCESS;
 }
 
 static void forget_marks(psk_op *op) {
@@ -155,8 +161,8 @@ static void wait_for_queue(psk_op *op) {
         if (s->queued - s->finished < PSK_MAX_UNFINISHED || left()) return;
         if (s->nmarks)
             nap();
-        else
-            drain(op, (uint32_t)s->last); /* nothing that it queued will be reported */
+        else if (drain(op, (uint32_t)s->last)) /* nothing that it queued will be reported */
+            return;
     }
 }
 
@@ -187,10 +193,11 @@ static CUresult refusal(void) {
 
 /* Until nothing named is ABSENT and, for one that asks, the grant is there. */
 static CUresult wait_on_cpu(psk_op *op) {
-    report(op, (uint32_t)op->seq - 1);
+    CUresult r = report(op, (uint32_t)op->seq - 1);
+    if (r && !op->asks) return r; /* what is awaited may need the report */
     PSK_COUNT(psk_S.cpu_waits);
     uint64_t from = psk_now_ns(), now = from;
-    CUresult r = CUDA_SUCCESS;
+    r = CUDA_SUCCESS;
     for (;; pause_for((now = psk_now_ns()) - from)) {
         if ((!op->asks || PSK_LOAD(psk_S.granted) == op->seq) && settle(op)) break;
         if (left() || (r = refusal())) break;

@@ -538,6 +538,38 @@ static void without_memops(void) {
     }
 }
 
+/* What the driver refuses a thread without a context says nothing of other threads' calls, nor that the stream is idle. */
+static void without_context(void) {
+    CUstream s = new_stream();
+    uint32_t before = word_at(at(1));
+    hold(s, held);
+    OK(touch_add(s, at(1), 1, 1));
+    record *r = must_take();
+    unsigned index = r->stream;
+    uint32_t seq = (uint32_t)r->seq;
+    OK(CALL(cuCtxSetCurrent, NULL));
+    for (int i = 0; i < 4; i++) { /* a progress write after one of them */
+        CHECK_EQ(touch_add(s, at(1), 1, 1), CUDA_ERROR_INVALID_CONTEXT);
+        must_take();
+    }
+    set_state(2, PSK_SLOT_ABSENT);
+    CHECK_EQ(touch_add(s, at(2), 1, 1), CUDA_ERROR_INVALID_CONTEXT); /* nor is it left waiting */
+    must_take();
+    set_state(2, PSK_SLOT_RESIDENT);
+    CHECK((int32_t)(progress(index) - seq) < 0);
+    OK(CALL(cuCtxSetCurrent, context));
+    release(held);
+    SYNC(s);
+    CHECK_EQ(word_at(at(1)), before + 1);
+    uint64_t writes = count("write_values");
+    for (int i = 0; i < 4; i++) {
+        OK(touch_add(s, at(1), 1, 1));
+        seq = (uint32_t)must_take()->seq;
+    }
+    SYNC(s);
+    CHECK(count("write_values") > writes && (int32_t)(progress(index) - seq) > -4);
+}
+
 int main(int argc, char **argv) {
     start();
     attach(PSK_MODE_OBSERVE);
@@ -573,6 +605,7 @@ int main(int argc, char **argv) {
     addresses();
     granted_and_absent();
     multi_device();
+    without_context();
     shared_streams();
     none_left();
     CHECK_EQ(S->dropped, 0);
