@@ -43,6 +43,16 @@ func (e *Error) Is(target error) bool {
 	return ok && t.Code == e.Code && (t.Call == "" || t.Call == e.Call)
 }
 
+// EndsContext says whether the driver answers every later call in the process with the same
+// error: work on the device has failed, Penstock's or the program's.
+func (e *Error) EndsContext() bool {
+	switch e.Code {
+	case 214, 220, 700, 702, 710, 714, 715, 716, 717, 718, 719: // ECC, NVLink, and what kernels do
+		return true
+	}
+	return false
+}
+
 // Unwrap is the detail.
 func (e *Error) Unwrap() error { return e.Detail }
 

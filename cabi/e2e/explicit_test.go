@@ -110,7 +110,7 @@ func TestExplicitFaults(t *testing.T) {
 		{name: "access", fail: "cuMemSetAccess:20", says: "setting access to 4194304 bytes"},
 		{name: "unmapping", fail: "cuMemUnmap:5", says: "unmapping"},
 		{name: "starting a copy", fail: "cuMemcpyAsync:60", says: "copying 4194304 bytes"},
-		{name: "a copy on its way", fail: "copy:60", says: "CUDA_ERROR_ECC_UNCORRECTABLE"},
+		{name: "a copy on its way", fail: "copy:60", says: "214"},                                              // CUDA_ERROR_ECC_UNCORRECTABLE, of the job's call or the engine's
 		{name: "marking a copy", fail: "cuStreamWriteValue32:40", mayGoOn: true, says: "cuStreamWriteValue32"}, // or reporting an operation
 		{name: "waiting for a copy", fail: "cuStreamWaitValue32", goesOn: true, says: "operations now run one at a time"},
 		{name: "pinning", fail: "cuMemHostRegister", says: "cannot grow"},
@@ -144,6 +144,22 @@ func TestExplicitCrowded(t *testing.T) {
 	}
 	if took := time.Since(began); took > time.Minute {
 		t.Errorf("said after %v", took)
+	}
+}
+
+// TestExplicitIllegal: what ends the context ends the job, at once and by the driver's own error, also where a launch waits for memory.
+func TestExplicitIllegal(t *testing.T) {
+	t.Parallel()
+	job := program(t, "explicit")
+	for _, mode := range []string{"illegal", "illegal", "illegalbehind"} {
+		began := time.Now()
+		r := mustRun(t, explicitly("STUB_ABORT=0"), job, mode)
+		if took := time.Since(began); took > 15*time.Second { // the engine's patience with moves is 20 s
+			t.Errorf("%s: told after %v\n%s", mode, took, r.stderr)
+		}
+		if strings.Contains(r.stderr, "one at a time") {
+			t.Errorf("the driver's refusal is taken for what it cannot do:\n%s", r.stderr)
+		}
 	}
 }
 

@@ -239,8 +239,12 @@ func (e *swap) fail(err error) {
 	l := e.l
 	l.failed = err
 	code := uint32(resultUnknown)
-	if errors.Is(err, hostpool.ErrHostBudget) || errors.Is(err, ErrOutOfMemory) {
+	var driver *cuda.Error
+	switch {
+	case errors.Is(err, hostpool.ErrHostBudget) || errors.Is(err, ErrOutOfMemory):
 		code = resultOOM
+	case errors.As(err, &driver) && driver.EndsContext():
+		code = uint32(driver.Code) // as the driver answers the job's own calls
 	}
 	l.log.Error("the explicit engine has failed; launches that need what is not on the device are refused from now on", zap.Error(err))
 	e.hook.Refuse(code)

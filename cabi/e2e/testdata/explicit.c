@@ -695,6 +695,30 @@ static void crowded(void) {
     exit(0);
 }
 
+/* A kernel of the job's own reaches what is nobody's: the driver then answers every call with that error, and so
+ * must whoever waits for memory, be it of operations behind that kernel, which never report that they are done. */
+static void illegal(bool behind) {
+    CUstream s = new_stream(), bad = behind ? s : new_stream();
+    static tensor t[4 * LAYERS];
+    for (int k = 0; k < 4 * LAYERS; k++) must(&t[k], LAYER_BYTES, s, 0);
+    SYNC(s);
+    uint64_t n = 4, us = behind ? 500000 : 2000, nowhere = 4096;
+    uint32_t inc = 1;
+    OK(launch_dlsym(f_spin, 1, 1, 1, 1, 1, 1, 0, bad, (void *[]){&us}, NULL)); /* so that launches are waiting when it comes */
+    OK(launch_dlsym(f_add, 1, 1, 1, 1, 1, 1, 0, bad, (void *[]){&nowhere, &n, &inc}, NULL));
+    CUresult r = CUDA_SUCCESS;
+    for (int k = 0; !r; k = (k + 1) % (4 * LAYERS)) {
+        CUdeviceptr p = DEVICE(&t[k]);
+        r = launch_dlsym(f_add, 1, 1, 1, 1, 1, 1, 0, s, (void *[]){&p, &n, &inc}, NULL);
+    }
+    CHECK_EQ(r, CUDA_ERROR_ILLEGAL_ADDRESS);
+    CHECK_EQ(CALL(cuStreamSynchronize, s), CUDA_ERROR_ILLEGAL_ADDRESS);
+    exit(0);
+}
+
+static void illegal_beside(void) { illegal(false); }
+static void illegal_behind(void) { illegal(true); }
+
 int main(int argc, char **argv) {
     CHECK(argc >= 2);
     load();
@@ -707,7 +731,7 @@ int main(int argc, char **argv) {
         const char *name;
         void (*run)(void);
     } modes[] = {{"train", train}, {"frozen", frozen}, {"streams", streams}, {"manystreams", many_streams}, {"ownstreams", own_streams}, {"tails", tails}, {"race", race}, {"copies", copies}, {"nevernamed", never_named},
-                 {"plaintables", plain_tables}, {"freed", freed}, {"recordstream", record_stream}, {"graphs", graphs}, {"graphasks", graph_asks}, {"nccl", nccl}, {"crowded", crowded}};
+                 {"plaintables", plain_tables}, {"freed", freed}, {"recordstream", record_stream}, {"graphs", graphs}, {"graphasks", graph_asks}, {"nccl", nccl}, {"crowded", crowded}, {"illegal", illegal_beside}, {"illegalbehind", illegal_behind}};
     tensor small; /* resolves what threads share */
     must(&small, 4096, NULL, 0);
     stub_touch_fn = (int (*)(uint64_t, size_t))driver("stub_touch");
