@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"os/exec"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -277,7 +278,15 @@ func TestAFullQueueBlocksOthers(t *testing.T) {
 		r.must(d.Launch(spin, one, one, r.s, uint64(long.Microseconds())))
 		r.must(d.Launch(spin, one, one, r.s, 0))
 		done := make(chan error)
-		go func() { done <- d.Launch(spin, one, one, r.s, 0) }() // the queue is full
+		go func() {
+			runtime.LockOSThread()
+			defer runtime.UnlockOSThread()
+			if err := d.BindThread(); err != nil {
+				done <- err
+				return
+			}
+			done <- d.Launch(spin, one, one, r.s, 0) // the queue is full
+		}()
 		time.Sleep(long / 6)
 		began := time.Now()
 		r.must(d.CopyAsync(r.p, r.p+mib, 4096, other))
