@@ -450,6 +450,7 @@ func engineClose() {
 	if err := e.Close(); err != nil {
 		fmt.Fprintf(os.Stderr, "%s: at exit: %v\n", live.Speaker(state.label), err)
 	}
+	e.Judge(&s)
 	if state.close != nil {
 		state.close()
 	}

@@ -45,6 +45,7 @@ type InstanceID uint32
 // instance is one life of an allocation, as the log remembers it.
 type instance struct {
 	bytes   int64
+	asked   int64 // of these
 	born    int64 // position of the first operation after it was allocated
 	died    int64 // position of the first operation after it was freed; noPosition while alive
 	uses    []int64
@@ -172,7 +173,7 @@ func (h *History) Alloc(bytes int64) InstanceID {
 		id = InstanceID(len(h.instances) - 1)
 	}
 	in := &h.instances[id]
-	*in = instance{bytes: bytes, born: h.now, died: noPosition, uses: in.uses[:0], gen: in.gen, live: true, used: true}
+	*in = instance{bytes: bytes, asked: bytes, born: h.now, died: noPosition, uses: in.uses[:0], gen: in.gen, live: true, used: true}
 	h.matchBirth(id)
 	h.turns = append(h.turns, turn{id: id, gen: in.gen})
 	h.freshBytes += bytes

@@ -2,6 +2,7 @@ package oracle
 
 import (
 	"fmt"
+	"time"
 )
 
 // Defaults of the optional fields of [Options].
@@ -24,6 +25,9 @@ type Options struct {
 	SmallBytes           int64 // allocations below this never move; 0 is DefaultSmallBytes
 	NoRepeat             bool  // let the trace's end be known: nothing is needed after it
 	Timeline             bool  // fill Result.Timeline
+	// Patience is after how long no further plan is tried once there is one; 0: all are. With it
+	// the result depends on the machine.
+	Patience time.Duration
 }
 
 func (o Options) withDefaults() (Options, error) {

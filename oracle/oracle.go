@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"runtime"
 	"sync"
+	"time"
 
 	"github.com/penstock-gpu/penstock/trace"
 )
@@ -24,8 +25,13 @@ func Run(t *trace.Trace, o Options) (Result, error) {
 	// The plans share nothing but the program, which they only read.
 	var group sync.WaitGroup
 	slots := make(chan struct{}, runtime.GOMAXPROCS(0))
+	began, tried := time.Now(), 0
 	for i, tune := range tunes {
-		slots <- struct{}{}
+		slots <- struct{}{} // once they are all taken, others have ended
+		if o.Patience > 0 && i >= cap(slots) && time.Since(began) > o.Patience {
+			break
+		}
+		tried++
 		group.Go(func() {
 			defer func() { <-slots }()
 			results[i], errs[i] = try(p, o, tune)
@@ -33,7 +39,7 @@ func Run(t *trace.Trace, o Options) (Result, error) {
 	}
 	group.Wait()
 	best := 0
-	for i := range results {
+	for i := range tried {
 		if errs[i] != nil {
 			return Result{}, errs[i]
 		}

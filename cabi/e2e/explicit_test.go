@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"encoding/json"
+	"os"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -65,6 +66,43 @@ func TestExplicitTraining(t *testing.T) {
 			t.Errorf("out of memory is reported as %q, want what was asked for and both budgets", text)
 		}
 	})
+}
+
+// TestExplicitOracle: the report and the verdict have what an oracle would have made of a job that
+// repeats, or why not.
+func TestExplicitOracle(t *testing.T) {
+	t.Parallel()
+	job := program(t, "explicit")
+	for mode, want := range map[string]string{"train": "% of the speed of an oracle", "frozen": "oracle"} {
+		report := filepath.Join(t.TempDir(), "report.json")
+		r := mustRun(t, explicitly("PENSTOCK_REPORT="+report), job, mode)
+		text, err := os.ReadFile(report)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var s struct {
+			Explicit struct {
+				Measured float64 `json:"oracle_iteration_seconds"`
+				Seconds  float64 `json:"oracle_seconds"`
+				Share    float64 `json:"oracle_share"`
+				Bus      string  `json:"oracle_bus"`
+				Why      string  `json:"oracle_why"`
+			} `json:"explicit"`
+		}
+		if err := json.Unmarshal(text, &s); err != nil {
+			t.Fatal(err)
+		}
+		switch x := s.Explicit; {
+		case strings.Contains(x.Why, "more than"): // a busy machine
+			t.Skip(x.Why)
+		case x.Why == "" && (x.Seconds <= 0 || x.Measured <= 0 || x.Share <= 0 || x.Bus == ""), x.Why != "" && x.Share != 0, mode == "train" && x.Why != "":
+			t.Errorf("%s: %+v", mode, x)
+		}
+		if !strings.Contains(r.stderr, want) {
+			t.Errorf("%s: %q is not said:\n%s", mode, want, r.stderr)
+		}
+		t.Logf("%s: %+v", mode, s.Explicit)
+	}
 }
 
 // TestExplicitClean: what has not changed since it came leaves without a copy, and what has does not.

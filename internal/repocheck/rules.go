@@ -51,7 +51,7 @@ var mayImport = map[string][]string{
 	"pool/front":           {"cuda"},
 	"pool/stitch":          {"cuda"},
 	"pool/follow":          {"cuda", "pool/plan"},
-	"um/explicit":          {"cuda", "cuda/kernels", "evict", "prefetch", "correlate", "um", "um/internal/queue"},
+	"um/explicit":          {"cuda", "cuda/kernels", "evict", "prefetch", "correlate", "trace", "um", "um/internal/queue"},
 	"cuda/kernels":         {"cuda"},
 	"um/explicit/hostpool": {"cuda", "internal/hostmem"},
 }

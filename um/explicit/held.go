@@ -52,6 +52,7 @@ func (r *Runtime) Retake(p cuda.Ptr, bytes int64, stream int) error {
 		t.chunks[i].summed = false // of garbage, and of as much as there was before
 	}
 	t.instance = r.history.Alloc(t.size)
+	r.history.Asked(t.instance, bytes)
 	r.stats.ReusedRanges++
 	r.live(t)
 	r.setState(t)

@@ -393,6 +393,7 @@ func (r *Runtime) Done(m *Move) {
 		r.incoming -= c.bytes
 		c.where, c.submitted, c.handle = onDevice, false, m.Handle
 		r.keep(t, c)
+		r.recent.delay(t.queued, r.process.Now()) // what names it waited for it
 		t.arrived = r.moves
 		if m.Kind == MoveFetch {
 			r.stats.Fetches++

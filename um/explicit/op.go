@@ -16,6 +16,7 @@ type Op struct {
 	Signature uint64 // the same whenever the same work is done: kernel and shape, no addresses
 	Slots     []uint32
 	Name      string // for messages; may be empty
+	Work      uint32 // which kernel or kind of copy, whatever it touches
 }
 
 // op is an operation that has been reported and not finished.
@@ -62,8 +63,10 @@ func (r *Runtime) Op(o Op) {
 	r.lastOn[o.Stream] = o.Seq
 	r.pending.Add(x.stream, x.seq, x)
 	r.stats.Ops++
+	now := r.process.Now()
+	r.recent.launch(x.position, now, &o)
 	if r.config.Checksums {
-		r.trial.look(r.history.Now(), r.history.Period(), r.process.Now(), r.stats.Stall[ForSpace])
+		r.trial.look(r.history.Now(), r.history.Period(), now, r.stats.Stall[ForSpace])
 	}
 	if x.waiting = !r.ready(x); x.waiting {
 		r.noteWait(x)
@@ -213,13 +216,18 @@ func (r *Runtime) Progress(stream int, seq uint64) {
 		return
 	}
 	r.progress[stream] = seq
+	var last int64
 	finished := r.pending.Finish(stream, seq, func(x *op) {
+		last = x.position
 		for _, t := range x.tensors {
 			t.finished(x.position)
 		}
 	})
 	if !finished {
 		return
+	}
+	if len(r.recent.seen) > 0 {
+		r.recent.finish(stream, last, r.process.Now())
 	}
 	r.epoch++
 	r.accountStall()

@@ -27,6 +27,7 @@ type Runtime struct {
 	kept      kept
 	trial     trial
 	history   *correlate.History
+	recent    recent
 
 	byPtr     map[cuda.Ptr]*tensor
 	held      map[cuda.Ptr]*tensor // dead, and the job may take them again: see held.go
@@ -142,6 +143,7 @@ func (r *Runtime) Malloc(bytes int64, stream int) (cuda.Ptr, error) {
 		r.stats.FreshRanges++
 	}
 	t.instance = r.history.Alloc(size)
+	r.history.Asked(t.instance, bytes)
 	r.takeSlot(t)
 	r.live(t)
 	return t.base, nil

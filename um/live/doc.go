@@ -26,6 +26,9 @@
 // lane, which copies out one piece after the other and does nothing else, for the
 // next piece is to follow at once.
 //
+// At the end of a job the explicit engine says how near it came to an oracle, from what its
+// runtime remembers of the last iterations (explicit_bound.go).
+//
 // # Why nothing here waits inside libcuda
 //
 // While a launch is held back on its stream, another thread of the job can wait

@@ -139,6 +139,7 @@ func (l *Live) openSwap() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	e.runtime = explicit.New(c, swapProcess{e})
+	e.runtime.Remember(rememberedOps)
 	l.swap, l.tensors = e, e.runtime
 	if e.front = l.config.TensorFront; e.front != nil {
 		e.front.Stand(c.Addresses, explicit.SmallBytes, explicit.PageBytes, h.HeadWord())
@@ -213,7 +214,7 @@ func (e *swap) op(rec *hook.Record) {
 		return // it runs when its graph is launched, and is reported then
 	}
 	l := e.l
-	o := explicit.Op{Seq: rec.Seq, Stream: l.opStream(rec.Stream, rec.Seq), Signature: l.signature(rec), Slots: rec.Slots}
+	o := explicit.Op{Seq: rec.Seq, Stream: l.opStream(rec.Stream, rec.Seq), Signature: l.signature(rec), Slots: rec.Slots, Work: uint32(rec.Kind)<<28 ^ rec.ID}
 	if rec.Kind == hook.Launch {
 		o.Name = l.hook.FunctionName(rec.ID)
 	}

@@ -56,6 +56,7 @@ func (e *swap) answer() {
 	}
 	e.grantTime += l.driver.Now() - q.since
 	e.asking = nil
+	e.runtime.Granted(q.seq)
 	e.hook.Grant(q.seq)
 }
 

@@ -44,6 +44,7 @@ type ExplicitStats struct {
 	// WorkerSeconds is what the time of the threads that bring in and take out went to, and
 	// which calls of the driver that to begin and to finish moves was spent in.
 	WorkerSeconds map[string]float64 `json:"worker_seconds"`
+	Bound                            // at the end of the job only
 }
 
 // report fills in the engine's part of a snapshot. The caller holds the lock.

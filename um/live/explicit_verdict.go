@@ -24,6 +24,13 @@ func (s Stats) explicitLines(line func(format string, args ...any)) {
 		x.Inspected, x.Chasers, x.Unresolved)
 	line("host memory: %s needed at most, %s in use, %s pinned of a budget of %s; waited %.2f s for pinning",
 		GiB(x.HostNeedBytes), GiB(x.HostPeakBytes), GiB(x.HostPinnedBytes), GiB(s.HostBudgetBytes), x.HostWaitSeconds)
+	switch b := x.Bound; {
+	case b.Share > 0:
+		line("an iteration took %.3f s: %.0f %% of the speed of an oracle, simulated from what this job launched, with estimated durations (%.3f s; bus %s)",
+			b.IterationSeconds, 100*b.Share, b.Seconds, b.Bus)
+	case b.Why != "" && s.H2DBytes+s.D2HBytes > 0:
+		line("not compared with an oracle: %s", b.Why)
+	}
 }
 
 // explicitLimit says what limited a job under the explicit engine.

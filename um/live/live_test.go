@@ -591,6 +591,10 @@ func TestExplicitVerdict(t *testing.T) {
 		{"grants", func(s *Stats, x *ExplicitStats) { x.MapStallSeconds, x.GrantStallSeconds = 1, 2 }, "limited by launches that do not say"},
 		{"pinning", func(s *Stats, x *ExplicitStats) { x.SpaceStallSeconds, x.HostWaitSeconds = 2, 2 }, "limited by pinning"},
 		{"failure", func(s *Stats, x *ExplicitStats) { s.Failure = "no luck" }, "failure of the engine: no luck"},
+		{"oracle", func(s *Stats, x *ExplicitStats) {
+			x.Bound = Bound{IterationSeconds: 0.12, Seconds: 0.0996, Share: 0.83, Bus: "of h200"}
+		}, "an iteration took 0.120 s: 83 % of the speed of an oracle"},
+		{"no oracle", func(s *Stats, x *ExplicitStats) { x.Why = "too much" }, "not compared with an oracle: too much"},
 		{"chosen", func(s *Stats, x *ExplicitStats) { s.EngineWhy = "it can" }, "explicit engine chosen: it can"},
 		{"in place", func(s *Stats, x *ExplicitStats) { x.InPlaceBytes = 1 << 30 }, "launches used 1.00 GiB in host memory"},
 		{"unresolved", func(s *Stats, x *ExplicitStats) { x.Unresolved = 200 }, "warning: 10.0 % of the launches have parameters that cannot be read"},

@@ -1,0 +1,43 @@
+package correlate
+
+import "github.com/penstock-gpu/penstock/trace"
+
+// Asked says how many bytes of an allocation were asked for, where that is not what was recorded.
+func (h *History) Asked(id InstanceID, bytes int64) { h.instances[id].asked = bytes }
+
+// Events are what the log remembers from a position on, and from which position it does: first the
+// allocations that were alive then, then in order the allocations and frees, of as many bytes as were asked for, and
+// each operation as a launch of function 0. What it touched is not in the order in which it was named.
+func (h *History) Events(from int64) ([]trace.Event, int64) {
+	from = min(max(from, h.base), h.now)
+	touched := make([][]trace.Access, h.now-from)
+	name := func(id InstanceID) uint64 { return uint64(h.instances[id].gen)<<32 | uint64(id) }
+	var events []trace.Event
+	for i := range h.instances {
+		in, id := &h.instances[i], InstanceID(i)
+		if !in.used {
+			continue
+		}
+		for k := len(in.uses) - 1; k >= 0 && in.uses[k] >= from; k-- {
+			at := in.uses[k] - from
+			touched[at] = append(touched[at], trace.Access{Alloc: name(id)})
+		}
+		if in.born < from && (in.live || in.died >= from) {
+			events = append(events, trace.Event{Kind: trace.KindAlloc, Alloc: name(id), Bytes: in.asked})
+		}
+	}
+	for at := range touched {
+		for _, t := range h.steps[from-h.base+int64(at)].turns {
+			in := &h.instances[t.id]
+			switch {
+			case in.gen != t.gen: // no operation knows of it
+			case t.death:
+				events = append(events, trace.Event{Kind: trace.KindFree, Alloc: name(t.id)})
+			default:
+				events = append(events, trace.Event{Kind: trace.KindAlloc, Alloc: name(t.id), Bytes: in.asked})
+			}
+		}
+		events = append(events, trace.Event{Kind: trace.KindLaunch, Accesses: touched[at]})
+	}
+	return events, from
+}

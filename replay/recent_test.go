@@ -1,0 +1,50 @@
+package replay
+
+import (
+	"math"
+	"testing"
+
+	"github.com/penstock-gpu/penstock/internal/raced"
+	"github.com/penstock-gpu/penstock/internal/testlogs"
+	"github.com/penstock-gpu/penstock/oracle"
+)
+
+// TestRecentLikeItsLog: what the explicit engine remembers of its last iterations, in which launches
+// waited for memory, has nearly the bound that the job's log has.
+func TestRecentLikeItsLog(t *testing.T) {
+	raced.Skip(t)
+	for _, name := range []string{"gpt2m", "moe"} {
+		log, err := testlogs.Load(t, name).Repeat(5)
+		if err != nil {
+			t.Fatal(err)
+		}
+		o := Options{Policy: PolicyOracle, Engine: EngineExplicit, Ratio: 2, Profile: h200(t)}
+		want := mustRun(t, log, o)
+		o.Policy = PolicyPenstock
+		x := newSwapper(log, o, want.BudgetBytes)
+		x.runtime.Remember(1 << 16)
+		ran, err := x.app.replay(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		recent := x.runtime.Recent()
+		if !recent.EstimateDurations() || !recent.MarkIterations() {
+			t.Fatalf("%s: durations %s, %d iterations", name, recent.Durations(), len(recent.Iterations()))
+		}
+		all := recent.Iterations()
+		last := all[len(all)-1]
+		took := (recent.Events[last.End].Time - recent.Events[last.First-1].Time).Seconds()
+		l := link(o.Profile, EngineExplicit)
+		l.BudgetBytes = want.BudgetBytes - x.plain
+		got, err := oracle.Run(recent, l)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if math.Abs(got.IterationSeconds/want.IterationSeconds-1) > 0.03 {
+			t.Errorf("%s: bound %.4f s, want %.4f", name, got.IterationSeconds, want.IterationSeconds)
+		}
+		if math.Abs(took/ran.IterationSeconds-1) > 0.03 {
+			t.Errorf("%s: the last iteration took %.4f s, want %.4f", name, took, ran.IterationSeconds)
+		}
+	}
+}

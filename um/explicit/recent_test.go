@@ -1,0 +1,132 @@
+package explicit
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/penstock-gpu/penstock/cuda"
+	"github.com/penstock-gpu/penstock/evict"
+	"github.com/penstock-gpu/penstock/trace"
+)
+
+func bystanding(remembered int) (*Runtime, *bystander) {
+	b := &bystander{state: map[uint32]State{}, last: map[uint32]uint64{}, next: 1 << 40}
+	r := New(Config{BudgetBytes: 64 << 20, HostBudgetBytes: 64 << 20, Addresses: cuda.Range{Base: 1 << 44, Bytes: 1 << 30}, Victims: evict.NextUse}, b)
+	r.Remember(remembered)
+	return r, b
+}
+
+// TestRecent: an operation's time is when it was reported, or when what it waited for came; how far
+// streams were, and what was asked for, is remembered as well.
+func TestRecent(t *testing.T) {
+	r, b := bystanding(8)
+	const ms = time.Millisecond
+	if _, err := r.Malloc(3<<20, 0); err != nil {
+		t.Fatal(err)
+	}
+	op := func(seq uint64, at time.Duration, slots ...uint32) {
+		b.now = at
+		r.Op(Op{Seq: seq, Slots: slots, Work: uint32(100 + seq)})
+	}
+	op(1, 10*ms, 1) // waits for it to be mapped
+	op(2, 11*ms)
+	op(3, 12*ms, 1)
+	b.now = 20 * ms
+	m, ok := r.Next(In)
+	if !ok {
+		t.Fatal("nothing is mapped")
+	}
+	m.Handle = 7
+	r.Done(m)
+	b.now = 23 * ms
+	r.Progress(0, 2)
+	op(4, 24*ms, 1)
+	b.now = 25 * ms
+	r.Granted(4)
+	b.now = 30 * ms
+	r.Progress(0, 4)
+
+	tr := r.Recent()
+	var times []time.Duration
+	ops := uint32(0)
+	for _, e := range tr.Events {
+		switch e.Kind {
+		case trace.KindAlloc:
+			if e.Bytes != 3<<20 {
+				t.Errorf("%d bytes were asked for", e.Bytes)
+			}
+		case trace.KindLaunch:
+			times = append(times, e.Time)
+			if ops++; e.Function != 100+ops {
+				t.Errorf("operation %d is %d", ops, e.Function)
+			}
+		case trace.KindProgress:
+			times = append(times, -e.Time, time.Duration(e.Alloc))
+		}
+	}
+	want := []time.Duration{20 * ms, 11 * ms, 20 * ms, -23 * ms, 2, 25 * ms, -30 * ms, 4}
+	if !slices.Equal(times, want) {
+		t.Errorf("%v, want %v", times, want)
+	}
+	if !tr.EstimateDurations() || tr.Estimate.Unknown != 0 {
+		t.Errorf("%+v", tr.Estimate)
+	}
+
+	// Only so many, however long it goes on; and a stream that never says how far it is does no harm.
+	for seq := uint64(5); seq < 100; seq++ {
+		b.now += ms
+		r.Op(Op{Seq: seq, Stream: int(seq % 2), Slots: []uint32{1}, Work: 9})
+		b.now += ms
+		r.Progress(0, seq)
+	}
+	tr = r.Recent()
+	ops = 0
+	for _, e := range tr.Events {
+		if e.Kind == trace.KindLaunch {
+			ops++
+			if e.Time < b.now-16*ms {
+				t.Errorf("an operation of %s, now %s", e.Time, b.now)
+			}
+		}
+	}
+	if ops != 8 || !tr.EstimateDurations() {
+		t.Errorf("%d operations", ops)
+	}
+	if off, _ := bystanding(0); len(off.Recent().Events) != 0 {
+		t.Error("it remembers what it was not told to")
+	}
+}
+
+// BenchmarkOp is an operation on the thread that feeds the runtime, with progress every 16.
+func BenchmarkOp(b *testing.B) {
+	for _, x := range []struct {
+		name string
+		ops  int
+	}{{"forgetting", 0}, {"remembering", 1 << 16}} {
+		b.Run(x.name, func(b *testing.B) {
+			r, p := bystanding(x.ops)
+			began := time.Now()
+			var slots []uint32
+			for i := range 4 {
+				if _, err := r.Malloc(2<<20, 0); err != nil {
+					b.Fatal(err)
+				}
+				slots = append(slots, uint32(i+1))
+			}
+			r.Op(Op{Seq: 1, Slots: slots})
+			for m, ok := r.Next(In); ok; m, ok = r.Next(In) {
+				m.Handle = 7
+				r.Done(m)
+			}
+			r.Progress(0, 1)
+			for seq := uint64(2); b.Loop(); seq++ {
+				p.now = time.Since(began) // what asking for the time costs
+				r.Op(Op{Seq: seq, Signature: seq % 4000, Slots: slots, Work: uint32(seq % 4000)})
+				if seq%16 == 0 {
+					r.Progress(0, seq)
+				}
+			}
+		})
+	}
+}

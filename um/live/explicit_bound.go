@@ -1,0 +1,156 @@
+package live
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/penstock-gpu/penstock/cuda/sim"
+	"github.com/penstock-gpu/penstock/oracle"
+	"github.com/penstock-gpu/penstock/trace"
+	"github.com/penstock-gpu/penstock/um/explicit"
+)
+
+// This file says at the end of a job how near it came to an oracle, which knows the future
+// and whose software costs nothing: the last iterations are simulated under one, from what the
+// runtime remembers of them.
+
+const (
+	rememberedOps  = 1 << 16
+	simulated      = 3 // iterations, of which the last counts: the first two fill the memory
+	judgePatience  = 2 * time.Second
+	oraclePatience = time.Second
+)
+
+// Bound is how near the last iterations came to the best possible.
+type Bound struct {
+	IterationSeconds float64 `json:"oracle_iteration_seconds,omitempty"` // measured: the median of the iterations that were looked at
+	Seconds          float64 `json:"oracle_seconds,omitempty"`           // an oracle's, simulated
+	Share            float64 `json:"oracle_share,omitempty"`             // of its speed: its seconds over those measured
+	Bus              string  `json:"oracle_bus,omitempty"`               // what it was given for a bus
+	Why              string  `json:"oracle_why,omitempty"`               // there is none
+}
+
+// Judge adds to the statistics of a job that has ended how near it came to an oracle. It
+// takes two seconds at most, and is called after Close.
+func (l *Live) Judge(s *Stats) {
+	if l.swap == nil || s.Explicit == nil {
+		return
+	}
+	x := s.Explicit
+	switch {
+	case s.H2DBytes == 0 && s.D2HBytes == 0:
+		x.Bound = Bound{Why: "nothing was moved"}
+		return
+	case s.Failure != "":
+		x.Bound = Bound{Why: "the engine failed"}
+		return
+	}
+	bus := busOf(l.driver.Info().Name, x.InGBPerSecond*1e9, x.OutGBPerSecond*1e9)
+	bus.options.BudgetBytes = s.BudgetBytes - l.plainBytes.Load()
+	found := make(chan Bound, 1)
+	go func() {
+		defer func() {
+			if p := recover(); p != nil {
+				found <- Bound{Why: fmt.Sprintf("it failed: %v", p)}
+			}
+		}()
+		b, err := judge(l.recent(), bus.options)
+		if err != nil {
+			b.Why = err.Error()
+		}
+		b.Bus = bus.name
+		found <- b
+	}()
+	select {
+	case x.Bound = <-found:
+	case <-time.After(judgePatience):
+		x.Bound = Bound{Why: fmt.Sprintf("it would have taken more than %s", judgePatience)}
+	}
+}
+
+// recent is what the runtime remembers.
+func (l *Live) recent() *trace.Trace {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.swap.runtime.Recent()
+}
+
+// judge compares the last iterations of a trace with an oracle's.
+func judge(t *trace.Trace, o oracle.Options) (Bound, error) {
+	if !t.EstimateDurations() {
+		return Bound{}, errors.New("no launch was seen to end")
+	}
+	t.MarkIterations()
+	all := t.Iterations()
+	if len(all) < simulated {
+		return Bound{}, fmt.Errorf("the last %d launches and copies hold no %d like iterations", t.Estimate.Operations, simulated)
+	}
+	took := make([]float64, len(all))
+	for i, r := range all {
+		took[i] = (t.Events[r.End].Time - t.Events[r.First-1].Time).Seconds() // from mark to mark
+	}
+	slices.Sort(took)
+	b := Bound{IterationSeconds: took[len(took)/2]}
+	best, err := oracle.Run(from(t, all[len(all)-simulated].First-1, all[len(all)-1].End), o)
+	var large *oracle.BudgetError
+	if errors.As(err, &large) {
+		return Bound{}, fmt.Errorf("one launch touches %s, and the budget has room for %s", GiB(large.NeedBytes), GiB(large.BudgetBytes))
+	}
+	if err != nil {
+		return Bound{}, err
+	}
+	b.Seconds, b.Share = best.IterationSeconds, best.IterationSeconds/b.IterationSeconds
+	return b, nil
+}
+
+// from is a trace from one mark to another, after the allocations that were alive before. What
+// nothing touches in it is left out: it can lie anywhere.
+func from(t *trace.Trace, first, last int) *trace.Trace {
+	touched := map[uint64]bool{}
+	for _, e := range t.Events[first:last] {
+		for _, a := range e.Accesses {
+			touched[a.Alloc] = true
+		}
+	}
+	out := &trace.Trace{Name: t.Name}
+	for i, e := range t.Events[:last+1] {
+		switch e.Kind {
+		case trace.KindAlloc, trace.KindFree:
+			if touched[e.Alloc] {
+				out.Events = append(out.Events, e)
+			}
+		default:
+			if i >= first {
+				out.Events = append(out.Events, e)
+			}
+		}
+	}
+	return out
+}
+
+// bus is what an oracle may move bytes over.
+type bus struct {
+	name    string
+	options oracle.Options
+}
+
+// busOf is the bus of a card that was measured, or else what the job itself reached, in bytes a second.
+func busOf(device string, in, out float64) bus {
+	for _, p := range sim.Profiles() {
+		if p.DeviceName == device {
+			return newBus("of "+p.Name, p.CopyBytesPerSecond, p.CopyBytesPerSecond, p.DuplexBytesPerSecond)
+		}
+	}
+	// One of them may not have been used.
+	return newBus("as this job had it", max(in, out/2), max(out, in/2), math.Inf(1))
+}
+
+func newBus(name string, in, out, both float64) bus {
+	return bus{
+		name:    fmt.Sprintf("%s: %.1f GB/s in, %.1f GB/s out", name, in/1e9, out/1e9),
+		options: oracle.Options{H2DBytesPerSecond: in, D2HBytesPerSecond: out, DuplexBytesPerSecond: both, SmallBytes: explicit.SmallBytes, Patience: oraclePatience},
+	}
+}

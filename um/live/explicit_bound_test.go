@@ -1,0 +1,114 @@
+package live
+
+import (
+	"math"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/penstock-gpu/penstock/cuda"
+	"github.com/penstock-gpu/penstock/oracle"
+	"github.com/penstock-gpu/penstock/trace"
+	"github.com/penstock-gpu/penstock/um/explicit"
+)
+
+// remembered is what a runtime remembers of a job whose layers, of a weight of 8 MiB each, take a
+// millisecond, and which waits for as long again before each.
+func remembered(layers, iterations int) *trace.Trace {
+	t := &trace.Trace{}
+	add := func(e trace.Event) { t.Events = append(t.Events, e) }
+	add(trace.Event{Kind: trace.KindAlloc, Bytes: 1 << 40}) // which nothing uses
+	for w := range layers {
+		add(trace.Event{Kind: trace.KindAlloc, Alloc: uint64(w + 1), Bytes: 8 * mib})
+	}
+	var number uint64
+	at := time.Duration(0)
+	next := uint64(layers + 1)
+	for range iterations {
+		for w := range layers {
+			add(trace.Event{Kind: trace.KindAlloc, Alloc: next, Bytes: 2 * mib})
+			at += time.Millisecond
+			add(trace.Event{Kind: trace.KindLaunch, Time: at, Function: uint32(w), Duration: -1, Accesses: []trace.Access{{Alloc: uint64(w + 1)}, {Alloc: next}}})
+			add(trace.Event{Kind: trace.KindFree, Alloc: next})
+			at += time.Millisecond
+			number++
+			next++
+			add(trace.Event{Kind: trace.KindProgress, Time: at, Alloc: number})
+		}
+	}
+	return t
+}
+
+func TestJudge(t *testing.T) {
+	fast := oracle.Options{BudgetBytes: 200 * mib, H2DBytesPerSecond: 1e11, D2HBytesPerSecond: 1e11, DuplexBytesPerSecond: math.Inf(1), SmallBytes: explicit.SmallBytes}
+	b, err := judge(remembered(40, 6), fast)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// Every copy is hidden: what is left is the computing, which is half of it.
+	if math.Abs(b.IterationSeconds-0.080) > 0.002 || math.Abs(b.Seconds-0.040) > 0.002 || math.Abs(b.Share-0.5) > 0.03 {
+		t.Errorf("%+v", b)
+	}
+	slow := fast
+	slow.H2DBytesPerSecond = 5e9 // what does not fit has to come back each time
+	if b, err = judge(remembered(40, 6), slow); err != nil || b.Seconds < 0.041 || b.Seconds > 0.080 {
+		t.Errorf("%+v, %v", b, err)
+	}
+	tight := fast
+	tight.BudgetBytes = 9 * mib
+	noProgress := remembered(40, 6)
+	for i := range noProgress.Events {
+		if noProgress.Events[i].Kind == trace.KindProgress {
+			noProgress.Events[i].Kind = trace.KindMark
+			noProgress.Events[i].Name = "nothing"
+		}
+	}
+	for _, c := range []struct {
+		name, why string
+		t         *trace.Trace
+		o         oracle.Options
+	}{
+		{"nothing", "no launch was seen to end", &trace.Trace{}, fast},
+		{"no progress", "no launch was seen to end", noProgress, fast},
+		{"two iterations", "hold no 3 like iterations", remembered(40, 2), fast},
+		{"too small a budget", "one launch touches 10.0 MiB", remembered(40, 6), tight},
+	} {
+		if b, err := judge(c.t, c.o); err == nil || !strings.Contains(err.Error(), c.why) || b != (Bound{}) {
+			t.Errorf("%s: %+v, %v, want %q", c.name, b, err, c.why)
+		}
+	}
+}
+
+// TestJudgeAJob: whatever the engine remembers, a job's end is not spoiled.
+func TestJudgeAJob(t *testing.T) {
+	l := &Live{driver: newDriver(1 << 30)}
+	s := Stats{Explicit: &ExplicitStats{}, H2DBytes: 1, BudgetBytes: 1 << 30}
+	l.Judge(&s) // the managed engine's
+	if s.Explicit.Bound != (Bound{}) {
+		t.Errorf("%+v", s.Explicit.Bound)
+	}
+	l.swap = &swap{l: l}
+	l.Judge(&s) // which has no runtime
+	if !strings.Contains(s.Explicit.Why, "it failed") {
+		t.Errorf("%+v", s.Explicit.Bound)
+	}
+	l.swap.runtime = explicit.New(explicit.Config{BudgetBytes: 64 * mib, HostBudgetBytes: 64 * mib, Addresses: cuda.Range{Base: 1 << 40, Bytes: 1 << 30}}, swapProcess{l.swap})
+	l.Judge(&s)
+	if s.Explicit.Why != "no launch was seen to end" {
+		t.Errorf("%+v", s.Explicit.Bound)
+	}
+	s.H2DBytes = 0
+	if l.Judge(&s); s.Explicit.Why != "nothing was moved" {
+		t.Errorf("%+v", s.Explicit.Bound)
+	}
+}
+
+func TestBusOf(t *testing.T) {
+	if b := busOf("NVIDIA H200", 1, 2); b.options.H2DBytesPerSecond != 55e9 || b.options.DuplexBytesPerSecond != 92e9 || !strings.HasPrefix(b.name, "of h200: 55.0 GB/s in") {
+		t.Errorf("%+v", b)
+	}
+	b := busOf("a card nobody knows", 20e9, 0)
+	if b.options.H2DBytesPerSecond != 20e9 || b.options.D2HBytesPerSecond != 10e9 || !strings.Contains(b.name, "as this job had it: 20.0") {
+		t.Errorf("%+v", b)
+	}
+}
