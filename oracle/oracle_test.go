@@ -200,6 +200,21 @@ func TestRepeat(t *testing.T) {
 	}
 }
 
+// TestPatience: without time for all plans there is the best of those that were tried.
+func TestPatience(t *testing.T) {
+	tr := script("a8 a8 a8 i k1 k2 k3 i k1 k2 k3 i k1 k2 k3 e")
+	o := Options{BudgetBytes: 16 * mib, H2DBytesPerSecond: mib, D2HBytesPerSecond: mib, DuplexBytesPerSecond: math.Inf(1), PieceBytes: mib}
+	all, err := Run(tr, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	o.Patience = 1
+	some, err := Run(tr, o)
+	if err != nil || some.IterationSeconds < all.IterationSeconds || some.Plan == "" {
+		t.Errorf("%+v, %v; with all plans %+v", some, err, all)
+	}
+}
+
 func TestSlack(t *testing.T) {
 	free := []int64{5, 9, 3, 7, 8}
 	s := newSlack(free)
