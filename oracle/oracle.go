@@ -33,7 +33,12 @@ func Run(t *trace.Trace, o Options) (Result, error) {
 		}
 		tried++
 		group.Go(func() {
-			defer func() { <-slots }()
+			defer func() {
+				if bug := recover(); bug != nil { // where a running job asks, it must not end by it
+					errs[i] = fmt.Errorf("oracle: plan %s: %v: this is a bug", tune.name, bug)
+				}
+				<-slots
+			}()
 			results[i], errs[i] = try(p, o, tune)
 		})
 	}
