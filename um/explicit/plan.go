@@ -51,7 +51,8 @@ type outlook struct {
 	needs   []prefetch.Need
 	absent  []*tensor // by Need.ID
 	victims evict.Heap[leaver]
-	later   []evict.Victim[leaver] // may leave once they have been used, in that order
+	later   []leaver // may leave once they have been used, in that order
+	entered int      // how many of these are among the victims
 	steps   []prefetch.Step
 }
 
@@ -100,7 +101,7 @@ func (r *Runtime) look(p *plan) {
 	r.lookAtTensors(o)
 	slices.SortStableFunc(o.needs, func(a, b prefetch.Need) int { return cmp.Compare(a.Position, b.Position) })
 	o.victims.Init()
-	slices.SortFunc(o.later, func(a, b evict.Victim[leaver]) int { return cmp.Compare(a.Of.from, b.Of.from) })
+	slices.SortFunc(o.later, func(a, b leaver) int { return cmp.Compare(a.from, b.from) })
 	free := r.config.BudgetBytes - r.plainBytes - r.plainNeed - r.physical.mapped - r.physical.limbo + r.outgoing + r.graves.bytes
 	if free < 0 { // room is short already
 		at := start
@@ -130,9 +131,10 @@ func (r *Runtime) look(p *plan) {
 // that is yet to be used before: it then leaves later, by another plan, and nothing that
 // would have to come back sooner leaves in its place now.
 func (r *Runtime) victim(p *plan, o *outlook, position int64) (prefetch.Victim, bool) {
-	for len(o.later) > 0 && o.later[0].Of.from+restOps <= position {
-		o.victims.Push(o.later[0])
-		o.later = o.later[1:]
+	for o.entered < len(o.later) && o.later[o.entered].from+restOps <= position {
+		x := o.later[o.entered]
+		o.entered++
+		o.victims.Push(evict.Victim[leaver]{Of: x, Candidate: x.candidate(o.now, x.until, x.size)})
 	}
 	for o.victims.Len() > 0 {
 		v := o.victims.First()
@@ -192,7 +194,7 @@ func (r *Runtime) lookAtTensors(o *outlook) {
 			}
 		}
 		if from, until, ok := r.history.Rest(t.instance, shortRest); ok && t.named && r.config.Ahead {
-			o.later = append(o.later, evict.Victim[leaver]{Of: leaver{t, from, until}, Candidate: t.candidate(o.now, until, t.size)})
+			o.later = append(o.later, leaver{t, from, until})
 		}
 		if r.evictable(t) {
 			if here := t.deviceBytes(); here > 0 {
