@@ -23,7 +23,9 @@ int penstock_abi_version(void);
 int penstock_init(int device);
 
 /* Allocates size bytes on a device for work ordered on stream (a CUstream or
- * cudaStream_t). Returns NULL when out of memory, or when size is 0. */
+ * cudaStream_t). Returns NULL when out of memory, or when size is 0.
+ * CU_STREAM_PER_THREAD counts as one stream, whichever thread names it: what was used on it
+ * may be freed only when that work is done, if another thread allocates for it. */
 void *penstock_malloc(ssize_t size, int device, void *stream);
 
 /* Frees ptr once the work already queued on its stream is done with it. size is ignored. */
