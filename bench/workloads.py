@@ -124,7 +124,6 @@ LLAMA_LM = ("LlamaConfig", "LlamaForCausalLM")
 MIXTRAL_LM = ("MixtralConfig", "MixtralForCausalLM")
 
 
-
 def gpt2_large(batch=8, **how):
     return language_model(GPT2, batch, 1024, bf16=False, n_embd=1280, n_layer=36, n_head=20, **how)
 

@@ -4,6 +4,7 @@
 #define VMM_H
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -49,6 +50,27 @@ static inline void open_device() {
 	prop.location = {CU_MEM_LOCATION_TYPE_DEVICE, dev};
 	rw.location = prop.location;
 	rw.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+}
+
+static const size_t COPIED = 256 * MIB;
+
+// copy_over_and_over copies through buffers of COPIED bytes until it is stopped, with so many copies in
+// flight: it watches a word in pinned memory that the stream writes after each.
+static inline void copy_over_and_over(size_t mib, unsigned in_flight, CUdeviceptr device, CUdeviceptr host, bool in, volatile unsigned *word, std::atomic<bool> *stop, std::atomic<long> *bytes) {
+	CHECK(cuCtxSetCurrent(context));
+	CUstream s;
+	CHECK(cuStreamCreate(&s, CU_STREAM_NON_BLOCKING));
+	*word = 0;
+	for (unsigned i = 1; !*stop; i++) {
+		size_t o = i * mib * MIB % COPIED;
+		CHECK(cuMemcpyAsync(in ? device + o : host + o, in ? host + o : device + o, mib * MIB, s));
+		CHECK(cuStreamWriteValue32(s, (CUdeviceptr)word, i, 0));
+		while ((int)(*word - (i - in_flight + 1)) < 0) {
+		}
+		*bytes += mib * MIB;
+	}
+	CHECK(cuStreamSynchronize(s));
+	CHECK(cuStreamDestroy(s));
 }
 
 #endif

@@ -8,12 +8,10 @@
 // it. Beside it each direction has a thread that keeps so many copies in flight: it
 // watches a word in pinned memory that the stream writes after each copy.
 
-#include <atomic>
 #include <thread>
 
 #include "vmm.h"
 
-static const size_t BUFFER = 256 * MIB;
 static const int PLACES = 32;
 
 struct Copies {
@@ -21,29 +19,12 @@ struct Copies {
 	unsigned in_flight;
 };
 
-static void copier(Copies c, CUdeviceptr device, CUdeviceptr host, bool in, volatile unsigned *word, std::atomic<bool> *stop, std::atomic<long> *bytes) {
-	CHECK(cuCtxSetCurrent(context));
-	CUstream s;
-	CHECK(cuStreamCreate(&s, CU_STREAM_NON_BLOCKING));
-	*word = 0;
-	for (unsigned i = 1; !*stop; i++) {
-		size_t o = i * c.mib * MIB % BUFFER;
-		CHECK(cuMemcpyAsync(in ? device + o : host + o, in ? host + o : device + o, c.mib * MIB, s));
-		CHECK(cuStreamWriteValue32(s, (CUdeviceptr)word, i, 0));
-		while ((int)(*word - (i - c.in_flight + 1)) < 0) {
-		}
-		*bytes += c.mib * MIB;
-	}
-	CHECK(cuStreamSynchronize(s));
-	CHECK(cuStreamDestroy(s));
-}
-
 int main() {
 	open_device();
 	CUdeviceptr device, base;
 	void *host, *words;
-	CHECK(cuMemAlloc(&device, 2 * BUFFER));
-	CHECK(cuMemAllocHost(&host, 2 * BUFFER));
+	CHECK(cuMemAlloc(&device, 2 * COPIED));
+	CHECK(cuMemAllocHost(&host, 2 * COPIED));
 	CHECK(cuMemAllocHost(&words, 4096));
 	const size_t bytes = 8 * MIB;
 	CHECK(cuMemAddressReserve(&base, PLACES * bytes, 0, 0, 0));
@@ -56,9 +37,9 @@ int main() {
 			std::vector<std::thread> threads;
 			double began = now_us();
 			if (directions & 1)
-				threads.emplace_back(copier, c, device, (CUdeviceptr)host, true, (volatile unsigned *)words, &stop, &in);
+				threads.emplace_back(copy_over_and_over, c.mib, c.in_flight, device, (CUdeviceptr)host, true, (volatile unsigned *)words, &stop, &in);
 			if (directions & 2)
-				threads.emplace_back(copier, c, device + BUFFER, (CUdeviceptr)host + BUFFER, false, (volatile unsigned *)words + 16, &stop, &out);
+				threads.emplace_back(copy_over_and_over, c.mib, c.in_flight, device + COPIED, (CUdeviceptr)host + COPIED, false, (volatile unsigned *)words + 16, &stop, &out);
 			std::this_thread::sleep_for(std::chrono::milliseconds(40));
 			std::vector<double> maps, accesses, unmaps;
 			double from = now_us();

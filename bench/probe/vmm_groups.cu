@@ -7,37 +7,18 @@
 // One thread maps a group of handles, sets access once and unmaps it once. Beside it a thread
 // for each direction copies pieces, one at a time.
 
-#include <atomic>
 #include <thread>
 
 #include "vmm.h"
 
-static const size_t BUFFER = 256 * MIB;
 static const int MOST = 16;
-
-static void copier(size_t mib, CUdeviceptr device, CUdeviceptr host, bool in, volatile unsigned *word, std::atomic<bool> *stop, std::atomic<long> *bytes) {
-	CHECK(cuCtxSetCurrent(context));
-	CUstream s;
-	CHECK(cuStreamCreate(&s, CU_STREAM_NON_BLOCKING));
-	*word = 0;
-	for (unsigned i = 1; !*stop; i++) {
-		size_t o = i * mib * MIB % BUFFER;
-		CHECK(cuMemcpyAsync(in ? device + o : host + o, in ? host + o : device + o, mib * MIB, s));
-		CHECK(cuStreamWriteValue32(s, (CUdeviceptr)word, i, 0));
-		while (*word != i) {
-		}
-		*bytes += mib * MIB;
-	}
-	CHECK(cuStreamSynchronize(s));
-	CHECK(cuStreamDestroy(s));
-}
 
 int main() {
 	open_device();
 	CUdeviceptr device, base;
 	void *host, *words;
-	CHECK(cuMemAlloc(&device, 2 * BUFFER));
-	CHECK(cuMemAllocHost(&host, 2 * BUFFER));
+	CHECK(cuMemAlloc(&device, 2 * COPIED));
+	CHECK(cuMemAllocHost(&host, 2 * COPIED));
 	CHECK(cuMemAllocHost(&words, 4096));
 	for (size_t handle_mib : {2, 8, 32}) {
 		const size_t bytes = handle_mib * MIB;
@@ -51,8 +32,8 @@ int main() {
 				std::vector<std::thread> threads;
 				double began = now_us();
 				if (piece) {
-					threads.emplace_back(copier, 8, device, (CUdeviceptr)host, true, (volatile unsigned *)words, &stop, &in);
-					threads.emplace_back(copier, piece, device + BUFFER, (CUdeviceptr)host + BUFFER, false, (volatile unsigned *)words + 16, &stop, &out);
+					threads.emplace_back(copy_over_and_over, 8, 1, device, (CUdeviceptr)host, true, (volatile unsigned *)words, &stop, &in);
+					threads.emplace_back(copy_over_and_over, piece, 1, device + COPIED, (CUdeviceptr)host + COPIED, false, (volatile unsigned *)words + 16, &stop, &out);
 				}
 				std::this_thread::sleep_for(std::chrono::milliseconds(20));
 				std::vector<double> maps, accesses, unmaps;

@@ -193,8 +193,10 @@ func (r *Runtime) lookAtTensors(o *outlook) {
 				}
 			}
 		}
-		if from, until, ok := r.history.Rest(t.instance, shortRest); ok && t.named && r.config.Ahead {
-			o.later = append(o.later, leaver{t, from, until})
+		if t.named && r.config.Ahead {
+			if from, until, ok := r.history.Rest(t.instance, shortRest); ok {
+				o.later = append(o.later, leaver{t, from, until})
+			}
 		}
 		if r.evictable(t) {
 			if here := t.deviceBytes(); here > 0 {
