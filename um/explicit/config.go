@@ -20,8 +20,8 @@ type Config struct {
 	Addresses       cuda.Range // reserved address space for tensors
 	Victims         evict.Policy
 	Ahead           bool  // fetch what predicted operations name, not only queued ones
-	ChunkBytes      int64 // unit of moving, of which twice as much is never reached; 0 = 32 MiB
-	Depth           int   // moves submitted at a time in each direction; 0 = 4
+	ChunkBytes      int64 // unit of moving, of which twice as much is never reached; 0 = a 16th of the budget, 8 to 64 MiB
+	Depth           int   // moves out that are submitted at a time, and half of those in; 0 = 4
 	// LookaheadBytes is the most that is fetched ahead of need at a time; 0 = as much as fits.
 	LookaheadBytes int64
 	// Checksums says that who carries out moves can take checksums (Move.Checksum).
@@ -30,13 +30,17 @@ type Config struct {
 }
 
 const (
-	defaultChunkBytes = 32 << 20
-	defaultDepth      = 4
+	leastChunkBytes = 8 << 20
+	mostChunkBytes  = 64 << 20
+	budgetChunks    = 16
+	defaultDepth    = 4
 )
 
 func (c Config) withDefaults() Config {
 	if c.ChunkBytes == 0 {
-		c.ChunkBytes = defaultChunkBytes
+		for c.ChunkBytes = leastChunkBytes; c.ChunkBytes < mostChunkBytes && 2*budgetChunks*c.ChunkBytes <= c.BudgetBytes; {
+			c.ChunkBytes *= 2
+		}
 	}
 	if c.Depth == 0 {
 		c.Depth = defaultDepth

@@ -93,7 +93,7 @@ func (m *Move) Direction() Direction {
 
 // Next answers a worker that is free: what to move now, if anything.
 func (r *Runtime) Next(d Direction) (*Move, bool) {
-	if r.flying[d] >= r.config.Depth || r.nothing[d] == r.epoch+1 {
+	if r.flying[d] >= r.most(d) || r.nothing[d] == r.epoch+1 {
 		return nil, false
 	}
 	r.refused = false
@@ -115,6 +115,14 @@ func (r *Runtime) Next(d Direction) (*Move, bool) {
 	return m, true
 }
 
+// most is how many moves may be under way in a direction.
+func (r *Runtime) most(d Direction) int {
+	if d == In {
+		return 2 * r.config.Depth // what is needed at once does not wait for what was fetched ahead
+	}
+	return r.config.Depth
+}
+
 // nextIn is the next move of a worker that brings in.
 func (r *Runtime) nextIn() *Move {
 	if r.plainNeed > r.RoomBytes() {
@@ -124,9 +132,13 @@ func (r *Runtime) nextIn() *Move {
 		}
 		return m
 	}
-	// What a thread is waiting for comes first, and until it has come whatever
+	x := r.head()
+	if m := r.occupyBus(x); m != nil {
+		return m
+	}
+	// What a thread is waiting for comes next, and until it has come whatever
 	// room appears is for it.
-	if x := r.head(); x != nil {
+	if x != nil {
 		for _, t := range x.tensors {
 			if t.absent > 0 {
 				m := r.bring(t, anyIdle)
@@ -149,18 +161,34 @@ func (r *Runtime) nextIn() *Move {
 	if m := r.makeReady(p.births[:p.soon]); m != nil {
 		return m
 	}
-	for len(p.fetch) > 0 {
-		t := p.fetch[0]
-		if t.freed || t.absent == 0 {
-			p.fetch = p.fetch[1:]
-			continue
-		}
-		if m := r.bring(t, anyIdle); m != nil {
+	if t := p.nextFetch(); t != nil && r.fetching < r.config.Depth-1 {
+		if m := r.bring(t, anyIdle); m != nil { // else there is no room yet, and what follows is needed later
 			return m
 		}
-		break // no room yet, and what follows is needed later
 	}
 	return r.makeReady(p.births)
+}
+
+// urgentOps is how many operations ahead of its use a fetch comes before memory for
+// launches that wait.
+const urgentOps = 512
+
+// occupyBus is the next planned fetch, when little is being fetched: the bus would be idle
+// while memory is mapped for the launch that waits, x, if one does, and for coming
+// allocations, and the time is lacking later. Where the GPU has nothing to do until then
+// one fetch is enough. Nothing is fetched into the room that the launch needs.
+func (r *Runtime) occupyBus(x *op) *Move {
+	if r.fetching >= r.config.Depth-1 || r.fetching > 0 && r.stalled != nil {
+		return nil
+	}
+	t := r.planned().nextFetch()
+	if t == nil || r.nextUse(t) > r.history.Now()+urgentOps {
+		return nil
+	}
+	if x != nil && r.RoomBytes()+r.physical.spares+r.reclaimable(anyIdle) < x.lacks()+t.chunks[0].bytes {
+		return nil
+	}
+	return r.bring(t, anyIdle)
 }
 
 // noRoom is told that there is none for what is waited for: the plan must know.
@@ -187,6 +215,7 @@ func (r *Runtime) bring(t *tensor, which reclaiming) *Move {
 			m.Kind, m.Host, m.Bytes = MoveFetch, c.host, t.used(c)
 			m.Sum, m.Summed = c.sum, c.summed
 			r.blame(r.stalled, ForFetch)
+			r.fetching++
 		}
 		c.where, c.submitted = arriving, false
 		t.absent -= c.bytes
@@ -352,6 +381,7 @@ func (r *Runtime) Failed(m *Move) error {
 	c.where = blank
 	if m.Kind == MoveFetch {
 		c.where = onHost
+		r.fetching--
 	}
 	if t == r.making {
 		r.making = nil
@@ -396,6 +426,7 @@ func (r *Runtime) Done(m *Move) {
 		r.recent.delay(t.queued, r.process.Now()) // what names it waited for it
 		t.arrived = r.moves
 		if m.Kind == MoveFetch {
+			r.fetching--
 			r.stats.Fetches++
 			r.stats.FetchedBytes += m.Bytes
 		} else {

@@ -37,6 +37,14 @@ func (x *op) bytes() (n int64) {
 	return n
 }
 
+// lacks are the bytes of what it names that nobody has brought in or is bringing.
+func (x *op) lacks() (n int64) {
+	for _, t := range x.tensors {
+		n += t.absent
+	}
+	return n
+}
+
 // Op reports an operation, in the order of Seq, before it is launched.
 func (r *Runtime) Op(o Op) {
 	x := &op{position: r.history.Now(), seq: o.Seq, stream: o.Stream, name: o.Name}
@@ -239,10 +247,6 @@ func (r *Runtime) Explain() string {
 	if x == nil {
 		return "no operation waits"
 	}
-	var absent int64
-	for _, t := range x.tensors {
-		absent += t.absent
-	}
 	var used, fresh, idle, dead, deadBusy int64 // of device memory
 	for _, t := range r.slots {
 		switch {
@@ -264,7 +268,7 @@ func (r *Runtime) Explain() string {
 	}
 	return fmt.Sprintf("%s touches %s, %s of it absent; of the budget of %s plain memory has %s and asks for %s, %d unfinished operations use %s, %s were never used, %s could leave, "+
 		"%s are freed and %s freed and in use, %s are spare, %s on their way in, %s out, %s being released",
-		nameOf(x.name), um.SizeText(x.bytes()), um.SizeText(absent), um.SizeText(r.config.BudgetBytes), um.SizeText(r.plainBytes), um.SizeText(r.plainNeed), r.pending.Len(), um.SizeText(used), um.SizeText(fresh),
+		nameOf(x.name), um.SizeText(x.bytes()), um.SizeText(x.lacks()), um.SizeText(r.config.BudgetBytes), um.SizeText(r.plainBytes), um.SizeText(r.plainNeed), r.pending.Len(), um.SizeText(used), um.SizeText(fresh),
 		um.SizeText(idle), um.SizeText(dead), um.SizeText(deadBusy), um.SizeText(r.physical.spares), um.SizeText(r.incoming), um.SizeText(r.outgoing), um.SizeText(r.physical.limbo))
 }
 

@@ -45,6 +45,17 @@ type plan struct {
 	wanted map[int64][]int64
 }
 
+// nextFetch is the first tensor to bring in, or nil.
+func (p *plan) nextFetch() *tensor {
+	for len(p.fetch) > 0 {
+		if t := p.fetch[0]; !t.freed && t.absent > 0 {
+			return t
+		}
+		p.fetch = p.fetch[1:]
+	}
+	return nil
+}
+
 // outlook collects what a plan is made from.
 type outlook struct {
 	now     int64

@@ -51,6 +51,9 @@ func full(t *testing.T) (*Runtime, *bystander) {
 		r.Done(m)
 		r.Progress(0, 1)
 	}
+	if _, ok := r.Next(In); ok {
+		t.Fatal("something comes although there is no room")
+	}
 	return r, b
 }
 
@@ -75,9 +78,6 @@ func TestEvictionTakenBack(t *testing.T) {
 // TestStallByCause: a launch that waits for one thing after the other is accounted for by parts.
 func TestStallByCause(t *testing.T) {
 	r, b := full(t)
-	if _, ok := r.Next(In); ok {
-		t.Fatal("something comes although there is no room")
-	}
 	b.now += 3 * time.Second
 	out, ok := r.Next(Out)
 	if !ok {
