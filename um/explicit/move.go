@@ -125,8 +125,8 @@ func (r *Runtime) most(d Direction) int {
 
 // nextIn is the next move of a worker that brings in.
 func (r *Runtime) nextIn() *Move {
-	if r.plainNeed > r.RoomBytes() {
-		m := r.trim(r.plainNeed - r.RoomBytes())
+	if r.room() < 0 && r.plainNeed > 0 {
+		m := r.trim(-r.room())
 		if m == nil {
 			r.noRoom()
 		}
@@ -185,7 +185,7 @@ func (r *Runtime) occupyBus(x *op) *Move {
 	if t == nil || r.nextUse(t) > r.history.Now()+urgentOps {
 		return nil
 	}
-	if x != nil && r.RoomBytes()+r.physical.spares+r.reclaimable(anyIdle) < x.lacks()+t.chunks[0].bytes {
+	if x != nil && r.room()+r.physical.spares+r.reclaimable(anyIdle) < x.lacks()+t.chunks[0].bytes {
 		return nil
 	}
 	return r.bring(t, anyIdle)
@@ -235,7 +235,7 @@ func (r *Runtime) makeReady(births []int64) *Move {
 			if r.covered[size]++; r.covered[size] <= len(r.graves.bySize[size]) {
 				continue
 			}
-			if r.RoomBytes()+r.physical.spares+r.reclaimable(surplusOnly) < size {
+			if r.room()+r.physical.spares+r.reclaimable(surplusOnly) < size {
 				return nil
 			}
 			base, ok := r.addresses.take(size)

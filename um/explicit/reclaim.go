@@ -17,7 +17,7 @@ func (r *Runtime) provide(m *Move, which reclaiming) bool {
 		m.Handle = h
 		return true
 	}
-	short := m.Chunk.Bytes - r.RoomBytes()
+	short := m.Chunk.Bytes - r.room()
 	if short > 0 && r.inherit(m, which) {
 		return true
 	}

@@ -387,6 +387,10 @@ func (r *Runtime) RoomBytes() int64 {
 	return r.config.BudgetBytes - r.plainBytes - r.physical.total()
 }
 
+// room is that but for what is kept for plain memory that is waited for: a move that took it
+// would have to be followed by another that makes it again, and so on for ever.
+func (r *Runtime) room() int64 { return r.RoomBytes() - r.plainNeed }
+
 // Stats reports counters.
 func (r *Runtime) Stats() Stats {
 	s := r.stats

@@ -30,6 +30,7 @@ type swap struct {
 	finder  *kernels.Finder
 	words   cuda.Ptr // pinned: one line for each direction's tickets, and one for pieces of moves out
 	wake    [2]*sync.Cond
+	lane    *lane  // copies what leaves; nil until it is made
 	waked   uint64 // the epoch when the workers were last woken
 	asking  *question
 	trails  trails

@@ -21,7 +21,18 @@ type lane struct {
 	done      atomic.Uint32 // moves that are copied
 	broken    atomic.Pointer[error]
 	nsPerByte float64 // of the last piece
+	spent     [laneParts]atomic.Int64
 }
+
+// What a lane's time goes to, in nanoseconds.
+const (
+	laneSubmit = iota // in the driver, to queue pieces
+	laneWait          // for pieces
+	laneLate          // of that, for those that ended while the lane slept: the bus was idle for a part of it
+	laneParts
+)
+
+var laneNames = [laneParts]string{"submit", "wait", "late"}
 
 const (
 	// spinBefore is how long before a piece is expected to end its end is watched for.
@@ -83,6 +94,8 @@ func (n *lane) copyPiece(m *explicit.Move) (last bool, err error) {
 	if err != nil {
 		return false, err
 	}
+	submitted := time.Now()
+	n.spent[laneSubmit].Add(int64(submitted.Sub(began)))
 	expected := min(time.Duration(float64(p.Bytes)*n.nsPerByte), sleepLongest)
 	if expected > 2*spinBefore {
 		pause(expected - spinBefore)
@@ -102,8 +115,11 @@ func (n *lane) copyPiece(m *explicit.Move) (last bool, err error) {
 			}
 		}
 	}
+	waited := int64(time.Since(submitted))
+	n.spent[laneWait].Add(waited)
 	took := float64(time.Since(began)) / float64(p.Bytes)
 	if overslept {
+		n.spent[laneLate].Add(waited)
 		n.nsPerByte /= 2 // it says nothing but that the sleep was too long
 	} else if n.nsPerByte = took; p.Bytes < explicit.PieceBytes/2 {
 		n.nsPerByte /= 2 // some of it is no matter of bytes

@@ -100,5 +100,10 @@ func (e *swap) workerSeconds() map[string]float64 {
 			seconds[fmt.Sprint(direction, "_", explicit.Call(call))] = spent.Seconds()
 		}
 	}
+	if e.lane != nil {
+		for part, name := range laneNames {
+			seconds["lane_"+name] = time.Duration(e.lane.spent[part].Load()).Seconds()
+		}
+	}
 	return seconds
 }

@@ -170,6 +170,7 @@ func (e *swap) newPorter(d explicit.Direction) (*porter, error) {
 		if p.lane, err = newLane(l, e.pieces()); err != nil {
 			return nil, err
 		}
+		e.lane = p.lane
 		l.threads.Add(1)
 		go p.lane.run()
 	}
