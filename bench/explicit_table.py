@@ -65,8 +65,9 @@ def launch_cost(trace, in_memory_s, compute_s):
 
 
 def load(paths):
-    """Each run of the files once: where several have it, from the newest."""
+    """Each run of the files once: where several have it, from the newest. Runs that check every move are slower by that."""
     documents = sorted(((path.name, json.loads(path.read_text())) for path in paths), key=lambda d: d[1].get("date", ""))
+    documents = [d for d in documents if "--verify" not in d[1].get("command", "")]
     runs = {}
     for name, document in documents:
         in_memory = {row["model"]: row.get("seconds_per_iteration") for row in document.get("rows", []) if not row.get("budget")}

@@ -5,7 +5,7 @@
 //
 // An allocation of 1 MiB and more is a tensor: a range of addresses of its own,
 // fixed for its life, in one large reservation. What is behind the addresses
-// comes and goes in chunks of 32 MiB, the last of less than twice that: a chunk is mapped to physical device
+// comes and goes in chunks of up to 64 MiB, the last of less than twice that: a chunk is mapped to physical device
 // memory while it is on the device, and its contents lie in pinned host memory
 // while it is not. Every operation is reported by [Runtime.Op] before it is
 // launched, with the tensors that it names; the launching thread then waits in the
@@ -19,8 +19,10 @@
 // dies, the larger sooner (victims.go), as soon as a coming peak is known. Where that is
 // something that is yet to be used before the peak, it leaves after that use, and
 // nothing in its place now (Runtime.victim): else what is needed last of all that comes would leave
-// to let the rest come early, and would come back when the bus is busiest. [Runtime.Next] hands
-// out the moves, [Runtime.Submitted] and [Runtime.Done] hear how they went.
+// to let the rest come early, and would come back when the bus is busiest. What is needed
+// soon comes before memory is mapped for launches that wait, which would leave the bus idle
+// (Runtime.occupyBus). [Runtime.Next] hands out the moves, [Runtime.Submitted] and
+// [Runtime.Done] hear how they went.
 //
 // Copies out go in pieces, one at a time ([Copier]): the copy engine that does them
 // also writes the page tables, and mapping would wait for it.
