@@ -266,10 +266,16 @@ func (r *Runtime) Explain() string {
 			deadBusy += t.deviceBytes()
 		}
 	}
-	return fmt.Sprintf("%s touches %s, %s of it absent; of the budget of %s plain memory has %s and asks for %s, %d unfinished operations use %s, %s were never used, %s could leave, "+
+	text := fmt.Sprintf("%s touches %s, %s of it absent; of the budget of %s plain memory has %s and asks for %s, %d unfinished operations use %s, %s were never used, %s could leave, "+
 		"%s are freed and %s freed and in use, %s are spare, %s on their way in, %s out, %s being released",
 		nameOf(x.name), um.SizeText(x.bytes()), um.SizeText(x.lacks()), um.SizeText(r.config.BudgetBytes), um.SizeText(r.plainBytes), um.SizeText(r.plainNeed), r.pending.Len(), um.SizeText(used), um.SizeText(fresh),
 		um.SizeText(idle), um.SizeText(dead), um.SizeText(deadBusy), um.SizeText(r.physical.spares), um.SizeText(r.incoming), um.SizeText(r.outgoing), um.SizeText(r.physical.limbo))
+	for s := range r.lastOn { // one that stands still is what the others wait for
+		if first, ok := r.pending.FirstOn(s); ok && first != x {
+			text += fmt.Sprintf("; stream %d was given operations up to %d and has not finished %d, %s", s, r.lastOn[s], first.seq, nameOf(first.name))
+		}
+	}
+	return text
 }
 
 // Hopeless is why the oldest operation that waits can never run: beside plain

@@ -2,6 +2,7 @@ package explicit
 
 import (
 	"errors"
+	"strings"
 	"testing"
 	"time"
 
@@ -72,6 +73,18 @@ func TestEvictionTakenBack(t *testing.T) {
 	r.plan.valid = false
 	if m, ok := r.Next(Out); !ok || m.Kind != MoveEvict || b.state[1] != Absent {
 		t.Errorf("it does not leave: %v, state %v", ok, b.state[1])
+	}
+}
+
+// TestExplainNamesWhatIsNotFinished: a stream that stands still is said to, and with which operation.
+func TestExplainNamesWhatIsNotFinished(t *testing.T) {
+	r, _ := full(t)
+	if text := r.Explain(); !strings.Contains(text, "kernel touches 8388608 bytes, 8388608 bytes of it absent") || strings.Contains(text, "stream") {
+		t.Errorf("%q", text)
+	}
+	r.Op(Op{Seq: 3, Stream: 2, Slots: []uint32{1}, Name: "other"})
+	if text := r.Explain(); !strings.HasSuffix(text, "; stream 2 was given operations up to 3 and has not finished 3, other") {
+		t.Errorf("%q", text)
 	}
 }
 
