@@ -54,9 +54,23 @@ static inline void open_device() {
 
 static const size_t COPIED = 256 * MIB;
 
-// copy_over_and_over copies through buffers of COPIED bytes until it is stopped, with so many copies in
-// flight: it watches a word in pinned memory that the stream writes after each.
-static inline void copy_over_and_over(size_t mib, unsigned in_flight, CUdeviceptr device, CUdeviceptr host, bool in, volatile unsigned *word, std::atomic<bool> *stop, std::atomic<long> *bytes) {
+// Buffers are what copies both ways take: COPIED bytes on each side for each direction, the ones in
+// first, and words in pinned memory.
+struct Buffers {
+	CUdeviceptr device;
+	void *host, *words;
+	Buffers() {
+		CHECK(cuMemAlloc(&device, 2 * COPIED));
+		CHECK(cuMemAllocHost(&host, 2 * COPIED));
+		CHECK(cuMemAllocHost(&words, 4096));
+	}
+};
+
+// copy_over_and_over copies one way until it is stopped, with so many copies in flight: it watches a
+// word in pinned memory that the stream writes after each, and queues the next so many microseconds later.
+static inline void copy_over_and_over(size_t mib, unsigned in_flight, double gap_us, const Buffers &b, bool in, std::atomic<bool> *stop, std::atomic<long> *bytes) {
+	CUdeviceptr device = b.device + (in ? 0 : COPIED), host = (CUdeviceptr)b.host + (in ? 0 : COPIED);
+	volatile unsigned *word = (volatile unsigned *)b.words + (in ? 0 : 16);
 	CHECK(cuCtxSetCurrent(context));
 	CUstream s;
 	CHECK(cuStreamCreate(&s, CU_STREAM_NON_BLOCKING));
@@ -66,6 +80,8 @@ static inline void copy_over_and_over(size_t mib, unsigned in_flight, CUdevicept
 		CHECK(cuMemcpyAsync(in ? device + o : host + o, in ? host + o : device + o, mib * MIB, s));
 		CHECK(cuStreamWriteValue32(s, (CUdeviceptr)word, i, 0));
 		while ((int)(*word - (i - in_flight + 1)) < 0) {
+		}
+		for (double t = now_us() + gap_us; gap_us > 0 && now_us() < t;) {
 		}
 		*bytes += mib * MIB;
 	}

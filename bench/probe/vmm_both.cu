@@ -8,7 +8,7 @@
 // memory says that an earlier one is done; with a gap, that many microseconds later. One thread maps
 // 8 MiB again and again with a pause between, as the engine does between two moves.
 
-#include <cstring>
+#include <functional>
 #include <thread>
 
 #include "vmm.h"
@@ -21,24 +21,6 @@ struct Copies {
 	double gap_us;
 };
 
-static void copy_with_gaps(Copies c, CUdeviceptr device, CUdeviceptr host, bool in, volatile unsigned *word, std::atomic<bool> *stop, std::atomic<long> *bytes) {
-	CHECK(cuCtxSetCurrent(context));
-	CUstream s;
-	CHECK(cuStreamCreate(&s, CU_STREAM_NON_BLOCKING));
-	for (unsigned i = 1; !*stop; i++) {
-		size_t o = i * c.mib * MIB % COPIED;
-		CHECK(cuMemcpyAsync(in ? device + o : host + o, in ? host + o : device + o, c.mib * MIB, s));
-		CHECK(cuStreamWriteValue32(s, (CUdeviceptr)word, i, 0));
-		while ((int)(*word - (i - c.in_flight + 1)) < 0) {
-		}
-		for (double t = now_us() + c.gap_us; now_us() < t;) {
-		}
-		*bytes += c.mib * MIB;
-	}
-	CHECK(cuStreamSynchronize(s));
-	CHECK(cuStreamDestroy(s));
-}
-
 static const char ptx[] = ".version 7.0\n.target sm_70\n.address_size 64\n.visible .entry empty() { ret; }\n";
 
 int main() {
@@ -47,11 +29,8 @@ int main() {
 	CUfunction empty;
 	CHECK(cuModuleLoadData(&module, ptx));
 	CHECK(cuModuleGetFunction(&empty, module, "empty"));
-	CUdeviceptr device, base;
-	void *host, *words;
-	CHECK(cuMemAlloc(&device, 2 * COPIED));
-	CHECK(cuMemAllocHost(&host, 2 * COPIED));
-	CHECK(cuMemAllocHost(&words, 4096));
+	Buffers buffers;
+	CUdeviceptr base;
 	const size_t bytes = 8 * MIB;
 	CHECK(cuMemAddressReserve(&base, PLACES * bytes, 0, 0, 0));
 	CUmemGenericAllocationHandle handle;
@@ -63,11 +42,9 @@ int main() {
 				for (double pause_us : {50.0, 300.0}) {
 					std::atomic<bool> stop{false};
 					std::atomic<long> in_bytes{0}, out_bytes{0};
-					memset(words, 0, 4096);
-					volatile unsigned *w = (volatile unsigned *)words;
 					std::vector<std::thread> threads;
-					if (in.mib) threads.emplace_back(copy_with_gaps, in, device, (CUdeviceptr)host, true, w, &stop, &in_bytes);
-					if (out.mib) threads.emplace_back(copy_with_gaps, out, device + COPIED, (CUdeviceptr)host + COPIED, false, w + 16, &stop, &out_bytes);
+					if (in.mib) threads.emplace_back(copy_over_and_over, in.mib, in.in_flight, in.gap_us, std::cref(buffers), true, &stop, &in_bytes);
+					if (out.mib) threads.emplace_back(copy_over_and_over, out.mib, out.in_flight, out.gap_us, std::cref(buffers), false, &stop, &out_bytes);
 					if (launches)
 						threads.emplace_back([&] {
 							CHECK(cuCtxSetCurrent(context));

@@ -8,6 +8,7 @@
 // it. Beside it each direction has a thread that keeps so many copies in flight: it
 // watches a word in pinned memory that the stream writes after each copy.
 
+#include <functional>
 #include <thread>
 
 #include "vmm.h"
@@ -21,11 +22,8 @@ struct Copies {
 
 int main() {
 	open_device();
-	CUdeviceptr device, base;
-	void *host, *words;
-	CHECK(cuMemAlloc(&device, 2 * COPIED));
-	CHECK(cuMemAllocHost(&host, 2 * COPIED));
-	CHECK(cuMemAllocHost(&words, 4096));
+	Buffers buffers;
+	CUdeviceptr base;
 	const size_t bytes = 8 * MIB;
 	CHECK(cuMemAddressReserve(&base, PLACES * bytes, 0, 0, 0));
 	CUmemGenericAllocationHandle handle;
@@ -37,9 +35,9 @@ int main() {
 			std::vector<std::thread> threads;
 			double began = now_us();
 			if (directions & 1)
-				threads.emplace_back(copy_over_and_over, c.mib, c.in_flight, device, (CUdeviceptr)host, true, (volatile unsigned *)words, &stop, &in);
+				threads.emplace_back(copy_over_and_over, c.mib, c.in_flight, 0, std::cref(buffers), true, &stop, &in);
 			if (directions & 2)
-				threads.emplace_back(copy_over_and_over, c.mib, c.in_flight, device + COPIED, (CUdeviceptr)host + COPIED, false, (volatile unsigned *)words + 16, &stop, &out);
+				threads.emplace_back(copy_over_and_over, c.mib, c.in_flight, 0, std::cref(buffers), false, &stop, &out);
 			std::this_thread::sleep_for(std::chrono::milliseconds(40));
 			std::vector<double> maps, accesses, unmaps;
 			double from = now_us();

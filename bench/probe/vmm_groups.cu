@@ -7,6 +7,7 @@
 // One thread maps a group of handles, sets access once and unmaps it once. Beside it a thread
 // for each direction copies pieces, one at a time.
 
+#include <functional>
 #include <thread>
 
 #include "vmm.h"
@@ -15,11 +16,8 @@ static const int MOST = 16;
 
 int main() {
 	open_device();
-	CUdeviceptr device, base;
-	void *host, *words;
-	CHECK(cuMemAlloc(&device, 2 * COPIED));
-	CHECK(cuMemAllocHost(&host, 2 * COPIED));
-	CHECK(cuMemAllocHost(&words, 4096));
+	Buffers buffers;
+	CUdeviceptr base;
 	for (size_t handle_mib : {2, 8, 32}) {
 		const size_t bytes = handle_mib * MIB;
 		CHECK(cuMemAddressReserve(&base, MOST * bytes, 0, 0, 0));
@@ -32,8 +30,8 @@ int main() {
 				std::vector<std::thread> threads;
 				double began = now_us();
 				if (piece) {
-					threads.emplace_back(copy_over_and_over, 8, 1, device, (CUdeviceptr)host, true, (volatile unsigned *)words, &stop, &in);
-					threads.emplace_back(copy_over_and_over, piece, 1, device + COPIED, (CUdeviceptr)host + COPIED, false, (volatile unsigned *)words + 16, &stop, &out);
+					threads.emplace_back(copy_over_and_over, 8, 1, 0, std::cref(buffers), true, &stop, &in);
+					threads.emplace_back(copy_over_and_over, piece, 1, 0, std::cref(buffers), false, &stop, &out);
 				}
 				std::this_thread::sleep_for(std::chrono::milliseconds(20));
 				std::vector<double> maps, accesses, unmaps;

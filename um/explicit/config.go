@@ -21,7 +21,7 @@ type Config struct {
 	Victims         evict.Policy
 	Ahead           bool  // fetch what predicted operations name, not only queued ones
 	ChunkBytes      int64 // unit of moving, of which twice as much is never reached; 0 = a 16th of the budget, 8 to 64 MiB
-	Depth           int   // moves out that are submitted at a time, and half of those in; 0 = 4
+	Depth           int   // moves out at a time, and half of those in; one fewer are fetched ahead of need; 0 = 4
 	// LookaheadBytes is the most that is fetched ahead of need at a time; 0 = as much as fits.
 	LookaheadBytes int64
 	// Checksums says that who carries out moves can take checksums (Move.Checksum).

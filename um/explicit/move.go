@@ -123,6 +123,9 @@ func (r *Runtime) most(d Direction) int {
 	return r.config.Depth
 }
 
+// mayFetchAhead says whether another fetch may be begun that no launch waits for.
+func (r *Runtime) mayFetchAhead() bool { return r.fetching < r.config.Depth-1 }
+
 // nextIn is the next move of a worker that brings in.
 func (r *Runtime) nextIn() *Move {
 	if r.room() < 0 && r.plainNeed > 0 {
@@ -161,7 +164,7 @@ func (r *Runtime) nextIn() *Move {
 	if m := r.makeReady(p.births[:p.soon]); m != nil {
 		return m
 	}
-	if t := p.nextFetch(); t != nil && r.fetching < r.config.Depth-1 {
+	if t := p.nextFetch(); t != nil && r.mayFetchAhead() {
 		if m := r.bring(t, anyIdle); m != nil { // else there is no room yet, and what follows is needed later
 			return m
 		}
@@ -178,7 +181,7 @@ const urgentOps = 512
 // allocations, and the time is lacking later. Where the GPU has nothing to do until then
 // one fetch is enough. Nothing is fetched into the room that the launch needs.
 func (r *Runtime) occupyBus(x *op) *Move {
-	if r.fetching >= r.config.Depth-1 || r.fetching > 0 && r.stalled != nil {
+	if !r.mayFetchAhead() || r.fetching > 0 && r.stalled != nil {
 		return nil
 	}
 	t := r.planned().nextFetch()

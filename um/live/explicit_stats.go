@@ -41,8 +41,9 @@ type ExplicitStats struct {
 	Unresolved         int64   `json:"unresolved_launches"`
 	CPUWaitSeconds     float64 `json:"cpu_wait_seconds"`
 	Plans              int64   `json:"plans"`
-	// WorkerSeconds is what the time of the threads that bring in and take out went to, and
-	// which calls of the driver that to begin and to finish moves was spent in.
+	// WorkerSeconds is what the time of the threads that bring in (in_), take out (out_) and copy
+	// what leaves (lane_) went to, and which calls of the driver that to begin and to finish
+	// moves was spent in.
 	WorkerSeconds map[string]float64 `json:"worker_seconds"`
 	Bound                            // at the end of the job only
 }

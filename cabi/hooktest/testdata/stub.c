@@ -119,13 +119,27 @@ static void streams(void) {
     OK(CALL(cuStreamWaitEvent, t, e, 0));
     OK(touch_add(t, a, 4, 10));
     OK(CALL(cuStreamWriteValue32_v2, t, U64(word + 1), 9, 0));
+    /* A wait is for the record that there was when it was called, not for a later one that gets there sooner. */
+    CUstream quiet = new_stream(), behind = new_stream();
+    CUevent twice;
+    OK(CALL(cuEventCreate, &twice, 0));
+    word[2] = 0;
+    OK(CALL(cuEventRecord, twice, s));
+    OK(CALL(cuStreamWaitEvent, behind, twice, 0));
+    OK(CALL(cuStreamWriteValue32_v2, behind, U64(word + 2), 1, 0));
+    OK(CALL(cuEventRecord, twice, quiet));
+    SYNC(quiet);
+    OK(CALL(cuEventQuery, twice));
     usleep(2000);
+    CHECK_EQ(word[2], 0);
     CHECK_EQ(CALL(cuStreamQuery, t), CUDA_ERROR_NOT_READY);
     CHECK_EQ(CALL(cuEventQuery, e), CUDA_ERROR_NOT_READY);
     CHECK(atomic_load(&notes) == 0 && word_at(a) == 0);
     __atomic_store_n(word, 6, __ATOMIC_RELEASE);
     SYNC(t);
     CHECK(atomic_load(&notes) == 1 && word_at(a) == 11 && word[1] == 9);
+    SYNC(behind);
+    CHECK_EQ(word[2], 1);
     OK(CALL(cuEventSynchronize, e));
     OK(CALL(cuEventRecord, timed, s));
     OK(CALL(cuEventSynchronize, timed));
