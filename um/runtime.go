@@ -354,7 +354,8 @@ func (r *Runtime) letGo(x *op) {
 	}
 }
 
-// Progress reports that a stream has finished every operation up to seq.
+// Progress reports that a stream has finished every operation up to seq. Those have been
+// reported: what is told of the end of one before the operation never learns of it.
 func (r *Runtime) Progress(stream int, seq uint64) {
 	for len(r.progress) <= stream {
 		r.progress = append(r.progress, 0)

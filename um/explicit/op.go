@@ -215,7 +215,8 @@ func (r *Runtime) head() *op {
 // Held says whether any operation waits.
 func (r *Runtime) Held() bool { return r.head() != nil }
 
-// Progress reports that a stream has finished every operation up to seq.
+// Progress reports that a stream has finished every operation up to seq. Those have been
+// reported: what is told of the end of one before the operation never learns of it.
 func (r *Runtime) Progress(stream int, seq uint64) {
 	for len(r.progress) <= stream {
 		r.progress = append(r.progress, 0)

@@ -57,6 +57,25 @@ func TestStreamsComeAndGo(t *testing.T) {
 	}
 }
 
+// TestFinishedBeforeItIsRead: a stream reports an operation as done that the engine has not read yet,
+// and launches no other: when it is read it is done.
+func TestFinishedBeforeItIsRead(t *testing.T) {
+	r := newRig(t, defaults())
+	p := r.malloc(4*mib, 0x5000)
+	first, _ := r.h.launch(1, p)
+	r.h.finish(1, first)
+	r.look()
+	r.l.mu.Lock() // the engine's threads see nothing of what is between
+	r.l.drain()
+	seq, _ := r.h.launch(1, p)
+	r.h.finish(1, seq)
+	r.l.progress()
+	r.l.mu.Unlock()
+	if n := r.look(); n != 0 {
+		t.Errorf("%d operations are taken for unfinished", n)
+	}
+}
+
 // TestStreamsOfOneHandle: threads' default streams have one handle, and so have streams that
 // were destroyed; what one has finished says nothing of another.
 func TestStreamsOfOneHandle(t *testing.T) {

@@ -163,7 +163,9 @@ func (l *Live) progress() {
 			l.streamEnded(i, l.hook.Read()+1) // the other one may launch nothing for long
 			continue
 		}
-		if seq == 0 {
+		// An operation that is launched and finishes after the last drain is not known yet: told
+		// of its end now, the engine would not be told again, and would wait for it for ever.
+		if seq = min(seq, l.hook.Read()); seq == 0 {
 			continue
 		}
 		if l.sink != nil && !l.paused && seq != x.reported {
