@@ -167,6 +167,9 @@ func start(device int) (*live.Live, error) {
 	if o.Verify && o.Engine != options.EngineExplicit {
 		return nil, fmt.Errorf("PENSTOCK_VERIFY checks the moves of the explicit engine: use it with --engine explicit")
 	}
+	if o.Packs && o.Engine != options.EngineExplicit {
+		return nil, fmt.Errorf("PENSTOCK_PACKS is for the explicit engine: use it with --engine explicit")
+	}
 	layout, err := poolConfig(o, d.Info().Name)
 	if err != nil {
 		return nil, err
@@ -179,7 +182,7 @@ func start(device int) (*live.Live, error) {
 		return nil, err
 	}
 	c := live.Config{
-		Engine: live.EngineFor(o.Engine), Verify: o.Verify,
+		Engine: live.EngineFor(o.Engine), Verify: o.Verify, Packs: o.Packs,
 		Policy: policy, BudgetBytes: o.Budget, HostBudgetBytes: o.HostBudget,
 		ManagedLimitBytes: o.ManagedLimit, PlainOnly: o.Engine == options.EngineNone, LookaheadBytes: o.LookaheadBytes,
 		MissedRoutes: missed, Pool: layout, TensorFront: tensorFront, Label: state.label, LocalProcesses: process.Local,

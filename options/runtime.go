@@ -23,6 +23,7 @@ type Runtime struct {
 	LogLevel       string
 	JSON           bool // print the verdict as JSON
 	Verify         bool
+	Packs          bool
 	Disable        bool
 
 	Planning         bool
@@ -59,6 +60,7 @@ var bindings = map[string]binding{
 	"PENSTOCK_JSON":          {flag: func(r *Runtime) *bool { return &r.JSON }},
 	"PENSTOCK_STACKS":        {flag: func(r *Runtime) *bool { return &r.Stacks }},
 	"PENSTOCK_VERIFY":        {flag: func(r *Runtime) *bool { return &r.Verify }},
+	"PENSTOCK_PACKS":         {flag: func(r *Runtime) *bool { return &r.Packs }},
 	"PENSTOCK_DISABLE":       {flag: func(r *Runtime) *bool { return &r.Disable }},
 	"PENSTOCK_PLANNING":      {flag: func(r *Runtime) *bool { return &r.Planning }},
 	"PENSTOCK_PLAN":          {text: func(r *Runtime) *string { return &r.PlanPath }},

@@ -22,14 +22,14 @@ type allocations struct {
 
 	smalls map[uint64]cuda.Ptr   // by the trace's allocation id
 	ranges map[uint64]cuda.Range // of the tensors
-	slotOf map[cuda.Ptr]uint32   // that the runtime published
+	slotAt func(cuda.Ptr) uint32 // of the tensor at an address
 	slots  []uint32              // of the operation that is being launched
 }
 
 func newAllocations(smallBytes int64, plain pool.Source, kick func()) allocations {
 	return allocations{
 		smallBytes: smallBytes, small: pool.NewCaching(plain, nil), kick: kick,
-		smalls: map[uint64]cuda.Ptr{}, ranges: map[uint64]cuda.Range{}, slotOf: map[cuda.Ptr]uint32{},
+		smalls: map[uint64]cuda.Ptr{}, ranges: map[uint64]cuda.Range{},
 	}
 }
 
@@ -70,7 +70,7 @@ func (a *allocations) accesses(e *trace.Event) (all []sim.Access) {
 		if !ok {
 			continue
 		}
-		slot := a.slotOf[r.Base]
+		slot := a.slotAt(r.Base)
 		if slices.Contains(a.slots, slot) {
 			continue
 		}
@@ -79,6 +79,3 @@ func (a *allocations) accesses(e *trace.Event) (all []sim.Access) {
 	}
 	return all
 }
-
-// Withdraw is what the runtime says of a slot that is no tensor's any more.
-func (a *allocations) Withdraw(_ uint32, r cuda.Range) { delete(a.slotOf, r.Base) }

@@ -25,7 +25,8 @@ type engine struct {
 	plain   int64
 
 	allocations
-	resident []bool // by slot, as the launch hook would see it
+	slotOf   map[cuda.Ptr]uint32 // that the runtime published
+	resident []bool              // by slot, as the launch hook would see it
 	seq      uint64
 	workers  []*worker
 }
@@ -63,7 +64,8 @@ func newEngine(t *trace.Trace, o Options, budget int64, p um.Policy) *engine {
 	}
 	x.steered = !o.SoftwareCap
 	x.runtime = um.New(um.Config{Policy: p, BudgetBytes: budget, ArenaBytes: arena, DriverEvicts: !o.SoftwareCap, EvictionsSeen: !o.SoftwareCap, AllWorkSeen: true}, x, base)
-	x.tensors = x.runtime
+	x.slotOf = map[cuda.Ptr]uint32{}
+	x.tensors, x.slotAt = x.runtime, func(p cuda.Ptr) uint32 { return x.slotOf[p] }
 	g.Observe(x.observe)
 	// Several bring in, because the software part of a prefetch overlaps another's
 	// transfer; two take out, so that one maps pages while the other copies.
@@ -209,6 +211,8 @@ func (x *engine) Publish(slot uint32, r cuda.Range, resident bool) {
 	x.resident[slot] = resident
 	x.slotOf[r.Base] = slot
 }
+
+func (x *engine) Withdraw(_ uint32, r cuda.Range) { delete(x.slotOf, r.Base) }
 
 func (x *engine) SetResident(slot uint32, resident bool) { x.resident[slot] = resident }
 

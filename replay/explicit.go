@@ -2,6 +2,7 @@ package replay
 
 import (
 	"fmt"
+	"os"
 	"time"
 
 	"github.com/penstock-gpu/penstock/cuda"
@@ -106,13 +107,13 @@ func (x *swapper) open(t *trace.Trace, o Options, budget int64) error {
 	// No Checksums: a launch log does not say what is written, so nothing leaves without a copy.
 	c := explicit.Config{
 		BudgetBytes: budget, HostBudgetBytes: hostBytes, Addresses: cuda.Range{Base: base, Bytes: space},
-		Victims: evict.NextUse, Ahead: true,
+		Victims: evict.NextUse, Ahead: true, Packs: o.Packs,
 	}
 	if o.Policy == PolicyLRU {
 		c.Victims, c.Ahead = evict.LRU, false
 	}
 	x.runtime = explicit.New(c, x)
-	x.tensors = x.runtime
+	x.tensors, x.slotAt = x.runtime, x.runtime.SlotAt
 	for _, d := range []explicit.Direction{explicit.In, explicit.Out} {
 		w := &porter{direction: d, thread: x.gpu.Thread([]string{"in", "out"}[d])}
 		word, err := w.thread.HostAlloc(4096)
@@ -175,7 +176,7 @@ func (x *swapper) launch(e *trace.Event, finished func(time.Duration)) {
 	for _, slot := range x.slots {
 		x.lastSeq[slot] = seq
 	}
-	x.runtime.Op(explicit.Op{Seq: seq, Stream: number, Signature: signature(e, len(x.slots)), Slots: x.slots, Work: uint32(e.Copy)<<28 ^ e.Function})
+	x.runtime.Op(explicit.Op{Seq: seq, Stream: number, Signature: signature(e, 0), Slots: x.slots, Work: uint32(e.Copy)<<28 ^ e.Function})
 	slots := append([]uint32(nil), x.slots...)
 	x.held, x.heldSeq = func() {
 		var ticket uint32
@@ -307,6 +308,9 @@ func (x *swapper) predictions() (ops, predicted int64) {
 }
 
 func (x *swapper) settle() error {
+	if st := x.runtime.Stats(); os.Getenv("PST") != "" {
+		fmt.Println("packs", st.Packs, "maps", st.Maps, "fetches", st.Fetches, "reused", st.ReusedRanges, "fresh", st.FreshRanges, "created", st.Created)
+	}
 	if err := x.runtime.Check(); err != nil {
 		return fmt.Errorf("replay: the engine's ledger does not add up: %w", err)
 	}
@@ -315,7 +319,9 @@ func (x *swapper) settle() error {
 
 // The engine's view of the process: the launch hook's part.
 
-func (x *swapper) Publish(slot uint32, r cuda.Range) { x.slotOf[r.Base] = slot }
+func (x *swapper) Publish(uint32, cuda.Range) {}
+
+func (x *swapper) Withdraw(uint32, cuda.Range) {}
 
 func (x *swapper) SetState(slot uint32, s explicit.State, ticket uint32) {
 	for len(x.states) <= int(slot) {
@@ -328,11 +334,15 @@ func (x *swapper) LastSeq(slot uint32) uint64 { return x.lastSeq[slot] }
 
 func (x *swapper) TakeHost(bytes int64) ([]cuda.Range, bool) { return x.host.take(bytes) }
 
-// Offer and Recall: nothing is held in the simulation, where the engine's lock costs nothing.
+// Offer, Recall, SetApart and Ask: nothing is held in the simulation, where the engine's lock costs nothing.
 
 func (x *swapper) Offer(cuda.Range, int) bool { return false }
 
 func (x *swapper) Recall(cuda.Ptr) bool { return true }
+
+func (x *swapper) SetApart(cuda.Ptr, int64, int) bool { return true }
+
+func (x *swapper) Ask(int64, int, int) bool { return true }
 
 func (x *swapper) GiveHost(r []cuda.Range) { x.host.give(r) }
 

@@ -29,7 +29,7 @@ func TestChaos(t *testing.T) {
 		{"explicit penstock", explicitly()},
 		{"explicit lru", explicitly("PENSTOCK_POLICY=lru")},
 		{"explicit slow bus", explicitly("STUB_COPY_MBPS=1500")},
-		{"explicit verified", explicitly("PENSTOCK_VERIFY=1")},
+		{"explicit verified", explicitly("PENSTOCK_VERIFY=1", "PENSTOCK_PACKS=1")},
 		{"in memory", []string{"PENSTOCK_BUDGET=2GiB"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -124,6 +125,24 @@ func TestExplicitClean(t *testing.T) {
 			}
 			if need, peak := own["host_need_bytes"].(float64), own["host_peak_bytes"].(float64); need <= 0 || need > peak || peak > all["host_budget_bytes"].(float64) {
 				t.Errorf("%.0f bytes of host memory needed, %.0f in use, a budget of %v", need, peak, all["host_budget_bytes"])
+			}
+		})
+	}
+}
+
+// TestExplicitPacks: small allocations that are born and die together share ranges, and have the right contents
+// when what was learned of them no longer holds, too.
+func TestExplicitPacks(t *testing.T) {
+	t.Parallel()
+	job := program(t, "explicit")
+	for _, env := range []string{"PENSTOCK_POLICY=penstock", "PENSTOCK_POLICY=lru", "PENSTOCK_VERIFY=1"} {
+		t.Run(env, func(t *testing.T) {
+			for n := range *chaosSeeds {
+				all, own := explicitStats(t, mustRun(t, explicitly(env, "PENSTOCK_PACKS=1"), job, "layers", fmt.Sprint(*chaosFirst+n)))
+				packs, packed, copied := own["packs"].(float64), own["packed_allocs"].(float64), all["d2h_bytes"].(float64)
+				if packs < 12 || packed < 3*packs || copied == 0 {
+					t.Errorf("%.0f allocations in %.0f packs, %.0f bytes have left", packed, packs, copied)
+				}
 			}
 		})
 	}

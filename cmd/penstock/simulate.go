@@ -17,7 +17,7 @@ import (
 // simulateFlags are the flags as given.
 type simulateFlags struct {
 	trace, ratio, budget, policy, engine, gpu, launchCost, iterations string
-	json, acceptDamaged                                               bool
+	json, acceptDamaged, packs                                        bool
 }
 
 // newSimulateCommand is `penstock simulate`.
@@ -55,6 +55,7 @@ number is simulated.`,
 	textFlag(cmd, &f.gpu, "gpu")
 	textFlag(cmd, &f.launchCost, "launch-cost")
 	textFlag(cmd, &f.iterations, "iterations")
+	boolFlag(cmd, &f.packs, "packs")
 	boolFlag(cmd, &f.json, "json")
 	boolFlag(cmd, &f.acceptDamaged, "accept-damaged")
 	return cmd
@@ -73,6 +74,9 @@ func (f *simulateFlags) job(cmd *cobra.Command) (job, error) {
 	}
 	if !replay.Simulates(o.Engine, o.Policy) {
 		return j, fmt.Errorf("the explicit engine has no policy %s: use --policy penstock, lru or oracle, or --engine managed", o.Policy)
+	}
+	if o.Packs = f.packs; o.Packs && o.Engine != replay.EngineExplicit {
+		return j, errors.New("--packs is for the explicit engine: add --engine explicit")
 	}
 	if o.Profile, err = parseProfile(f.gpu); err != nil {
 		return j, err

@@ -27,6 +27,10 @@
 // note was read ([Front.Recall]). And it says how much more may be given out
 // ([Front.SetMost]), so that nobody gets more than the budgets allow.
 //
+// That engine may have a better place for an allocation than what is held: it says which request is
+// to come to it ([Front.Pass]), by its number among those of its size and stream, and what
+// it gives out there is not held when it is freed ([Front.SetApart]).
+//
 // Under the explicit engine the pool's front remembers when the newest few allocations
 // were given out ([Front.NoteBirths], [Front.BornAt]), by a clock that counts the launch
 // hook's operations: memory that no operation has come after cannot hold addresses that

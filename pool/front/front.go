@@ -91,6 +91,23 @@ func (f *Front) Offer(at cuda.Ptr, bytes int64, stream uint64) bool {
 	return C.front_offer(f.c, C.uint64_t(at), C.int64_t(bytes), C.uint64_t(stream)) != 0
 }
 
+// SetApart notes an allocation that the owner is about to give out and that the front is never to hold: its free
+// is noted, and nothing more. False when there is no memory to note it in.
+func (f *Front) SetApart(at cuda.Ptr, bytes int64, stream uint64) bool {
+	return C.front_set_apart(f.c, C.uint64_t(at), C.int64_t(bytes), C.uint64_t(stream)) != 0
+}
+
+// Requests is how many requests of a size and stream have come: the number of the next one.
+func (f *Front) Requests(bytes int64, stream uint64) uint64 {
+	return uint64(C.front_requests(f.c, C.int64_t(bytes), C.uint64_t(stream)))
+}
+
+// Pass leaves the request of a size and stream that has a number to the owner, instead of that
+// which was to be left to it until now; false when that has come already.
+func (f *Front) Pass(bytes int64, stream, request uint64) bool {
+	return C.front_pass(f.c, C.int64_t(bytes), C.uint64_t(stream), C.uint64_t(request)) != 0
+}
+
 // Recall takes one allocation back that is held, if it is since a note that the owner
 // has seen, which is the number of notes that it has dealt with.
 func (f *Front) Recall(at cuda.Ptr, seen uint64) bool {
@@ -118,12 +135,14 @@ type Note struct {
 	Bytes  int64 // as asked for; 0: a free
 	Stream uint64
 	When   uint64 // by the clock
+	// Requests is how many of that size and stream had come, this one included: the number of the next.
+	Requests uint64
 }
 
 // Notes visits the calls that were noted, in order.
 func (f *Front) Notes(visit func(Note)) {
 	for _, n := range f.notes[:C.front_read(f.c, &f.notes[0])] {
-		visit(Note{At: cuda.Ptr(n.at), Bytes: int64(n.bytes), Stream: uint64(n.stream), When: uint64(n.when)})
+		visit(Note{At: cuda.Ptr(n.at), Bytes: int64(n.bytes), Stream: uint64(n.stream), When: uint64(n.when), Requests: uint64(n.requests)})
 	}
 }
 

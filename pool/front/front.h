@@ -27,6 +27,7 @@ struct front_node {
     int32_t next;      /* with the same hash, or unused */
     int32_t next_held; /* on the shelf */
     int32_t held;
+    int32_t apart; /* its owner alone gives it out */
     uint64_t note; /* the number of the last note about it */
 };
 
@@ -36,6 +37,8 @@ struct front_shelf {
     uint64_t stream;
     int32_t first; /* the last one held */
     int32_t next;  /* with the same hash */
+    uint64_t requests;
+    uint64_t passed; /* the request with this number is the owner's to serve */
 };
 
 /* When memory was given out last. */
@@ -50,6 +53,7 @@ struct front_note {
     int64_t bytes;
     uint64_t stream;
     uint64_t when; /* by the clock */
+    uint64_t requests; /* of that size and stream until then */
 };
 
 struct front {
@@ -127,7 +131,7 @@ static inline struct front_shelf *front_shelf_of(struct front *f, int64_t bytes,
     if (!make || f->shelf_count == FRONT_SHELVES)
         return NULL;
     struct front_shelf *s = &f->shelves[f->shelf_count++];
-    *s = (struct front_shelf){bytes, stream, FRONT_NONE, *bucket - 1};
+    *s = (struct front_shelf){bytes, stream, FRONT_NONE, *bucket - 1, 0, UINT64_MAX};
     *bucket = f->shelf_count; /* one more than its index: 0 is none */
     return s;
 }
@@ -174,7 +178,7 @@ static inline void front_write(struct front *f, struct front_node *n, int64_t by
 {
     if (size > f->noted_above) {
         uint64_t when = f->clock ? __atomic_load_n(f->clock, __ATOMIC_SEQ_CST) : 0;
-        f->note[f->notes] = (struct front_note){n->at, bytes, stream, when};
+        f->note[f->notes] = (struct front_note){n->at, bytes, stream, when, f->shelves[n->shelf].requests};
         n->note = ++f->noted;
         __atomic_store_n(&f->notes, f->notes + 1, __ATOMIC_RELEASE);
     }
@@ -200,8 +204,8 @@ static inline uint64_t front_take(struct front *f, int64_t bytes, int device, ui
     uint64_t at = 0;
     int64_t size = front_size(f, bytes);
     front_lock(f);
-    struct front_shelf *s = bytes <= f->most && f->taken + size <= __atomic_load_n(&f->most_taken, __ATOMIC_RELAXED) && front_can_note(f, bytes) ? front_shelf_of(f, size, stream, 0) : NULL;
-    if (s && s->first != FRONT_NONE) {
+    struct front_shelf *s = bytes <= f->most ? front_shelf_of(f, size, stream, 0) : NULL;
+    if (s && s->requests++ != s->passed && s->first != FRONT_NONE && f->taken + size <= __atomic_load_n(&f->most_taken, __ATOMIC_RELAXED) && front_can_note(f, bytes)) {
         struct front_node *n = &f->nodes[s->first];
         s->first = n->next_held;
         n->held = 0;
@@ -231,7 +235,7 @@ static inline struct front_node *front_new_node(struct front *f, uint64_t at, in
     else
         i = f->used++;
     int32_t *bucket = front_bucket(f, at);
-    f->nodes[i] = (struct front_node){at, (int32_t)(s - f->shelves), *bucket, FRONT_NONE, 0, 0};
+    f->nodes[i] = (struct front_node){at, (int32_t)(s - f->shelves), *bucket, FRONT_NONE, 0, 0, 0};
     *bucket = i;
     return &f->nodes[i];
 }
@@ -253,7 +257,8 @@ static inline void front_add(struct front *f, uint64_t at, int64_t bytes, uint64
     if (bytes > __atomic_load_n(&f->most, __ATOMIC_RELAXED) && !__atomic_load_n(&f->birth_clock, __ATOMIC_ACQUIRE))
         return;
     front_lock(f);
-    front_new_node(f, at, bytes, stream, epoch);
+    if (!front_find(f, at)) /* else the owner has set it apart */
+        front_new_node(f, at, bytes, stream, epoch);
     front_born(f, at);
     front_unlock(f);
 }
@@ -271,11 +276,14 @@ static inline enum front_freed front_hold(struct front *f, uint64_t at)
     else if (n) {
         struct front_shelf *s = &f->shelves[n->shelf];
         if (s->bytes <= f->most && front_can_note(f, s->bytes)) {
-            front_shelve(f, n);
             front_write(f, n, 0, 0, s->bytes);
-            f->taken -= s->bytes;
             how = FRONT_HELD;
-        } else
+            if (!n->apart) {
+                front_shelve(f, n);
+                f->taken -= s->bytes;
+            }
+        }
+        if (how == FRONT_PASS || n->apart)
             front_remove(f, n);
     }
     front_unlock(f);
@@ -351,6 +359,40 @@ static inline int front_offer(struct front *f, uint64_t at, int64_t bytes, uint6
         front_shelve(f, n);
     front_unlock(f);
     return n != NULL;
+}
+
+/* Notes an allocation that the owner is about to give out and that is not to be held: its free is
+ * noted, no more. */
+static inline int front_set_apart(struct front *f, uint64_t at, int64_t bytes, uint64_t stream)
+{
+    front_lock(f);
+    struct front_node *n = front_new_node(f, at, bytes, stream, f->epoch);
+    if (n)
+        n->apart = 1;
+    front_unlock(f);
+    return n != NULL;
+}
+
+/* How many requests of a size and stream have come since there is a shelf for them. */
+static inline uint64_t front_requests(struct front *f, int64_t bytes, uint64_t stream)
+{
+    front_lock(f);
+    struct front_shelf *s = front_shelf_of(f, front_size(f, bytes), stream, 0);
+    uint64_t n = s ? s->requests : 0;
+    front_unlock(f);
+    return n;
+}
+
+/* Leaves the request of that number to the owner; 0 when it has come. */
+static inline int front_pass(struct front *f, int64_t bytes, uint64_t stream, uint64_t request)
+{
+    front_lock(f);
+    struct front_shelf *s = front_shelf_of(f, front_size(f, bytes), stream, 1);
+    int yet = s && request >= s->requests;
+    if (yet)
+        s->passed = request;
+    front_unlock(f);
+    return yet;
 }
 
 /* Takes one allocation back that is held since a note that the owner has seen. */

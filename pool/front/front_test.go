@@ -291,7 +291,68 @@ func TestUnits(t *testing.T) {
 	runtime.KeepAlive(&clock)
 	var last Note
 	f.Notes(func(n Note) { last = n })
-	if want := (Note{At: 1<<20 + 2000, Bytes: 1999, Stream: 3, When: 9}); last != want {
+	if want := (Note{At: 1<<20 + 2000, Bytes: 1999, Stream: 3, When: 9, Requests: 2}); last != want {
 		t.Errorf("the last note is %+v, want %+v", last, want)
+	}
+}
+
+// TestPass: the request that was named goes to the owner, though something is held for it; no other does.
+func TestPass(t *testing.T) {
+	f := newFront(t, All, All)
+	add(t, f, 512, 1000, 1)
+	f.Hold(512)
+	serve := func(want cuda.Ptr) {
+		t.Helper()
+		at, _ := f.Take(1000, 1)
+		if at != want {
+			t.Errorf("request %d: %#x is given out, want %#x", f.Requests(1000, 1)-1, uint64(at), uint64(want))
+		}
+		if at != 0 {
+			f.Hold(at)
+		}
+	}
+	serve(512)
+	next := f.Requests(1000, 1)
+	if !f.Pass(1000, 1, next+1) {
+		t.Error("a request that is to come has come already")
+	}
+	serve(512)
+	serve(0)
+	serve(512)
+	if f.Pass(1000, 1, next) {
+		t.Error("a request that has come is still to come")
+	}
+	serve(512)
+	if !f.Pass(2000, 1, 0) || f.Requests(2000, 1) != 0 {
+		t.Error("there have been requests of a size that nobody asked for")
+	}
+}
+
+// TestSetApart: what the owner has set apart is never held, and its free is noted.
+func TestSetApart(t *testing.T) {
+	f := newFront(t, All, -1)
+	at, epoch := f.Take(1000, 1)
+	if at != 0 {
+		t.Fatal("something is held")
+	}
+	f.SetApart(512, 1000, 1)
+	f.Add(512, 1000, 1, epoch)
+	if how := f.Hold(512); how != Held {
+		t.Errorf("freed: %d", how)
+	}
+	var notes []Note
+	f.Notes(func(n Note) { notes = append(notes, n) })
+	if len(notes) != 1 || notes[0].At != 512 || notes[0].Bytes != 0 {
+		t.Errorf("noted: %+v", notes)
+	}
+	if at, _ := f.Take(1000, 1); at != 0 || f.HeldCount() != 0 || f.HeldBytes() != 0 {
+		t.Errorf("%#x is given out, %d held of %d bytes", uint64(at), f.HeldCount(), f.HeldBytes())
+	}
+	if how := f.Hold(512); how != Pass {
+		t.Errorf("freed twice: %d", how)
+	}
+	f.SetApart(512, 1000, 1)
+	if !f.Forget(512) {
+		t.Error("the owner is not told that a stream uses it")
 	}
 }

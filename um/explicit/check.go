@@ -52,8 +52,19 @@ func (r *Runtime) Check() error {
 		}
 		return nil
 	}
-	for _, t := range r.byPtr {
-		live += t.bytes
+	seen := map[*tensor]bool{}
+	for p, t := range r.byPtr {
+		if t.parts == nil {
+			live += t.bytes
+		} else if x := t.partAt(p); x != nil {
+			live += x.bytes
+		} else {
+			return fmt.Errorf("pack at %#x: an allocation at %#x is none of its parts", uint64(t.base), uint64(p))
+		}
+		if seen[t] {
+			continue
+		}
+		seen[t] = true
 		liveSize += t.size
 		if err := count(t); err != nil {
 			return err

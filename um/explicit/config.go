@@ -24,6 +24,7 @@ type Config struct {
 	Depth           int   // moves out at a time, and half of those in; one fewer are fetched ahead of need; 0 = 4
 	// LookaheadBytes is the most that is fetched ahead of need at a time; 0 = as much as fits.
 	LookaheadBytes int64
+	Packs          bool // small allocations share ranges: see pack.go
 	// Checksums says that who carries out moves can take checksums (Move.Checksum).
 	// Without them everything that leaves is copied.
 	Checksums bool
@@ -78,6 +79,13 @@ type Process interface {
 	// Offer lets the job take a dead range without asking, for work on a stream, as after
 	// [Runtime.Hold]; false when it takes none.
 	Offer(r cuda.Range, stream int) bool
+	// SetApart says that an allocation is about to be given out that the job must not take again
+	// when it has freed it; the free is told by [Runtime.Hold] or [Runtime.Free]. False when that cannot be
+	// made sure of.
+	SetApart(p cuda.Ptr, bytes int64, stream int) bool
+	// Ask has the job not take a dead range for an allocation, but ask for it: the one of that size, in whole
+	// pages, and stream that comes after so many others of that kind; false when it has come already.
+	Ask(size int64, stream, after int) bool
 	// TakeHost takes pinned host memory for a chunk; ok is false when there is none.
 	TakeHost(bytes int64) (extents []cuda.Range, ok bool)
 	// GiveHost gives it back.

@@ -18,12 +18,16 @@ import (
 // taken it. Before its memory can go, it is recalled from the process.
 
 // Hold reports that an allocation was freed, and that the job may take its range
-// again; it answers the bytes of the range.
+// again; it answers the bytes of the range, 0 for a part of a pack, which the job may not take.
 func (r *Runtime) Hold(p cuda.Ptr) (size int64, err error) {
 	t := r.byPtr[p]
 	if t == nil {
 		return 0, fmt.Errorf("%w: %#x", ErrNotOurs, uint64(p))
 	}
+	if t.parts != nil {
+		return 0, r.Free(p)
+	}
+	r.leave(p, t.bytes, t.life, t.named)
 	r.die(t)
 	t.held = true
 	r.held[p] = t
@@ -51,10 +55,14 @@ func (r *Runtime) Retake(p cuda.Ptr, bytes int64, stream int) error {
 	for i := range t.chunks {
 		t.chunks[i].summed = false // of garbage, and of as much as there was before
 	}
-	t.instance = r.history.Alloc(t.size)
-	r.history.Asked(t.instance, bytes)
 	r.stats.ReusedRanges++
 	r.live(t)
+	before := r.repeats(bytes, stream)
+	t.life = r.lives.begin(bytes, stream, r.history.Now())
+	r.enter(t, p, bytes)
+	if k := (kind{t.size, stream}); r.asked[k] <= before {
+		r.ask(k, before)
+	}
 	r.setState(t)
 	return nil
 }

@@ -63,6 +63,7 @@ func (r *Runtime) Op(o Op) {
 			t.others = append(t.others, o.Stream) // it is used there, whether or not record_stream said so
 		}
 	}
+	r.mostNamed = max(r.mostNamed, x.bytes())
 	r.history.Observe(o.Signature, touched)
 	r.drained = o.Seq
 	for len(r.lastOn) <= o.Stream {
@@ -195,6 +196,7 @@ func (r *Runtime) join(x *op, t *tensor) {
 	t.queued = append(t.queued, x.position)
 	slices.Sort(t.queued)
 	r.history.Touch(t.instance, x.position) // so that it is there before it is asked for next time
+	r.mostNamed = max(r.mostNamed, x.bytes())
 	x.waiting = x.waiting || t.state == Absent
 	r.plan.valid = false
 	r.epoch++

@@ -17,17 +17,16 @@ type world struct {
 	t       *testing.T
 	rng     *rand.Rand
 	r       *Runtime
-	slots   map[cuda.Ptr]uint32
-	ranges  map[uint32]cuda.Range
+	ranges  map[uint32]cuda.Range // by slot
 	states  map[uint32]State
 	tickets map[uint32]uint32
 	last    map[uint32]uint64
 	seq     uint64
 
 	handles  map[cuda.Handle]int64 // live physical memory
-	device   map[cuda.Handle]int   // its contents
+	device   map[cuda.Handle]contents
 	mapped   map[cuda.Ptr]Mapping  // by base
-	host     map[cuda.Ptr]int      // contents of pinned memory, by base
+	host     map[cuda.Ptr]contents // of pinned memory, by base
 	hostUsed map[cuda.Ptr]int64    // extents in use
 	hostLeft int64                 // budget
 	nextHost cuda.Ptr
@@ -38,6 +37,11 @@ type world struct {
 	late     []func()             // what the runtime has not heard of yet, in order
 	shelf    map[shelf][]cuda.Ptr // dead ranges that the job may take again
 	unheard  map[cuda.Ptr]int     // calls about a range among what is late
+	apart    map[cuda.Ptr]bool    // allocations that are not for the shelf
+	parts    int                  // that there have been
+	requests map[shelf]int
+	asked    map[shelf]int // the number of the request that goes to the runtime
+	calling  int           // how many requests had come with the call that it is told of, 0 for none
 	retaken  int
 	offered  int
 	surprise int // retaken while the runtime was moving the range, or had moved it away
@@ -56,6 +60,29 @@ type world struct {
 	steady   bool                 // host memory is there when there is any
 	verify   bool                 // the checksum of all that leaves is taken
 	inHost   map[cuda.Handle]bool // physical memory that is on the host
+}
+
+// contents are what a chunk contains, by offset; what is not there is garbage.
+type contents map[int64]int
+
+// sum is the same for the same contents.
+func (c contents) sum() kernels.Sum128 {
+	sum := kernels.Sum128{0, 1}
+	for at, x := range c {
+		sum[0] += uint64(x) * (2*uint64(at) + 1)
+	}
+	return sum
+}
+
+// before is what there is before an offset.
+func (c contents) before(end int64) contents {
+	some := contents{}
+	for at, x := range c {
+		if at < end {
+			some[at] = x
+		}
+	}
+	return some
 }
 
 // shelf is where a dead range is held.
@@ -80,11 +107,42 @@ type task struct {
 	writes bool
 }
 
-func (w *world) Publish(slot uint32, r cuda.Range) { w.slots[r.Base] = slot; w.ranges[slot] = r }
-func (w *world) Withdraw(slot uint32, r cuda.Range) {
-	delete(w.slots, r.Base)
-	delete(w.ranges, slot)
+func (w *world) Publish(slot uint32, r cuda.Range)  { w.ranges[slot] = r }
+func (w *world) Withdraw(slot uint32, r cuda.Range) { delete(w.ranges, slot) }
+
+func (w *world) slotAt(p cuda.Ptr) uint32 {
+	for slot, r := range w.ranges {
+		if p >= r.Base && p < r.End() {
+			return slot
+		}
+	}
+	w.t.Fatalf("no slot has %#x", uint64(p))
+	return 0
 }
+
+// SetApart fails now and then.
+func (w *world) SetApart(p cuda.Ptr, _ int64, _ int) bool {
+	if w.rng.Intn(50) == 0 {
+		return false
+	}
+	w.apart[p] = true
+	w.parts++
+	return true
+}
+
+func (w *world) Ask(size int64, stream, after int) bool {
+	k := shelf{size, stream}
+	next := w.requests[k]
+	if w.calling > 0 {
+		next = w.calling
+	}
+	if next+after < w.requests[k] {
+		return false
+	}
+	w.asked[k] = next + after
+	return true
+}
+
 func (w *world) SetState(slot uint32, s State, ticket uint32) {
 	w.states[slot], w.tickets[slot] = s, ticket
 }
@@ -173,14 +231,15 @@ func (w *world) GiveHost(extents []cuda.Range) {
 
 func newWorld(t *testing.T, seed int64, budget, host int64, ahead bool) *world {
 	w := &world{
-		t: t, rng: rand.New(rand.NewSource(seed)), slots: map[cuda.Ptr]uint32{}, ranges: map[uint32]cuda.Range{}, states: map[uint32]State{},
-		tickets: map[uint32]uint32{}, last: map[uint32]uint64{}, handles: map[cuda.Handle]int64{}, device: map[cuda.Handle]int{}, mapped: map[cuda.Ptr]Mapping{},
-		host: map[cuda.Ptr]int{}, hostUsed: map[cuda.Ptr]int64{}, hostLeft: host, nextHost: 1 << 30, budget: budget, inHost: map[cuda.Handle]bool{}, live: map[cuda.Ptr]*expected{},
+		t: t, rng: rand.New(rand.NewSource(seed)), ranges: map[uint32]cuda.Range{}, states: map[uint32]State{},
+		tickets: map[uint32]uint32{}, last: map[uint32]uint64{}, handles: map[cuda.Handle]int64{}, device: map[cuda.Handle]contents{}, mapped: map[cuda.Ptr]Mapping{},
+		host: map[cuda.Ptr]contents{}, hostUsed: map[cuda.Ptr]int64{}, hostLeft: host, nextHost: 1 << 30, budget: budget, inHost: map[cuda.Handle]bool{}, live: map[cuda.Ptr]*expected{},
 		shelf: map[shelf][]cuda.Ptr{}, unheard: map[cuda.Ptr]int{},
+		apart: map[cuda.Ptr]bool{}, requests: map[shelf]int{}, asked: map[shelf]int{},
 	}
 	w.r = New(Config{
 		BudgetBytes: budget, HostBudgetBytes: host, Addresses: cuda.Range{Base: 1 << 40, Bytes: 64 * (budget + host)},
-		ChunkBytes: 4 * PageBytes, Ahead: ahead, Checksums: true,
+		ChunkBytes: 4 * PageBytes, Ahead: ahead, Checksums: true, Packs: true,
 	}, w)
 	w.r.trial = trial{on: true, left: 1 << 30}
 	return w
@@ -197,7 +256,9 @@ func (w *world) malloc(bytes int64, stream int) cuda.Ptr {
 	if lives+k.size > w.r.config.BudgetBytes+w.r.config.HostBudgetBytes-w.plain-slack {
 		return 0
 	}
-	if l := w.shelf[k]; len(l) > 0 && w.rng.Intn(8) > 0 {
+	w.requests[k]++
+	number, asked := w.requests[k], w.asked[k]
+	if l := w.shelf[k]; len(l) > 0 && number-1 != asked && w.rng.Intn(8) > 0 {
 		p = l[len(l)-1]
 		w.shelf[k] = l[:len(l)-1]
 		w.note(p, func() error {
@@ -205,6 +266,8 @@ func (w *world) malloc(bytes int64, stream int) cuda.Ptr {
 			if t := w.r.held[p]; t != nil && (t.flying > 0 || t.absent > 0) {
 				w.surprise++
 			}
+			w.calling = number
+			defer func() { w.calling = 0 }()
 			return w.r.Retake(p, bytes, stream)
 		})
 	} else {
@@ -223,7 +286,12 @@ func (w *world) free(p cuda.Ptr) {
 	delete(w.live, p)
 	if w.rng.Intn(8) > 0 {
 		k := shelf{WholePages(e.bytes), e.stream}
-		w.shelf[k] = append(w.shelf[k], p)
+		if w.apart[p] {
+			delete(w.apart, p)
+			k.size = 0
+		} else {
+			w.shelf[k] = append(w.shelf[k], p)
+		}
 		w.note(p, func() error {
 			size, err := w.r.Hold(p)
 			if err == nil && size != k.size {
@@ -234,6 +302,7 @@ func (w *world) free(p cuda.Ptr) {
 		return
 	}
 	w.drain()
+	delete(w.apart, p)
 	if err := w.r.Free(p); err != nil {
 		w.t.Fatal(err)
 	}
@@ -245,7 +314,7 @@ func (w *world) report(stream int, ptrs []cuda.Ptr, writes bool, signature uint6
 	w.seq++
 	x := &task{seq: w.seq, stream: stream, ptrs: ptrs, writes: writes}
 	for _, p := range ptrs {
-		slot := w.slots[p]
+		slot := w.slotAt(p)
 		x.slots = append(x.slots, slot)
 		x.owners = append(x.owners, w.live[p])
 		w.last[slot] = w.seq
@@ -285,27 +354,47 @@ func (w *world) touch(x *task) {
 	for k, p := range x.ptrs {
 		e := x.owners[k]
 		for i, c := range cut(WholePages(e.bytes), 4*PageBytes) {
-			m, ok := w.mapped[p+cuda.Ptr(c.offset)]
-			if !ok || m.Bytes != c.bytes {
-				w.t.Fatalf("operation %d touches %#x, which is not mapped", x.seq, uint64(p)+uint64(c.offset))
-			}
-			if e.contents[i] != 0 && w.device[m.Handle] != e.contents[i] {
-				w.t.Fatalf("operation %d finds %d at %#x, not %d", x.seq, w.device[m.Handle], uint64(p)+uint64(c.offset), e.contents[i])
+			first := p + cuda.Ptr(c.offset)
+			last := first + cuda.Ptr(min(c.bytes, e.bytes-c.offset)) - 1
+			for _, at := range []cuda.Ptr{first, last} {
+				m, ok := w.mapping(at)
+				if !ok {
+					w.t.Fatalf("operation %d touches %#x, which is not mapped", x.seq, uint64(at))
+				}
+				if found := w.device[m.Handle][int64(at-m.Base)]; e.contents[i] != 0 && found != e.contents[i] {
+					w.t.Fatalf("operation %d finds %d at %#x, not %d", x.seq, found, uint64(at), e.contents[i])
+				}
 			}
 			if x.writes || e.contents[i] == 0 {
 				e.contents[i] = w.rng.Int() | 1
-				w.device[m.Handle] = e.contents[i]
+				for _, at := range []cuda.Ptr{first, last} {
+					m, _ := w.mapping(at)
+					w.device[m.Handle][int64(at-m.Base)] = e.contents[i]
+				}
 			}
 		}
 	}
 }
 
-// inUse says whether a running operation touches a mapping.
-func (w *world) inUse(base cuda.Ptr) bool {
+// mapping is what an address is mapped to.
+func (w *world) mapping(at cuda.Ptr) (Mapping, bool) {
+	if m, ok := w.mapped[at]; ok {
+		return m, true
+	}
+	for _, m := range w.mapped {
+		if at >= m.Base && at < m.End() {
+			return m, true
+		}
+	}
+	return Mapping{}, false
+}
+
+// inUse says whether a running operation touches a range.
+func (w *world) inUse(r cuda.Range) bool {
 	for _, q := range w.running {
 		for _, x := range q {
 			for k, p := range x.ptrs {
-				if base >= p && base < p+cuda.Ptr(WholePages(x.owners[k].bytes)) {
+				if r.End() > p && r.Base < p+cuda.Ptr(x.owners[k].bytes) {
 					return true
 				}
 			}
@@ -318,7 +407,7 @@ func (w *world) unmap(x Mapping) {
 	if m, ok := w.mapped[x.Base]; !ok || m != x {
 		w.t.Fatalf("unmapping %#x, which is not mapped so", uint64(x.Base))
 	}
-	if w.inUse(x.Base) {
+	if w.inUse(x.Range) {
 		w.t.Fatalf("unmapping %#x, which a running operation touches", uint64(x.Base))
 	}
 	delete(w.mapped, x.Base)
@@ -360,7 +449,7 @@ func (w *world) begin(d Direction) bool {
 			}
 		}
 		w.mapped[m.Chunk.Base] = Mapping{m.Chunk, m.Handle}
-		w.device[m.Handle] = -1 - w.rng.Int() // garbage
+		w.device[m.Handle] = contents{0: -1 - w.rng.Int()} // garbage
 	}
 	var total int64
 	for h, n := range w.handles {
@@ -398,7 +487,7 @@ func (w *world) begin(d Direction) bool {
 
 // weigh is the checksum of what leaves: here it is the contents themselves.
 func (w *world) weigh(m *Move) {
-	sum := kernels.Sum128{uint64(w.device[m.Handle]), 1}
+	sum := w.device[m.Handle].sum()
 	if m.Compare {
 		m.Clean = sum == m.Sum
 		if m.Clean {
@@ -426,7 +515,7 @@ func (w *world) end(i int) {
 	m := w.moves[i]
 	w.moves = append(w.moves[:i:i], w.moves[i+1:]...)
 	if m.Kind == MoveEvict {
-		if now := (kernels.Sum128{uint64(w.device[m.Handle]), 1}); m.Summed && now != m.Sum {
+		if now := w.device[m.Handle].sum(); m.Summed && now != m.Sum {
 			w.t.Fatalf("%#x was written to after its checksum had been taken", uint64(m.Chunk.Base))
 		}
 		for _, h := range m.Host {
@@ -434,11 +523,11 @@ func (w *world) end(i int) {
 				w.t.Fatalf("%#x leaves to host memory that was given back", uint64(m.Chunk.Base))
 			}
 			if !m.Clean {
-				w.host[h.Base] = w.device[m.Handle]
+				w.host[h.Base] = w.device[m.Handle].before(m.Bytes)
 			}
 		}
 		w.unmap(Mapping{m.Chunk, m.Handle})
-		w.device[m.Handle] = -7
+		w.device[m.Handle] = contents{}
 		if m.Placed != w.inHost[m.Handle] {
 			w.t.Fatalf("handle %d: placed %t, in host memory %t", m.Handle, m.Placed, w.inHost[m.Handle])
 		}
@@ -450,7 +539,7 @@ func (w *world) end(i int) {
 			if w.hostUsed[h.Base] == 0 {
 				w.t.Fatalf("copying in from host memory at %#x that was given back", uint64(h.Base))
 			}
-			w.device[m.Handle] = w.host[h.Base]
+			w.device[m.Handle] = w.host[h.Base].before(m.Bytes)
 		}
 		w.arrived++
 	}

@@ -28,6 +28,10 @@ type Runtime struct {
 	trial     trial
 	history   *correlate.History
 	recent    recent
+	lives     lives
+	asked     map[kind]int64 // the number of the life up to whose repetition the job need not be told again
+	mostNamed int64          // bytes that one operation has named at most, in whole tensors
+	mostLive  int64          // of liveSize
 
 	byPtr     map[cuda.Ptr]*tensor
 	held      map[cuda.Ptr]*tensor // dead, and the job may take them again: see held.go
@@ -97,6 +101,7 @@ type Stats struct {
 	WaitedForMap, WaitedForFetch       int64 // of these: for fresh memory, for contents that nobody was bringing
 	WaitedForLeaving                   int64 // for contents on their way out
 	ReusedRanges, FreshRanges          int64 // allocations that found mapped memory, and those that did not
+	Packs, PackedAllocs                int64 // ranges that allocations shared, and these: see pack.go
 	Plans                              int64
 	OversizeOps                        int64
 	OversizeName                       string
@@ -117,6 +122,7 @@ func New(c Config, p Process) *Runtime {
 		history:   correlate.NewHistory(correlate.HistoryConfig{}),
 		byPtr:     map[cuda.Ptr]*tensor{},
 		held:      map[cuda.Ptr]*tensor{},
+		asked:     map[kind]int64{},
 		slots:     make([]*tensor, 1),
 		have:      map[int64]int{}, picked: map[int64]int{}, covered: map[int64]int{}, born: map[int64]int{},
 	}
@@ -131,23 +137,37 @@ func (r *Runtime) Malloc(bytes int64, stream int) (cuda.Ptr, error) {
 	if size > r.BeyondLiveBytes() {
 		return 0, r.outOfMemory(bytes)
 	}
-	t := &tensor{size: size, bytes: bytes, stream: stream}
+	before := r.repeats(bytes, stream)
+	p := r.mallocPacked(before, stream)
+	if p == 0 {
+		t, ok := r.raise(bytes, stream)
+		if !ok {
+			return 0, r.outOfMemory(bytes)
+		}
+		p, t.life = t.base, r.lives.begin(bytes, stream, r.history.Now())
+		r.enter(t, p, bytes)
+	}
+	r.ask(kind{size, stream}, before)
+	return p, nil
+}
+
+// raise makes a tensor, of a dead range if there is one; ok is false when there are no addresses.
+func (r *Runtime) raise(bytes int64, stream int) (t *tensor, ok bool) {
+	size := WholePages(bytes)
+	t = &tensor{size: size, bytes: bytes, stream: stream}
 	if g := r.exhume(size, stream); g != nil {
 		t.base, t.chunks = g.base, g.chunks
 		r.stats.ReusedRanges++
 	} else {
-		base, ok := r.addresses.take(size)
-		if !ok {
-			return 0, r.outOfMemory(bytes)
+		if t.base, ok = r.addresses.take(size); !ok {
+			return nil, false
 		}
-		t.base, t.chunks, t.absent = base, cut(size, r.config.ChunkBytes), size
+		t.chunks, t.absent = cut(size, r.config.ChunkBytes), size
 		r.stats.FreshRanges++
 	}
-	t.instance = r.history.Alloc(size)
-	r.history.Asked(t.instance, bytes)
 	r.takeSlot(t)
 	r.live(t)
-	return t.base, nil
+	return t, true
 }
 
 // takeSlot makes a tensor known to the launch hook.
@@ -168,12 +188,28 @@ func (r *Runtime) takeSlot(t *tensor) {
 
 // live enters a tensor among the living.
 func (r *Runtime) live(t *tensor) {
+	t.instance = r.history.Alloc(t.size)
+	r.history.Asked(t.instance, t.bytes)
 	r.lastStream = t.stream
-	r.byPtr[t.base] = t
-	r.liveBytes += t.bytes
 	r.liveSize += t.size
-	r.stats.LivePeakBytes = max(r.stats.LivePeakBytes, r.liveBytes)
+	r.mostLive = max(r.mostLive, r.liveSize)
 	r.epoch++
+}
+
+// enter notes an allocation, of all of a tensor or of a part of it.
+func (r *Runtime) enter(t *tensor, p cuda.Ptr, bytes int64) {
+	r.byPtr[p] = t
+	r.liveBytes += bytes
+	r.stats.LivePeakBytes = max(r.stats.LivePeakBytes, r.liveBytes)
+}
+
+// leave notes the end of one, whose life has that number.
+func (r *Runtime) leave(p cuda.Ptr, bytes, life int64, named bool) {
+	delete(r.byPtr, p)
+	r.liveBytes -= bytes
+	if x := r.lives.of(life); x != nil {
+		x.died, x.named = r.history.Now(), named
+	}
 }
 
 // BeyondLiveBytes is how much more may be allocated, in whole pages.
@@ -218,18 +254,27 @@ func (r *Runtime) Free(p cuda.Ptr) error {
 	if t == nil {
 		return fmt.Errorf("%w: %#x", ErrNotOurs, uint64(p))
 	}
+	if t.parts == nil {
+		r.leave(p, t.bytes, t.life, t.named)
+	} else if !r.freePart(t, p) {
+		return nil
+	}
+	r.end(t)
+	return nil
+}
+
+// end ends a tensor's life, and what the launch hook knows of it.
+func (r *Runtime) end(t *tensor) {
 	r.die(t)
 	r.giveSlot(t)
 	if t.flying == 0 {
 		r.bury(t)
 	}
-	return nil
 }
 
 // die ends a tensor's life. Its slot is still its own.
 func (r *Runtime) die(t *tensor) {
-	delete(r.byPtr, t.base)
-	r.liveBytes -= t.bytes
+	r.disband(t)
 	r.liveSize -= t.size
 	r.history.Free(t.instance)
 	t.freed = true
@@ -297,16 +342,26 @@ func (r *Runtime) SlotAddress(slot uint32) (cuda.Ptr, bool) {
 	return r.slots[slot].base, true
 }
 
-// Range is the live tensor that an address lies in, as asked for.
+// Range is the live allocation that an address lies in, as asked for.
 func (r *Runtime) Range(p cuda.Ptr) (cuda.Range, bool) {
-	if t := r.at(p); t != nil {
+	t := r.at(p)
+	if t == nil {
+		return cuda.Range{}, false
+	}
+	if t.parts == nil {
 		return cuda.Range{Base: t.base, Bytes: t.bytes}, true
+	}
+	if x := t.partAt(p); x != nil {
+		return cuda.Range{Base: t.base + cuda.Ptr(x.offset), Bytes: x.bytes}, true
 	}
 	return cuda.Range{}, false
 }
 
 // SlotAt is the slot of the live tensor that an address lies in, 0 for none.
 func (r *Runtime) SlotAt(p cuda.Ptr) uint32 {
+	if t := r.byPtr[p]; t != nil {
+		return t.slot
+	}
 	if t := r.at(p); t != nil {
 		return t.slot
 	}

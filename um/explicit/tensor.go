@@ -36,7 +36,7 @@ type chunk struct {
 	habit         habit
 }
 
-// tensor is one allocation of 1 MiB and more.
+// tensor is one allocation of 1 MiB and more, or several that share a range.
 type tensor struct {
 	slot     uint32
 	base     cuda.Ptr
@@ -46,6 +46,9 @@ type tensor struct {
 	others   []int // other streams that use it (record_stream)
 	instance correlate.InstanceID
 	chunks   []chunk
+	life     int64  // of its allocation
+	parts    []part // its allocations, of a pack: see pack.go
+	alive    int    // of these
 
 	absent   int64 // bytes that a launch would have to wait for and that nobody is bringing in
 	flying   int   // chunks in a worker's hands

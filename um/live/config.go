@@ -38,6 +38,7 @@ func EngineFor(name string) Engine {
 type Config struct {
 	Engine            Engine
 	Verify            bool // the explicit engine checks every move by checksum
+	Packs             bool // the explicit engine gives allocations that live together one range
 	Policy            um.Policy
 	BudgetBytes       int64       // device memory; 0 = what the card has free, less a reserve
 	HostBudgetBytes   int64       // host memory; 0 = this process's share of most of what is available

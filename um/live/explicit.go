@@ -41,8 +41,10 @@ type swap struct {
 
 	front *front.Front // of the tensors' ranges; nil: the job asks the engine each time
 	calls []front.Note // that the front served, read and not dealt with
-	heard uint64       // how many were dealt with
-	taken int64        // bytes that they took, less those they gave back
+	// requests is how many of its size and stream had come with the call that is being dealt with; 0: none is.
+	requests uint64
+	heard    uint64 // how many were dealt with
+	taken    int64  // bytes that they took, less those they gave back
 
 	plainMu      sync.Mutex               // guards plainHandles; the last of all locks
 	plainHandles map[cuda.Ptr]cuda.Handle // of segments of plain memory
@@ -133,6 +135,7 @@ func (l *Live) openSwap() error {
 		BudgetBytes: l.budget, HostBudgetBytes: hostBudget, Addresses: cuda.Range{Base: base, Bytes: space},
 		Victims: l.config.Policy.Victims, Ahead: l.config.Policy.Fetch == um.FetchAhead, LookaheadBytes: l.config.LookaheadBytes, Depth: mostInFlight / 2,
 		Checksums: true,
+		Packs:     l.config.Packs && l.sink == nil, // a recording names allocations by their slots
 	}
 	if c.Victims == nil {
 		c.Victims = evict.NextUse
@@ -193,6 +196,22 @@ func (p swapProcess) Offer(r cuda.Range, stream int) bool {
 	return p.e.front != nil && p.e.front.Offer(r.Base, r.Bytes, p.e.l.handles[stream])
 }
 
+func (p swapProcess) SetApart(at cuda.Ptr, bytes int64, stream int) bool {
+	return p.e.front == nil || p.e.front.SetApart(at, bytes, p.e.l.handles[stream])
+}
+
+func (p swapProcess) Ask(size int64, stream, after int) bool {
+	f, handle := p.e.front, p.e.l.handles[stream]
+	if f == nil {
+		return true
+	}
+	next := p.e.requests // as they were when the call was made that is being dealt with
+	if next == 0 {
+		next = f.Requests(size, handle)
+	}
+	return f.Pass(size, handle, next+uint64(after))
+}
+
 func (p swapProcess) Recall(at cuda.Ptr) bool { return p.e.front.Recall(at, p.e.heard) }
 
 func (p swapProcess) TakeHost(bytes int64) ([]cuda.Range, bool) {
@@ -215,7 +234,8 @@ func (e *swap) op(rec *hook.Record) {
 		return // it runs when its graph is launched, and is reported then
 	}
 	l := e.l
-	o := explicit.Op{Seq: rec.Seq, Stream: l.opStream(rec.Stream, rec.Seq), Signature: l.signature(rec), Slots: rec.Slots, Work: uint32(rec.Kind)<<28 ^ rec.ID}
+	o := explicit.Op{Seq: rec.Seq, Stream: l.opStream(rec.Stream, rec.Seq), Slots: rec.Slots, Work: uint32(rec.Kind)<<28 ^ rec.ID}
+	o.Signature = uint64(o.Work) // not by how many tensors it names: allocations that share a range are one
 	if rec.Kind == hook.Launch {
 		o.Name = l.hook.FunctionName(rec.ID)
 	}

@@ -47,7 +47,9 @@ func (e *swap) dealWith(n front.Note) {
 		l.freed(err)
 	} else {
 		e.taken += explicit.WholePages(n.Bytes)
+		e.requests = n.Requests
 		err = e.runtime.Retake(n.At, n.Bytes, l.streamID(n.Stream))
+		e.requests = 0
 		l.counts.allocs.Add(1)
 	}
 	if err != nil { // the two accounts of what is allocated differ: nothing can be relied on

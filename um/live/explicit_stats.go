@@ -34,6 +34,8 @@ type ExplicitStats struct {
 	ReusedRanges       int64   `json:"reused_ranges"`
 	FreshRanges        int64   `json:"fresh_ranges"`
 	FrontAllocs        int64   `json:"front_allocs"` // allocations that did not wait for the engine
+	Packs              int64   `json:"packs"`        // ranges that allocations shared
+	PackedAllocs       int64   `json:"packed_allocs"`
 	EvictionsTakenBack int64   `json:"evictions_taken_back"`
 	Inspected          int64   `json:"inspected_launches"`
 	Chasers            int64   `json:"pointer_chasing_launches"`
@@ -84,8 +86,9 @@ func (e *swap) report(s *Stats) {
 		WaitedLaunches: r.WaitedOps, WaitedForMap: r.WaitedForMap, WaitedForFetch: r.WaitedForFetch, WaitedForLeaving: r.WaitedForLeaving,
 		HostBytes: h.InUseBytes, HostKeptBytes: r.KeptBytes, HostNeedBytes: r.HostPeakBytes, HostPeakBytes: h.PeakBytes, HostPinnedBytes: h.GrownBytes, HostWaitSeconds: h.Waited.Seconds(),
 		Maps: r.Maps, Reclaims: r.Reclaims, HandlesCreated: r.Created, HandlesReleased: r.Released,
-		ReusedRanges: r.ReusedRanges, FreshRanges: r.FreshRanges, FrontAllocs: served, EvictionsTakenBack: r.TakenBack,
-		Inspected: e.inspected, Chasers: e.chasers, Followed: int64(c.Followed), Unresolved: e.unresolved,
+		ReusedRanges: r.ReusedRanges, FreshRanges: r.FreshRanges, FrontAllocs: served, Packs: r.Packs, PackedAllocs: r.PackedAllocs,
+		EvictionsTakenBack: r.TakenBack,
+		Inspected:          e.inspected, Chasers: e.chasers, Followed: int64(c.Followed), Unresolved: e.unresolved,
 		CPUWaitSeconds: time.Duration(c.CPUWaitNS).Seconds(), Plans: r.Plans, WorkerSeconds: e.workerSeconds(),
 	}
 }

@@ -118,6 +118,62 @@ static void frozen(void) {
     for (int k = 0; k < WEIGHTS; k++) check_value(&weight[k]);
 }
 
+/* A deep model of small activations, of which several share a range. When it has repeated itself for
+ * some iterations it changes in all sorts of ways, by a seed. */
+static uint64_t chance;
+static bool odd(int it) {
+    chance ^= chance >> 12, chance ^= chance << 25, chance ^= chance >> 27;
+    return it > 2 && (chance * 0x2545f4914f6cdd1dull >> 33) % 16 == 0;
+}
+
+static void layers(const char *seed) {
+    chance = strtoull(seed, NULL, 10) * 2 + 1;
+    enum { DEPTH = 90, ROUNDS = 7, SUM_BYTES = MiB };
+    CUstream s = new_stream(), side = new_stream();
+    static tensor act[DEPTH], sums, count;
+    must(&sums, SUM_BYTES, s, 0), must(&count, 4096, s, 0);
+    for (int it = 0; it < ROUNDS; it++) {
+        for (int k = 0; k < DEPTH; k++) {
+            size_t bytes = MiB + 512 * (size_t)(k * 977 % 1000);
+            must(&act[k], bytes + (odd(it) ? 4096 : 0), s, (uint32_t)(it * DEPTH + k));
+            for (int bit = 0; bit < 7; bit++) { /* no layer is like another */
+                if (k >> bit & 1) add(bit, s, &count, 1);
+                else launch(bit, s, f_empty, (void *[]){NULL});
+            }
+            tensor scratch;
+            must(&scratch, bytes, s, 1);
+            if (k > 0 && act[k - 1].p) add_to(k, s, &scratch, &act[k - 1]);
+            add_to(k, s, &act[k], &scratch);
+            if (act[k].bytes > scratch.bytes) OK(fill_fn(DEVICE(&act[k]), act[k].value, act[k].bytes / 4, s)); /* the sum was of the first part only */
+            if (k > 0 && act[k - 1].p && act[k - 1].bytes < scratch.bytes) { /* likewise */
+                act[k].value = (uint32_t)k;
+                OK(fill_fn(DEVICE(&act[k]), act[k].value, act[k].bytes / 4, s));
+            }
+            drop(&scratch);
+            if (odd(it)) { /* read late by another stream, and freed before */
+                SYNC(s);
+                uint64_t us = 300;
+                launch(k, side, f_spin, (void *[]){&us});
+                add(k, side, &act[k], 5);
+                P.record_stream(act[k].p, side);
+                if (odd(it)) drop(&act[k]);
+                else SYNC(side);
+            }
+            if (act[k].p && odd(it)) drop(&act[k]);
+            if (act[k].p && odd(it)) SYNC(s), check_value(&act[k]);
+        }
+        for (int k = DEPTH - 1; k >= 0; k--) {
+            if (!act[k].p) continue;
+            for (int bit = 0; bit < 7; bit++) launch(bit, s, k >> bit & 1 ? f_empty : f_spin, (void *[]){&(uint64_t){0}});
+            add_to(k, s, &sums, &act[k]);
+            if (k % 4 == it % 4) SYNC(s), check_value(&act[k]);
+            drop(&act[k]);
+        }
+    }
+    SYNC(s);
+    check_value(&sums), check_value(&count);
+}
+
 /* ---- pointer tables ---- */
 
 enum { TARGETS = 4 };
@@ -741,6 +797,9 @@ int main(int argc, char **argv) {
         follow();
     } else if (strstr(argv[1], "tables")) {
         tables(argv[1]);
+    } else if (!strcmp(argv[1], "layers")) {
+        CHECK(argc == 3);
+        layers(argv[2]);
     } else if (!strcmp(argv[1], "handedon")) {
         handed_on(argc - 2, argv + 2);
     } else {
