@@ -2,7 +2,6 @@ package replay
 
 import (
 	"fmt"
-	"os"
 	"time"
 
 	"github.com/penstock-gpu/penstock/cuda"
@@ -308,9 +307,6 @@ func (x *swapper) predictions() (ops, predicted int64) {
 }
 
 func (x *swapper) settle() error {
-	if st := x.runtime.Stats(); os.Getenv("PST") != "" {
-		fmt.Println("packs", st.Packs, "maps", st.Maps, "fetches", st.Fetches, "reused", st.ReusedRanges, "fresh", st.FreshRanges, "created", st.Created)
-	}
 	if err := x.runtime.Check(); err != nil {
 		return fmt.Errorf("replay: the engine's ledger does not add up: %w", err)
 	}
