@@ -231,21 +231,24 @@ func (r *Runtime) bring(t *tensor, which reclaiming) *Move {
 }
 
 // makeReady maps memory for coming allocations, so that they need not wait for it.
-func (r *Runtime) makeReady(births []int64) *Move {
+func (r *Runtime) makeReady(births []birth) *Move {
 	if r.making == nil {
 		clear(r.covered)
-		for _, size := range births {
-			if r.covered[size]++; r.covered[size] <= len(r.graves.bySize[size]) {
+		for _, b := range births {
+			if b.position <= r.history.Now() {
+				continue // it has come since the plan was made
+			}
+			if r.covered[b.size]++; r.covered[b.size] <= len(r.graves.bySize[b.size]) {
 				continue
 			}
-			if r.room()+r.physical.spares+r.reclaimable(surplusOnly) < size {
+			if r.room()+r.physical.spares+r.reclaimable(surplusOnly) < b.size {
 				return nil
 			}
-			base, ok := r.addresses.take(size)
+			base, ok := r.addresses.take(b.size)
 			if !ok {
 				return nil
 			}
-			r.making = &tensor{base: base, size: size, freed: true, chunks: cut(size, r.config.ChunkBytes), absent: size}
+			r.making = &tensor{base: base, size: b.size, freed: true, chunks: cut(b.size, r.config.ChunkBytes), absent: b.size}
 			break
 		}
 		if r.making == nil {

@@ -46,9 +46,9 @@ func TestRoomForPlainMemoryIsNotTakenAgain(t *testing.T) {
 	if r.ReservePlain(2 * PageBytes) {
 		t.Fatal("there is room although dead ranges fill the budget")
 	}
-	births := make([]int64, n)
+	births := make([]birth, n)
 	for i := range births {
-		births[i] = 2 * PageBytes
+		births[i] = birth{r.history.Now() + 1, 2 * PageBytes}
 	}
 	for range 4 { // without a look from who waits
 		r.plan = plan{valid: true, epoch: r.epoch, version: r.history.Version(), births: births, soon: n, wanted: map[int64][]int64{}}

@@ -38,12 +38,15 @@ type plan struct {
 	version uint64
 	fetch   []*tensor
 	evict   []*tensor // each has serial == serial, and leaves
-	births  []int64   // sizes of the coming allocations that find no dead range made by then, in order
+	births  []birth   // the coming allocations that find no dead range made by then, in order
 	soon    int       // how many of them come before most of what is fetched is needed
 	// wanted are the positions of more of them, by size: the second dead range of a size is
 	// for the second.
 	wanted map[int64][]int64
 }
+
+// birth is an allocation that is to come before the operation at a position.
+type birth struct{ position, size int64 }
 
 // nextFetch is the first tensor to bring in, or nil.
 func (p *plan) nextFetch() *tensor {
@@ -239,7 +242,7 @@ func (r *Runtime) lookAtFuture(p *plan, o *outlook) {
 		}
 		p.wanted[bytes] = append(p.wanted[bytes], position)
 		if position <= o.now+birthOps {
-			p.births = append(p.births, bytes)
+			p.births = append(p.births, birth{position, bytes})
 		}
 		if position <= o.now+soonOps {
 			p.soon++

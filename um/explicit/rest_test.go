@@ -12,7 +12,7 @@ import (
 // takes, to its last chunk, only what no coming allocation wants. Taking what is
 // merely not wanted soon, two of them took each other's memory for ever.
 func TestWhatIsKeptForSoonIsNotTakenForLater(t *testing.T) {
-	const kept, small, late = 8 * PageBytes, PageBytes, 12 * PageBytes
+	const kept, small, late, past = 8 * PageBytes, PageBytes, 12 * PageBytes, 3 * PageBytes
 	w := newWorld(t, 1, 64*PageBytes, 256*PageBytes, true)
 	var dead []cuda.Ptr
 	for i := range 4 + 28 {
@@ -31,9 +31,11 @@ func TestWhatIsKeptForSoonIsNotTakenForLater(t *testing.T) {
 	if have, room := len(w.r.graves.bySize[kept]), w.r.RoomBytes(); have != 4 || room != 4*PageBytes {
 		t.Fatalf("%d dead ranges and room for %d bytes", have, room)
 	}
+	now := w.r.history.Now()
+	next := now + 1
 	w.r.plan = plan{
 		valid: true, epoch: w.r.epoch, version: w.r.history.Version(),
-		births: []int64{kept, kept, kept, kept, late}, soon: 3,
+		births: []birth{{now, past}, {next, kept}, {next, kept}, {next, kept}, {next, kept}, {next, late}}, soon: 4,
 		wanted: map[int64][]int64{kept: {1, 2, 3, 4}, late: {5}},
 	}
 	for w.begin(In) {
@@ -46,6 +48,9 @@ func TestWhatIsKeptForSoonIsNotTakenForLater(t *testing.T) {
 	}
 	if n := len(w.r.graves.bySize[late]); n != 1 {
 		t.Errorf("%d ranges were made", n)
+	}
+	if n := len(w.r.graves.bySize[past]); n != 0 {
+		t.Errorf("%d ranges were made for an allocation that has come", n)
 	}
 }
 
