@@ -6,6 +6,11 @@ Each JOB is a workload of bench/workloads.py and its budgets, in GiB or as a rat
 of the peak that the in-memory run reports. The in-memory run comes first; losses
 and parameter checksums must be its own, bit for bit. Device memory is taken by
 plain allocations (cuMemCreate) up to the budget; no managed memory is used.
+
+Algorithms are deterministic. PyTorch then also fills all uninitialised memory, to
+show who reads it, which no job does that is not looking for that: here only with --fill
+(as in the results up to 2026-11-23). --plain is for times: nothing is deterministic, and
+losses are not compared.
 Exit status 1 when a run failed or losses differ, 2 when nothing could be run.
 """
 
@@ -30,6 +35,8 @@ def parse():
     p.add_argument("--on-device", action="store_true", help="models are built where they are trained, which is faster")
     p.add_argument("--no-stock", action="store_true", help="no in-memory run: budgets must be in GiB, losses are not compared")
     p.add_argument("--repeat-stock", action="store_true", help="a second in-memory run, to show that the model repeats itself")
+    p.add_argument("--fill", action="store_true", help="PyTorch fills uninitialised memory")
+    p.add_argument("--plain", action="store_true", help="nothing is deterministic, losses are not compared")
     p.add_argument("--name", default="explicit", help="results go to bench/results/NAME.json")
     return p.parse_args()
 
@@ -123,6 +130,8 @@ def body():
     c.require_build()
     card = c.Card()
     flags = ["--on-device"] if a.on_device else []
+    if not a.fill and not a.plain:
+        flags.append("--no-fill")
     began = time.monotonic()
     document = {**c.header(card), "rows": []}
     failed = False
@@ -136,16 +145,16 @@ def body():
                 print(f"{model} {budget}: not started, the deadline has passed", flush=True)
                 continue
             if kind == "stock":
-                record = c.train(card, model, a.iters, a.timeout, deterministic=True, sample=True, flags=flags)
+                record = c.train(card, model, a.iters, a.timeout, deterministic=not a.plain, sample=True, flags=flags)
                 record["name"] = f"{model} in memory" if budgets else model  # what is taken instead of Penstock has its own way
             else:
                 n = budget_bytes(budget, stock and stock.get("peak_allocated_bytes"))
                 record = c.train(
-                    card, model, a.iters, a.timeout, penstock=True, budget=f"{n // (1 << 20)}MiB", policy=a.policy, deterministic=True, sample=True,
+                    card, model, a.iters, a.timeout, penstock=True, budget=f"{n // (1 << 20)}MiB", policy=a.policy, deterministic=not a.plain, sample=True,
                     engine=kind, host_budget=a.host_budget, extra={"PENSTOCK_VERIFY": "1"} if a.verify else None, flags=flags,
                 )  # fmt: skip
                 record["name"] = f"{model} {kind} {n / c.GIB:.2f} GiB" + (f" ({budget}x)" if not budget.endswith("B") else "")
-            s = summarise(record, stock)
+            s = summarise(record, None if a.plain else stock)
             if kind == "stock" and stock is None and not record["error"]:
                 stock = record["result"]
             failed = failed or bool(s["error"]) or s.get("losses_equal") is False
