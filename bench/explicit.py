@@ -65,7 +65,7 @@ def counters(snapshot):
     """What the engine counts, in a snapshot of its statistics: no rates and no states."""
     engine = snapshot.get("explicit") or {}
     workers = {f"{k}_worker_seconds": v for k, v in (engine.get("worker_seconds") or {}).items()}
-    counts = {k: v for k, v in engine.items() if isinstance(v, (int, float)) and not k.endswith("_per_second") and not k.startswith("host_")}
+    counts = {k: v for k, v in engine.items() if isinstance(v, (int, float)) and not k.endswith("_per_second") and not k.startswith("host_") and k != "plain_bytes"}
     return {**counts, **workers}
 
 
@@ -100,6 +100,7 @@ def summarise(record, stock):
         s["steady"] = steady_counts(result)
         s["resident_peak_bytes"] = report.get("resident_peak_bytes")
         s["prediction_hit_rate"] = report.get("prediction_hit_rate")
+        s["iteration_launches"] = report.get("iteration_launches")
         s["failure"] = report.get("failure")
     if record["nvml"]:
         s["nvml_peak_over_idle_bytes"] = max(x[1] for x in record["nvml"]) - record["idle_used_bytes"]

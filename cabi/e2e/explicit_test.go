@@ -41,7 +41,7 @@ func TestExplicitTraining(t *testing.T) {
 		t.Run(policy, func(t *testing.T) {
 			r := mustRun(t, explicitly("PENSTOCK_POLICY="+policy), job, "train")
 			all, own := explicitStats(t, r)
-			if all["failure"] != nil || own["fresh_ranges"].(float64) == 0 || own["front_allocs"].(float64) == 0 {
+			if all["failure"] != nil || own["fresh_ranges"].(float64) == 0 || own["front_allocs"].(float64) == 0 || own["plain_bytes"].(float64) <= 0 {
 				t.Errorf("%v", all)
 			}
 			seconds := own["worker_seconds"].(map[string]any)

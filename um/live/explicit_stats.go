@@ -27,6 +27,7 @@ type ExplicitStats struct {
 	HostNeedBytes      int64   `json:"host_need_bytes"` // at most, without what was kept
 	HostPinnedBytes    int64   `json:"host_pinned_bytes"`
 	HostWaitSeconds    float64 `json:"host_wait_seconds"` // for memory to be pinned
+	PlainBytes         int64   `json:"plain_bytes"`       // of the budget, memory that does not leave the device
 	Maps               int64   `json:"maps"`
 	Reclaims           int64   `json:"reclaims"`
 	HandlesCreated     int64   `json:"handles_created"`
@@ -85,7 +86,7 @@ func (e *swap) report(s *Stats) {
 		GrantStallSeconds: e.grantTime.Seconds(), CleanBytes: r.CleanBytes, InPlaceBytes: r.InPlaceBytes,
 		WaitedLaunches: r.WaitedOps, WaitedForMap: r.WaitedForMap, WaitedForFetch: r.WaitedForFetch, WaitedForLeaving: r.WaitedForLeaving,
 		HostBytes: h.InUseBytes, HostKeptBytes: r.KeptBytes, HostNeedBytes: r.HostPeakBytes, HostPeakBytes: h.PeakBytes, HostPinnedBytes: h.GrownBytes, HostWaitSeconds: h.Waited.Seconds(),
-		Maps: r.Maps, Reclaims: r.Reclaims, HandlesCreated: r.Created, HandlesReleased: r.Released,
+		PlainBytes: r.PlainBytes, Maps: r.Maps, Reclaims: r.Reclaims, HandlesCreated: r.Created, HandlesReleased: r.Released,
 		ReusedRanges: r.ReusedRanges, FreshRanges: r.FreshRanges, FrontAllocs: served, Packs: r.Packs, PackedAllocs: r.PackedAllocs,
 		EvictionsTakenBack: r.TakenBack,
 		Inspected:          e.inspected, Chasers: e.chasers, Followed: int64(c.Followed), Unresolved: e.unresolved,
