@@ -243,6 +243,7 @@ func TestExplicitBadEnvironment(t *testing.T) {
 		{[]string{"STUB_FAIL=cuMemHostAlloc"}, []string{"cuMemHostAlloc", "CUDA_ERROR_OUT_OF_MEMORY"}},
 		{[]string{"STUB_FAIL=cuModuleLoad"}, []string{"device code of the explicit engine"}},
 		{[]string{"PENSTOCK_ENGINE=managed", "PENSTOCK_VERIFY=1"}, []string{"PENSTOCK_VERIFY", "--engine explicit"}},
+		{[]string{"PENSTOCK_ENGINE=managed", "PENSTOCK_PACKS=1"}, []string{"PENSTOCK_PACKS", "--engine explicit"}},
 	} {
 		t.Run(strings.Join(c.env, " "), func(t *testing.T) {
 			r := run(t, explicitly(c.env...), small, "init")

@@ -58,8 +58,7 @@ func (r *Runtime) Retake(p cuda.Ptr, bytes int64, stream int) error {
 	r.stats.ReusedRanges++
 	r.live(t)
 	before := r.repeats(bytes, stream)
-	t.life = r.lives.begin(bytes, stream, r.history.Now())
-	r.enter(t, p, bytes)
+	t.life = r.enter(t, p, bytes)
 	if k := (kind{t.size, stream}); r.asked[k] <= before {
 		r.ask(k, before)
 	}

@@ -83,10 +83,9 @@ func (r *Runtime) mallocPacked(before int64, stream int) cuda.Ptr {
 		}
 		return 0
 	}
-	p.state, p.life = alive, r.lives.begin(p.bytes, stream, r.history.Now())
+	p.state, p.life = alive, r.enter(t, at, p.bytes)
 	t.alive++
 	r.stats.PackedAllocs++
-	r.enter(t, at, p.bytes)
 	return at
 }
 

@@ -144,8 +144,8 @@ func (r *Runtime) Malloc(bytes int64, stream int) (cuda.Ptr, error) {
 		if !ok {
 			return 0, r.outOfMemory(bytes)
 		}
-		p, t.life = t.base, r.lives.begin(bytes, stream, r.history.Now())
-		r.enter(t, p, bytes)
+		p = t.base
+		t.life = r.enter(t, p, bytes)
 	}
 	r.ask(kind{size, stream}, before)
 	return p, nil
@@ -196,11 +196,16 @@ func (r *Runtime) live(t *tensor) {
 	r.epoch++
 }
 
-// enter notes an allocation, of all of a tensor or of a part of it.
-func (r *Runtime) enter(t *tensor, p cuda.Ptr, bytes int64) {
+// enter notes an allocation, of all of a tensor or of a part of it, and answers the number of its
+// life, which is remembered where packs are made.
+func (r *Runtime) enter(t *tensor, p cuda.Ptr, bytes int64) (life int64) {
 	r.byPtr[p] = t
 	r.liveBytes += bytes
 	r.stats.LivePeakBytes = max(r.stats.LivePeakBytes, r.liveBytes)
+	if !r.config.Packs {
+		return noLife
+	}
+	return r.lives.begin(bytes, t.stream, r.history.Now())
 }
 
 // leave notes the end of one, whose life has that number.

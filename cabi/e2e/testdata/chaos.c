@@ -30,11 +30,8 @@ static CUfunction f_table;
 static int iterations = 6;
 static unsigned long kinds = ~0ul;
 
-static uint64_t draw(worker *w) { /* xorshift64* */
-    w->random ^= w->random >> 12, w->random ^= w->random << 25, w->random ^= w->random >> 27;
-    return w->random * 0x2545f4914f6cdd1dull;
-}
-static uint64_t below(worker *w, uint64_t n) { return (draw(w) >> 33) % n; }
+static uint64_t draw(worker *w) { return draw_from(&w->random); }
+static uint64_t below(worker *w, uint64_t n) { return draw_below(&w->random, n); }
 
 /* From a few words to several chunks of what can leave, most of them neither round nor small. */
 static size_t draw_bytes(worker *w) {

@@ -121,10 +121,7 @@ static void frozen(void) {
 /* A deep model of small activations, of which several share a range. When it has repeated itself for
  * some iterations it changes in all sorts of ways, by a seed. */
 static uint64_t chance;
-static bool odd(int it) {
-    chance ^= chance >> 12, chance ^= chance << 25, chance ^= chance >> 27;
-    return it > 2 && (chance * 0x2545f4914f6cdd1dull >> 33) % 16 == 0;
-}
+static bool odd(int it) { return draw_below(&chance, 16) == 0 && it > 2; }
 
 static void layers(const char *seed) {
     chance = strtoull(seed, NULL, 10) * 2 + 1;

@@ -130,6 +130,13 @@ static void launch(int route, CUstream s, CUfunction f, void **params) {
     }
 }
 
+/* xorshift64*: the next number of a sequence, whose state is not 0. */
+static uint64_t draw_from(uint64_t *state) {
+    *state ^= *state >> 12, *state ^= *state << 25, *state ^= *state >> 27;
+    return *state * 0x2545f4914f6cdd1dull;
+}
+static uint64_t draw_below(uint64_t *state, uint64_t n) { return (draw_from(state) >> 33) % n; }
+
 /* ---- tensors and what they must hold ---- */
 
 typedef struct tensor {
