@@ -9,6 +9,8 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cuda.h>
+#include <functional>
+#include <thread>
 #include <vector>
 
 #define CHECK(x)                                                                       \
@@ -88,5 +90,41 @@ static inline void copy_over_and_over(size_t mib, unsigned in_flight, double gap
 	CHECK(cuStreamSynchronize(s));
 	CHECK(cuStreamDestroy(s));
 }
+
+// Copying is copies that go on until they are ended, of up to one thread for each direction.
+struct Copying {
+	std::atomic<bool> stop{false};
+	std::atomic<long> in{0}, out{0}; // bytes
+	std::vector<std::thread> threads;
+	double began = now_us(), in_gb_per_s = 0, out_gb_per_s = 0;
+
+	void start(size_t mib, unsigned in_flight, double gap_us, const Buffers &b, bool into) {
+		threads.emplace_back(copy_over_and_over, mib, in_flight, gap_us, std::cref(b), into, &stop, into ? &in : &out);
+	}
+	void end() {
+		stop = true;
+		for (auto &t : threads) t.join();
+		double s = (now_us() - began) / 1e6;
+		in_gb_per_s = in / s / 1e9, out_gb_per_s = out / s / 1e9;
+	}
+};
+
+// Spent is what calls took, in microseconds.
+struct Spent {
+	std::vector<double> maps, accesses, unmaps;
+
+	// once maps handles next to each other, sets access to them in one call and unmaps them in one.
+	void once(CUdeviceptr base, size_t bytes, const CUmemGenericAllocationHandle *handles, int n = 1) {
+		double t0 = now_us();
+		for (int k = 0; k < n; k++) CHECK(cuMemMap(base + k * bytes, bytes, 0, handles[k], 0));
+		double t1 = now_us();
+		CHECK(cuMemSetAccess(base, n * bytes, &rw, 1));
+		double t2 = now_us();
+		CHECK(cuMemUnmap(base, n * bytes));
+		maps.push_back(t1 - t0);
+		accesses.push_back(t2 - t1);
+		unmaps.push_back(now_us() - t2);
+	}
+};
 
 #endif

@@ -8,8 +8,6 @@
 // access and unmaps it, beside a thread that copies out and, in the second half, one that
 // copies in. Kernels copy with 8 or 16 blocks.
 
-#include <atomic>
-#include <thread>
 #include <cstring>
 #include "vmm.h"
 static const size_t BUFFER = 256 * MIB;
@@ -89,23 +87,14 @@ int main() {
 			if (alsoIn) threads.emplace_back(copier, 0, 32, 2u, device, (CUdeviceptr)host, true, (volatile unsigned *)words, &stop, &in);
 			threads.emplace_back(copier, r.kind, r.mib, r.fl, device + BUFFER, h + BUFFER, false, (volatile unsigned *)words + 16, &stop, &out);
 			std::this_thread::sleep_for(std::chrono::milliseconds(40));
-			std::vector<double> maps, accesses, unmaps;
+			Spent spent;
 			double from = now_us();
-			for (int i = 0; now_us() - from < 150e3; i++) {
-				CUdeviceptr p = base + i % PLACES * bytes;
-				double t0 = now_us();
-				CHECK(cuMemMap(p, bytes, 0, handle, 0));
-				double t1 = now_us();
-				CHECK(cuMemSetAccess(p, bytes, &rw, 1));
-				double t2 = now_us();
-				CHECK(cuMemUnmap(p, bytes));
-				maps.push_back(t1 - t0); accesses.push_back(t2 - t1); unmaps.push_back(now_us() - t2);
-			}
+			for (int i = 0; now_us() - from < 150e3; i++) spent.once(base + i % PLACES * bytes, bytes, &handle);
 			stop = true;
 			for (auto &t : threads) t.join();
 			double s = (now_us() - began) / 1e6;
 			printf("in=%d %-22s mib %2zu in flight %u: set_access %.1f p90 %.1f unmap %.1f map %.1f  in %.1f out %.1f GB/s\n",
-			       alsoIn, kinds[r.kind], r.mib, r.fl, at(accesses, .5), at(accesses, .9), at(unmaps, .5), at(maps, .5), in / s / 1e9, out / s / 1e9);
+			       alsoIn, kinds[r.kind], r.mib, r.fl, at(spent.accesses, .5), at(spent.accesses, .9), at(spent.unmaps, .5), at(spent.maps, .5), in / s / 1e9, out / s / 1e9);
 			fflush(stdout);
 		}
 	return 0;

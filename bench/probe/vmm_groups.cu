@@ -7,9 +7,6 @@
 // One thread maps a group of handles, sets access once and unmaps it once. Beside it a thread
 // for each direction copies pieces, one at a time.
 
-#include <functional>
-#include <thread>
-
 #include "vmm.h"
 
 static const int MOST = 16;
@@ -25,32 +22,17 @@ int main() {
 		for (auto &h : handles) CHECK(cuMemCreate(&h, bytes, &prop, 0));
 		for (size_t piece : {0, 4, 8})
 			for (int group : {1, 2, 4, 8, 16}) {
-				std::atomic<bool> stop{false};
-				std::atomic<long> in{0}, out{0};
-				std::vector<std::thread> threads;
-				double began = now_us();
+				Copying copies;
 				if (piece) {
-					threads.emplace_back(copy_over_and_over, 8, 1, 0, std::cref(buffers), true, &stop, &in);
-					threads.emplace_back(copy_over_and_over, piece, 1, 0, std::cref(buffers), false, &stop, &out);
+					copies.start(8, 1, 0, buffers, true);
+					copies.start(piece, 1, 0, buffers, false);
 				}
 				std::this_thread::sleep_for(std::chrono::milliseconds(20));
-				std::vector<double> maps, accesses, unmaps;
-				for (double from = now_us(); now_us() - from < 100e3;) {
-					double t0 = now_us();
-					for (int k = 0; k < group; k++) CHECK(cuMemMap(base + k * bytes, bytes, 0, handles[k], 0));
-					double t1 = now_us();
-					CHECK(cuMemSetAccess(base, group * bytes, &rw, 1));
-					double t2 = now_us();
-					CHECK(cuMemUnmap(base, group * bytes));
-					maps.push_back(t1 - t0);
-					accesses.push_back(t2 - t1);
-					unmaps.push_back(now_us() - t2);
-				}
-				stop = true;
-				for (auto &t : threads) t.join();
-				double s = (now_us() - began) / 1e6;
+				Spent spent;
+				for (double from = now_us(); now_us() - from < 100e3;) spent.once(base, bytes, handles, group);
+				copies.end();
 				printf("{\"handle_mib\": %zu, \"piece_out_mib\": %zu, \"group\": %d, \"map_us\": %.1f, \"set_access_us\": %.1f, \"set_access_p90_us\": %.1f, \"unmap_us\": %.1f, \"in_gb_per_s\": %.1f, \"out_gb_per_s\": %.1f}\n",
-				       handle_mib, piece, group, at(maps, .5), at(accesses, .5), at(accesses, .9), at(unmaps, .5), in / s / 1e9, out / s / 1e9);
+				       handle_mib, piece, group, at(spent.maps, .5), at(spent.accesses, .5), at(spent.accesses, .9), at(spent.unmaps, .5), copies.in_gb_per_s, copies.out_gb_per_s);
 				fflush(stdout);
 			}
 		for (auto &h : handles) CHECK(cuMemRelease(h));

@@ -8,9 +8,6 @@
 // and created. If a handle can be mapped at two places, a dead range can stay mapped while its memory
 // is used elsewhere.
 
-#include <functional>
-#include <thread>
-
 #include "vmm.h"
 
 static const size_t WHOLE = 64 * MIB;
@@ -57,37 +54,22 @@ static void see_alias(CUmemGenericAllocationHandle h) {
 
 // measure maps, sets access and unmaps, with so many other ranges to which the same handle is mapped.
 static void measure(CUmemGenericAllocationHandle h, int others, size_t piece, const Buffers &buffers) {
-	std::atomic<bool> stop{false};
-	std::atomic<long> in{0}, out{0};
-	std::vector<std::thread> threads;
-	double began = now_us();
+	Copying copies;
 	if (piece) {
-		threads.emplace_back(copy_over_and_over, 8, 1, 0, std::cref(buffers), true, &stop, &in);
-		threads.emplace_back(copy_over_and_over, piece, 1, 0, std::cref(buffers), false, &stop, &out);
+		copies.start(8, 1, 0, buffers, true);
+		copies.start(piece, 1, 0, buffers, false);
 	}
 	std::this_thread::sleep_for(std::chrono::milliseconds(20));
 	for (int k = 1; k <= others; k++) {
 		CHECK(cuMemMap(base + k * WHOLE, WHOLE, 0, h, 0));
 		CHECK(cuMemSetAccess(base + k * WHOLE, WHOLE, &rw, 1));
 	}
-	std::vector<double> maps, accesses, unmaps;
-	for (double from = now_us(); now_us() - from < 100e3;) {
-		double t0 = now_us();
-		CHECK(cuMemMap(base, WHOLE, 0, h, 0));
-		double t1 = now_us();
-		CHECK(cuMemSetAccess(base, WHOLE, &rw, 1));
-		double t2 = now_us();
-		CHECK(cuMemUnmap(base, WHOLE));
-		maps.push_back(t1 - t0);
-		accesses.push_back(t2 - t1);
-		unmaps.push_back(now_us() - t2);
-	}
+	Spent spent;
+	for (double from = now_us(); now_us() - from < 100e3;) spent.once(base, WHOLE, &h);
 	for (int k = 1; k <= others; k++) CHECK(cuMemUnmap(base + k * WHOLE, WHOLE));
-	stop = true;
-	for (auto &t : threads) t.join();
-	double s = (now_us() - began) / 1e6;
+	copies.end();
 	printf("{\"question\": \"cost\", \"mapped_elsewhere\": %d, \"piece_out_mib\": %zu, \"map_us\": %.1f, \"set_access_us\": %.1f, \"set_access_p90_us\": %.1f, \"unmap_us\": %.1f, \"in_gb_per_s\": %.1f, \"out_gb_per_s\": %.1f}\n",
-	       others, piece, at(maps, .5), at(accesses, .5), at(accesses, .9), at(unmaps, .5), in / s / 1e9, out / s / 1e9);
+	       others, piece, at(spent.maps, .5), at(spent.accesses, .5), at(spent.accesses, .9), at(spent.unmaps, .5), copies.in_gb_per_s, copies.out_gb_per_s);
 	fflush(stdout);
 }
 
