@@ -11,12 +11,13 @@ import (
 
 // Op is an operation that a thread is about to launch: a kernel, a copy, a fill.
 type Op struct {
-	Seq       uint64 // ascending over all streams
-	Stream    int    // stream index
-	Signature uint64 // the same whenever the same work is done: kernel and shape, no addresses
-	Slots     []uint32
-	Name      string // for messages; may be empty
-	Work      uint32 // which kernel or kind of copy, whatever it touches
+	Seq    uint64 // ascending over all streams
+	Stream int    // stream index
+	Slots  []uint32
+	Name   string // for messages; may be empty
+	// Work is the same whenever the same work is done, and else seldom: which kernel or kind of copy,
+	// whatever it touches; not by how many tensors either, for allocations that share a range are one.
+	Work uint32
 }
 
 // op is an operation that has been reported and not finished.
@@ -64,7 +65,7 @@ func (r *Runtime) Op(o Op) {
 		}
 	}
 	r.mostNamed = max(r.mostNamed, x.bytes())
-	r.history.Observe(o.Signature, touched)
+	r.history.Observe(uint64(o.Work), touched)
 	r.drained = o.Seq
 	for len(r.lastOn) <= o.Stream {
 		r.lastOn = append(r.lastOn, 0)

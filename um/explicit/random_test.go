@@ -320,7 +320,7 @@ func (w *world) report(stream int, ptrs []cuda.Ptr, writes bool, signature uint6
 		w.last[slot] = w.seq
 	}
 	w.waiting = append(w.waiting, x)
-	w.late = append(w.late, func() { w.r.Op(Op{Seq: x.seq, Stream: stream, Signature: signature, Slots: x.slots}) })
+	w.late = append(w.late, func() { w.r.Op(Op{Seq: x.seq, Stream: stream, Work: uint32(signature), Slots: x.slots}) })
 	if w.rng.Intn(3) > 0 {
 		w.drain()
 	}

@@ -122,7 +122,7 @@ func BenchmarkOp(b *testing.B) {
 			r.Progress(0, 1)
 			for seq := uint64(2); b.Loop(); seq++ {
 				p.now = time.Since(began) // what asking for the time costs
-				r.Op(Op{Seq: seq, Signature: seq % 4000, Slots: slots, Work: uint32(seq % 4000)})
+				r.Op(Op{Seq: seq, Slots: slots, Work: uint32(seq % 4000)})
 				if seq%16 == 0 {
 					r.Progress(0, seq)
 				}

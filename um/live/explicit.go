@@ -235,7 +235,6 @@ func (e *swap) op(rec *hook.Record) {
 	}
 	l := e.l
 	o := explicit.Op{Seq: rec.Seq, Stream: l.opStream(rec.Stream, rec.Seq), Slots: rec.Slots, Work: uint32(rec.Kind)<<28 ^ rec.ID}
-	o.Signature = uint64(o.Work) // not by how many tensors it names: allocations that share a range are one
 	if rec.Kind == hook.Launch {
 		o.Name = l.hook.FunctionName(rec.ID)
 	}
