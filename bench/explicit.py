@@ -37,8 +37,17 @@ def parse():
     p.add_argument("--repeat-stock", action="store_true", help="a second in-memory run, to show that the model repeats itself")
     p.add_argument("--fill", action="store_true", help="PyTorch fills uninitialised memory")
     p.add_argument("--plain", action="store_true", help="nothing is deterministic, losses are not compared")
+    p.add_argument("--against", action="append", default=[], metavar="NAME=VALUE", help="each run is followed by one with this in its environment; may be repeated")
     p.add_argument("--name", default="explicit", help="results go to bench/results/NAME.json")
     return p.parse_args()
+
+
+def settings(words):
+    """Environments of the runs in each budget: as it is, and with each of the words."""
+    for word in words:
+        if not word.startswith("PENSTOCK_") or "=" not in word:
+            raise c.Refused(f"--against {word!r}: it takes PENSTOCK_NAME=VALUE")
+    return ["", *words]
 
 
 def budget_bytes(text, peak):
@@ -139,9 +148,9 @@ def body():
     for job in a.jobs:
         model, _, budgets = job.partition(":")
         stock = None
-        runs = [] if a.no_stock else [("stock", None)] * (1 + a.repeat_stock)
-        runs += [(a.engine, b) for b in budgets.split(",") if b]
-        for kind, budget in runs:
+        runs = [] if a.no_stock else [("stock", None, "")] * (1 + a.repeat_stock)
+        runs += [(a.engine, b, setting) for b in budgets.split(",") if b for setting in settings(a.against)]
+        for kind, budget, setting in runs:
             if time.monotonic() - began > a.deadline:
                 print(f"{model} {budget}: not started, the deadline has passed", flush=True)
                 continue
@@ -150,11 +159,15 @@ def body():
                 record["name"] = f"{model} in memory" if budgets else model  # what is taken instead of Penstock has its own way
             else:
                 n = budget_bytes(budget, stock and stock.get("peak_allocated_bytes"))
+                extra = {"PENSTOCK_VERIFY": "1"} if a.verify else {}
+                if setting:
+                    variable, _, value = setting.partition("=")
+                    extra[variable] = value
                 record = c.train(
                     card, model, a.iters, a.timeout, penstock=True, budget=f"{n // (1 << 20)}MiB", policy=a.policy, deterministic=not a.plain, sample=True,
-                    engine=kind, host_budget=a.host_budget, extra={"PENSTOCK_VERIFY": "1"} if a.verify else None, flags=flags,
+                    engine=kind, host_budget=a.host_budget, extra=extra, flags=flags,
                 )  # fmt: skip
-                record["name"] = f"{model} {kind} {n / c.GIB:.2f} GiB" + (f" ({budget}x)" if not budget.endswith("B") else "")
+                record["name"] = f"{model} {kind} {n / c.GIB:.2f} GiB" + (f" ({budget}x)" if not budget.endswith("B") else "") + (f" {setting}" if setting else "")
             s = summarise(record, None if a.plain else stock)
             if kind == "stock" and stock is None and not record["error"]:
                 stock = record["result"]

@@ -167,9 +167,6 @@ func start(device int) (*live.Live, error) {
 	if o.Verify && o.Engine != options.EngineExplicit {
 		return nil, fmt.Errorf("PENSTOCK_VERIFY checks the moves of the explicit engine: use it with --engine explicit")
 	}
-	if o.Packs && o.Engine != options.EngineExplicit {
-		return nil, fmt.Errorf("PENSTOCK_PACKS is for the explicit engine: use it with --engine explicit")
-	}
 	layout, err := poolConfig(o, d.Info().Name)
 	if err != nil {
 		return nil, err

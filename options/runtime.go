@@ -36,7 +36,7 @@ type Runtime struct {
 
 // Defaults are the options of a process that sets none.
 func Defaults() Runtime {
-	return Runtime{Engine: EngineManaged, Policy: PolicyPenstock, LogLevel: "warn", Planning: true, Stitch: StitchEager}
+	return Runtime{Engine: EngineManaged, Policy: PolicyPenstock, LogLevel: "warn", Packs: true, Planning: true, Stitch: StitchEager}
 }
 
 // binding ties a variable to its field.

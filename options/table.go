@@ -67,8 +67,8 @@ var Table = []Option{
 		Doc: "most addresses of stitched ranges; the least recently used one that is free is given up (GMLake's autoGC)"},
 	{Env: "PENSTOCK_VERIFY", Flag: "verify", Commands: []string{"run"}, Type: TypeBool, Default: "0",
 		Doc: "the explicit engine checks every move with checksums before and after"},
-	{Env: "PENSTOCK_PACKS", Type: TypeBool, Default: "0",
-		Doc: "the explicit engine gives small allocations that are made and freed together one range, which moves as one; not while recording; faster in the simulator, not measured on a GPU yet"},
+	{Env: "PENSTOCK_PACKS", Type: TypeBool, Default: "1",
+		Doc: "the explicit engine gives small allocations that are made and freed together one range, which moves as one; never while recording"},
 
 	// Simulating.
 	{Flag: "trace", Commands: []string{"simulate"}, Type: TypeFile,
@@ -95,8 +95,8 @@ var Table = []Option{
 		Doc: "CPU time of the job from one launch to the next: its iteration in memory over its launches, when its CPU keeps it back; the oracle spends none"},
 	{Flag: "iterations", Commands: []string{"simulate"}, Type: TypeNumber,
 		Doc: "play the last full iteration again until so many have run, and report the last: a job comes to rest after more of them than most logs hold (as recorded)"},
-	{Flag: "packs", Commands: []string{"simulate"}, Type: TypeBool, Default: "false",
-		Doc: "as PENSTOCK_PACKS, in the explicit engine"},
+	{Flag: "packs", Commands: []string{"simulate"}, Type: TypeBool, Default: "true",
+		Doc: "as PENSTOCK_PACKS, in the explicit engine; --packs=false is without"},
 	{Flag: "json", Commands: []string{"simulate", "bench"}, Type: TypeBool, Default: "false",
 		Doc: "print results as JSON"},
 	{Flag: "csv", Commands: []string{"bench"}, Type: TypeBool, Default: "false",

@@ -106,7 +106,7 @@ func (x *swapper) open(t *trace.Trace, o Options, budget int64) error {
 	// No Checksums: a launch log does not say what is written, so nothing leaves without a copy.
 	c := explicit.Config{
 		BudgetBytes: budget, HostBudgetBytes: hostBytes, Addresses: cuda.Range{Base: base, Bytes: space},
-		Victims: evict.NextUse, Ahead: true, Packs: o.Packs,
+		Victims: evict.NextUse, Ahead: true, Packs: !o.NoPacks,
 	}
 	if o.Policy == PolicyLRU {
 		c.Victims, c.Ahead = evict.LRU, false
@@ -330,7 +330,7 @@ func (x *swapper) LastSeq(slot uint32) uint64 { return x.lastSeq[slot] }
 
 func (x *swapper) TakeHost(bytes int64) ([]cuda.Range, bool) { return x.host.take(bytes) }
 
-// Offer, Recall, SetApart and Ask: nothing is held in the simulation, where the engine's lock costs nothing.
+// Offer, Recall, SetApart, Ask and Reserve: nothing is held in the simulation, where the engine's lock costs nothing.
 
 func (x *swapper) Offer(cuda.Range, int) bool { return false }
 
@@ -339,6 +339,8 @@ func (x *swapper) Recall(cuda.Ptr) bool { return true }
 func (x *swapper) SetApart(cuda.Ptr, int64, int) bool { return true }
 
 func (x *swapper) Ask(int64, int, int) bool { return true }
+
+func (x *swapper) Reserve(cuda.Range, int64, int, int) bool { return false }
 
 func (x *swapper) GiveHost(r []cuda.Range) { x.host.give(r) }
 

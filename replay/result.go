@@ -32,7 +32,7 @@ type Options struct {
 	Ratio       float64 // oversubscription: peak live bytes over budget; used when BudgetBytes is 0
 	BudgetBytes int64
 	Profile     sim.Profile
-	Packs       bool          // in the explicit engine: see um/explicit
+	NoPacks     bool          // in the explicit engine: see um/explicit
 	LaunchCost  time.Duration // CPU time of the job from one launch to the next; 0 = DefaultLaunchCost. The oracle has none
 	// SoftwareCap gives the card room for everything: the runtime itself keeps
 	// residency under the budget, evicting to the host beside what it brings in,

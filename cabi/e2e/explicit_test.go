@@ -138,7 +138,7 @@ func TestExplicitPacks(t *testing.T) {
 	for _, env := range []string{"PENSTOCK_POLICY=penstock", "PENSTOCK_POLICY=lru", "PENSTOCK_VERIFY=1"} {
 		t.Run(env, func(t *testing.T) {
 			for n := range *chaosSeeds {
-				all, own := explicitStats(t, mustRun(t, explicitly(env, "PENSTOCK_PACKS=1"), job, "layers", fmt.Sprint(*chaosFirst+n)))
+				all, own := explicitStats(t, mustRun(t, explicitly(env), job, "layers", fmt.Sprint(*chaosFirst+n)))
 				packs, packed, copied := own["packs"].(float64), own["packed_allocs"].(float64), all["d2h_bytes"].(float64)
 				if packs < 12 || packed < 3*packs || copied == 0 {
 					t.Errorf("%.0f allocations in %.0f packs, %.0f bytes have left", packed, packs, copied)
@@ -243,7 +243,6 @@ func TestExplicitBadEnvironment(t *testing.T) {
 		{[]string{"STUB_FAIL=cuMemHostAlloc"}, []string{"cuMemHostAlloc", "CUDA_ERROR_OUT_OF_MEMORY"}},
 		{[]string{"STUB_FAIL=cuModuleLoad"}, []string{"device code of the explicit engine"}},
 		{[]string{"PENSTOCK_ENGINE=managed", "PENSTOCK_VERIFY=1"}, []string{"PENSTOCK_VERIFY", "--engine explicit"}},
-		{[]string{"PENSTOCK_ENGINE=managed", "PENSTOCK_PACKS=1"}, []string{"PENSTOCK_PACKS", "--engine explicit"}},
 	} {
 		t.Run(strings.Join(c.env, " "), func(t *testing.T) {
 			r := run(t, explicitly(c.env...), small, "init")

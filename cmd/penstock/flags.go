@@ -37,7 +37,8 @@ func textFlag(cmd *cobra.Command, value *string, flag string) {
 
 // boolFlag is textFlag for a switch.
 func boolFlag(cmd *cobra.Command, value *bool, flag string) {
-	cmd.Flags().BoolVar(value, flag, false, row(cmd, flag).Doc)
+	o := row(cmd, flag)
+	cmd.Flags().BoolVar(value, flag, o.Default == "true", o.Doc)
 }
 
 // noArguments refuses arguments, and says where they might belong.

@@ -75,9 +75,7 @@ func (f *simulateFlags) job(cmd *cobra.Command) (job, error) {
 	if !replay.Simulates(o.Engine, o.Policy) {
 		return j, fmt.Errorf("the explicit engine has no policy %s: use --policy penstock, lru or oracle, or --engine managed", o.Policy)
 	}
-	if o.Packs = f.packs; o.Packs && o.Engine != replay.EngineExplicit {
-		return j, errors.New("--packs is for the explicit engine: add --engine explicit")
-	}
+	o.NoPacks = !f.packs
 	if o.Profile, err = parseProfile(f.gpu); err != nil {
 		return j, err
 	}

@@ -54,7 +54,6 @@ func TestSimulateBadInput(t *testing.T) {
 		{"engine", []string{"--trace", path, "--ratio", "2", "--engine", "steam"}, []string{`unknown engine "steam"`, "managed, explicit"}},
 		{"explicit", []string{"--trace", path, "--ratio", "2", "--engine", "explicit", "--policy", "naive"}, []string{"no policy naive", "--engine managed"}},
 		{"gpu", []string{"--trace", path, "--ratio", "2", "--gpu", "abacus"}, []string{`"abacus"`, "h200"}},
-		{"packs", []string{"--trace", path, "--ratio", "2", "--packs"}, []string{"--packs", "--engine explicit"}},
 		{"launch cost text", []string{"--trace", path, "--ratio", "2", "--launch-cost", "dear"}, []string{`--launch-cost: "dear"`, "20us"}},
 		{"launch cost zero", []string{"--trace", path, "--ratio", "2", "--launch-cost", "0"}, []string{`--launch-cost: "0"`}},
 		{"launch cost years", []string{"--trace", path, "--ratio", "2", "--launch-cost", "9000h"}, []string{`--launch-cost: "9000h"`}},

@@ -28,8 +28,8 @@
 // ([Front.SetMost]), so that nobody gets more than the budgets allow.
 //
 // That engine may have a better place for an allocation than what is held: it says which request is
-// to come to it ([Front.Pass]), by its number among those of its size and stream, and what
-// it gives out there is not held when it is freed ([Front.SetApart]).
+// to come to it ([Front.Pass]), by its number among those of its size and stream, or for which one a place
+// is kept ([Front.Reserve]), and what is given out there is not held when it is freed ([Front.SetApart]).
 //
 // Under the explicit engine the pool's front remembers when the newest few allocations
 // were given out ([Front.NoteBirths], [Front.BornAt]), by a clock that counts the launch
@@ -44,8 +44,8 @@
 //     lie in the private pool of a CUDA graph, or be able to leave the device.
 //   - Live bytes are the pool's without those held. While the pool takes memory
 //     back both may count it, which makes the sum too low for a moment, never too high.
-//   - A node belongs to exactly one live or held allocation. Shelves are never removed
-//     but all together, when none holds anything.
+//   - A node belongs to exactly one live, held or reserved allocation. Shelves are never removed
+//     but all together, when nothing is held or reserved.
 //
 // # Locks
 //

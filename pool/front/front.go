@@ -108,7 +108,14 @@ func (f *Front) Pass(bytes int64, stream, request uint64) bool {
 	return C.front_pass(f.c, C.int64_t(bytes), C.uint64_t(stream), C.uint64_t(request)) != 0
 }
 
-// Recall takes one allocation back that is held, if it is since a note that the owner
+// Reserve keeps a range of the owner's for the request of a size and stream that has a number, if that asks for no more
+// than the range has: it is given out and noted, and so is its free, after which it is not held. False when that request has
+// come already, or when there is no memory to note it in.
+func (f *Front) Reserve(r cuda.Range, bytes int64, stream, request uint64) bool {
+	return C.front_reserve(f.c, C.uint64_t(r.Base), C.int64_t(r.Bytes), C.int64_t(bytes), C.uint64_t(stream), C.uint64_t(request)) != 0
+}
+
+// Recall takes one allocation back that is reserved, or held since a note that the owner
 // has seen, which is the number of notes that it has dealt with.
 func (f *Front) Recall(at cuda.Ptr, seen uint64) bool {
 	return C.front_recall(f.c, C.uint64_t(at), C.uint64_t(seen)) != 0

@@ -27,7 +27,10 @@ struct front_node {
     int32_t next;      /* with the same hash, or unused */
     int32_t next_held; /* on the shelf */
     int32_t held;
-    int32_t apart; /* its owner alone gives it out */
+    int32_t apart; /* its owner alone gives it out, or has reserved it */
+    int32_t reserved; /* for the request with that number, if it asks for so many bytes at most */
+    uint64_t request;
+    int64_t room;
     uint64_t note; /* the number of the last note about it */
 };
 
@@ -37,6 +40,7 @@ struct front_shelf {
     uint64_t stream;
     int32_t first; /* the last one held */
     int32_t next;  /* with the same hash */
+    int32_t reserved; /* the one for the next request of those */
     uint64_t requests;
     uint64_t passed; /* the request with this number is the owner's to serve */
 };
@@ -75,6 +79,7 @@ struct front {
     int64_t live;        /* bytes that are allocated for the pool, held ones too; the pool writes it */
     int64_t held;        /* bytes held */
     int64_t held_count;
+    int64_t reserved_count;
     int64_t served;      /* calls */
     int64_t live_peak;   /* of live without held, at calls served here */
     int64_t taken;       /* bytes given out here, less those held here, of all time */
@@ -131,7 +136,7 @@ static inline struct front_shelf *front_shelf_of(struct front *f, int64_t bytes,
     if (!make || f->shelf_count == FRONT_SHELVES)
         return NULL;
     struct front_shelf *s = &f->shelves[f->shelf_count++];
-    *s = (struct front_shelf){bytes, stream, FRONT_NONE, *bucket - 1, 0, UINT64_MAX};
+    *s = (struct front_shelf){bytes, stream, FRONT_NONE, *bucket - 1, FRONT_NONE, 0, UINT64_MAX};
     *bucket = f->shelf_count; /* one more than its index: 0 is none */
     return s;
 }
@@ -194,6 +199,31 @@ static inline void front_born(struct front *f, uint64_t at)
 
 static inline int64_t front_size(const struct front *f, int64_t bytes) { return (bytes + f->unit - 1) / f->unit * f->unit; }
 
+/* What is reserved for the request of a shelf with that number, or NULL; what was for one before it has missed it. */
+static inline struct front_node *front_due(struct front *f, struct front_shelf *s, uint64_t number)
+{
+    while (s->reserved != FRONT_NONE && f->nodes[s->reserved].request <= number) {
+        struct front_node *n = &f->nodes[s->reserved];
+        s->reserved = n->next_held;
+        if (n->request == number)
+            return n;
+    }
+    return NULL;
+}
+
+/* Gives out what is reserved for this very request, if it fits. */
+static inline uint64_t front_give(struct front *f, struct front_node *n, int64_t bytes, uint64_t stream, int64_t size)
+{
+    if (bytes > n->room || !front_can_note(f, bytes))
+        return 0;
+    n->held = n->reserved = 0;
+    f->reserved_count--;
+    f->served++;
+    front_write(f, n, bytes, stream, size);
+    front_born(f, n->at);
+    return n->at;
+}
+
 /* Memory that is held for such a request, or 0: then ask the owner, and front_add
  * what it gives with the epoch. */
 static inline uint64_t front_take(struct front *f, int64_t bytes, int device, uint64_t stream, uint32_t *epoch)
@@ -205,7 +235,11 @@ static inline uint64_t front_take(struct front *f, int64_t bytes, int device, ui
     int64_t size = front_size(f, bytes);
     front_lock(f);
     struct front_shelf *s = bytes <= f->most ? front_shelf_of(f, size, stream, 0) : NULL;
-    if (s && s->requests++ != s->passed && s->first != FRONT_NONE && f->taken + size <= __atomic_load_n(&f->most_taken, __ATOMIC_RELAXED) && front_can_note(f, bytes)) {
+    uint64_t number = s ? s->requests++ : 0;
+    struct front_node *due = s ? front_due(f, s, number) : NULL;
+    if (due)
+        at = front_give(f, due, bytes, stream, size);
+    else if (s && number != s->passed && s->first != FRONT_NONE && f->taken + size <= __atomic_load_n(&f->most_taken, __ATOMIC_RELAXED) && front_can_note(f, bytes)) {
         struct front_node *n = &f->nodes[s->first];
         s->first = n->next_held;
         n->held = 0;
@@ -235,7 +269,7 @@ static inline struct front_node *front_new_node(struct front *f, uint64_t at, in
     else
         i = f->used++;
     int32_t *bucket = front_bucket(f, at);
-    f->nodes[i] = (struct front_node){at, (int32_t)(s - f->shelves), *bucket, FRONT_NONE, 0, 0, 0};
+    f->nodes[i] = (struct front_node){.at = at, .shelf = (int32_t)(s - f->shelves), .next = *bucket, .next_held = FRONT_NONE};
     *bucket = i;
     return &f->nodes[i];
 }
@@ -337,7 +371,7 @@ static inline int32_t front_empty(struct front *f, int64_t above, int64_t to, ui
             front_remove(f, x);
         }
     }
-    if (k < n && f->held_count == 0 && f->shelf_count > FRONT_SHELVES / 4 * 3) {
+    if (k < n && f->held_count == 0 && f->reserved_count == 0 && f->shelf_count > FRONT_SHELVES / 4 * 3) {
         /* Sizes that vary have filled the shelves. Nothing is held: begin anew, without those live now. */
         for (int32_t i = 0; i < FRONT_SHELVES; i++)
             f->by_size[i] = 0;
@@ -395,7 +429,29 @@ static inline int front_pass(struct front *f, int64_t bytes, uint64_t stream, ui
     return yet;
 }
 
-/* Takes one allocation back that is held since a note that the owner has seen. */
+/* Reserves memory of the owner's for the request of that number of a size and stream, if it asks for room bytes at
+ * most: that is then given out, and noted, and so is its free, after which it is not held. 0 when it has come. */
+static inline int front_reserve(struct front *f, uint64_t at, int64_t room, int64_t bytes, uint64_t stream, uint64_t request)
+{
+    front_lock(f);
+    struct front_shelf *s = front_shelf_of(f, front_size(f, bytes), stream, 1);
+    struct front_node *n = s && request >= s->requests ? front_new_node(f, at, bytes, stream, f->epoch) : NULL;
+    if (n) {
+        n->held = n->apart = n->reserved = 1;
+        n->request = request;
+        n->room = room;
+        int32_t *link = &s->reserved;
+        while (*link != FRONT_NONE && f->nodes[*link].request < request)
+            link = &f->nodes[*link].next_held;
+        n->next_held = *link;
+        *link = (int32_t)(n - f->nodes);
+        f->reserved_count++;
+    }
+    front_unlock(f);
+    return n != NULL;
+}
+
+/* Takes one allocation back that is reserved, or held since a note that the owner has seen. */
 static inline int front_recall(struct front *f, uint64_t at, uint64_t seen)
 {
     front_lock(f);
@@ -403,12 +459,17 @@ static inline int front_recall(struct front *f, uint64_t at, uint64_t seen)
     int held = n && n->held && n->note <= seen;
     if (held) {
         struct front_shelf *s = &f->shelves[n->shelf];
-        int32_t i = (int32_t)(n - f->nodes), *link = &s->first;
-        while (*link != i)
+        int32_t i = (int32_t)(n - f->nodes), *link = n->reserved ? &s->reserved : &s->first;
+        while (*link != i && *link != FRONT_NONE) /* a reserved one may have missed its request */
             link = &f->nodes[*link].next_held;
-        *link = n->next_held;
-        f->held_count--;
-        __atomic_sub_fetch(&f->held, s->bytes, __ATOMIC_RELAXED);
+        if (*link == i)
+            *link = n->next_held;
+        if (n->reserved)
+            f->reserved_count--;
+        else {
+            f->held_count--;
+            __atomic_sub_fetch(&f->held, s->bytes, __ATOMIC_RELAXED);
+        }
         front_remove(f, n);
     }
     front_unlock(f);

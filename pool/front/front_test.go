@@ -356,3 +356,77 @@ func TestSetApart(t *testing.T) {
 		t.Error("the owner is not told that a stream uses it")
 	}
 }
+
+// TestReserve: the request that a range is kept for gets it, if it is no larger; no other does. What was not given
+// out can be recalled, what was given out cannot, and its free is noted, no more.
+func TestReserve(t *testing.T) {
+	f := newFront(t, All, -1)
+	clock := uint64(1)
+	f.Stand(cuda.Range{}, 0, 1000, &clock)
+	add(t, f, 512, 1000, 1)
+	f.Hold(512)
+	next := f.Requests(1000, 1)
+	kept := func(at cuda.Ptr) cuda.Range { return cuda.Range{Base: at, Bytes: 900} }
+	for k, at := range []cuda.Ptr{2048, 4096, 8192} {
+		if !f.Reserve(kept(at), 1000, 1, next+1+2*uint64(2-k)) { // the last one first
+			t.Fatal("refused")
+		}
+	}
+	if f.Hold(8192) != NotLive || f.Forget(8192) {
+		t.Error("what is reserved counts as live")
+	}
+	take := func(bytes int64, want cuda.Ptr) {
+		t.Helper()
+		if at, _ := f.Take(bytes, 1); at != want {
+			t.Errorf("%#x is given out, want %#x", uint64(at), uint64(want))
+		}
+	}
+	take(1000, 512)
+	take(900, 8192)
+	if f.Recall(8192, 1<<60) {
+		t.Error("recalled, although it was given out")
+	}
+	f.Hold(512)
+	take(1000, 512)
+	take(901, 0) // it has no such place, and is the owner's to serve
+	take(900, 0)
+	f.Hold(512)
+	if !f.Recall(4096, 0) || f.Recall(4096, 0) {
+		t.Error("what its request did not take is not recalled once")
+	}
+	if !f.Recall(2048, 0) {
+		t.Error("what is kept for a request to come is not recalled")
+	}
+	take(900, 512)
+	if f.Reserve(kept(2048), 1000, 1, next) {
+		t.Error("reserved for a request that has come")
+	}
+	f.Notes(func(Note) {})
+	if how := f.Hold(8192); how != Held || f.HeldCount() != 0 {
+		t.Errorf("freed: %d, %d held", how, f.HeldCount())
+	}
+	var notes []Note
+	f.Notes(func(n Note) { notes = append(notes, n) })
+	if len(notes) != 1 || notes[0].At != 8192 || notes[0].Bytes != 0 {
+		t.Errorf("noted: %+v", notes)
+	}
+	if how := f.Hold(8192); how != Pass {
+		t.Errorf("freed twice: %d", how)
+	}
+	runtime.KeepAlive(&clock)
+}
+
+// TestReservedSurvive: when the shelves begin anew, what is reserved is not forgotten.
+func TestReservedSurvive(t *testing.T) {
+	f := newFront(t, All, All)
+	if !f.Reserve(cuda.Range{Base: 512, Bytes: 1000}, 1000, 1, 0) {
+		t.Fatal("refused")
+	}
+	for n := int64(1); n < 8000; n++ {
+		add(t, f, cuda.Ptr(1<<20+n*512), 2000+n, 1)
+	}
+	f.Empty(0, All, func(cuda.Ptr) {})
+	if at, _ := f.Take(1000, 1); at != 512 {
+		t.Errorf("%#x is given out", uint64(at))
+	}
+}

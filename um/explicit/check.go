@@ -1,6 +1,11 @@
 package explicit
 
-import "fmt"
+import (
+	"fmt"
+	"slices"
+
+	"github.com/penstock-gpu/penstock/cuda"
+)
 
 // Check recounts the ledger and returns what does not add up.
 func (r *Runtime) Check() error {
@@ -65,6 +70,19 @@ func (r *Runtime) Check() error {
 			continue
 		}
 		seen[t] = true
+		liveSize += t.size
+		if err := count(t); err != nil {
+			return err
+		}
+	}
+	for p, t := range r.reserved {
+		if t.freed || !slices.ContainsFunc(t.parts, func(x part) bool { return x.state == reserved && t.base+cuda.Ptr(x.offset) == p }) {
+			return fmt.Errorf("pack at %#x: %#x is reserved in it, and not one of its parts", uint64(t.base), uint64(p))
+		}
+		if seen[t] {
+			continue
+		}
+		seen[t] = true // none of its parts is alive, and the job has taken one
 		liveSize += t.size
 		if err := count(t); err != nil {
 			return err

@@ -86,6 +86,10 @@ type Process interface {
 	// Ask has the job not take a dead range for an allocation, but ask for it: the one of that size, in whole
 	// pages, and stream that comes after so many others of that kind; false when it has come already.
 	Ask(size int64, stream, after int) bool
+	// Reserve has the job take a range without asking, as after SetApart, for the allocation of a size, in
+	// whole pages, and stream that comes after so many others of that kind, if it has no more bytes than the range:
+	// then [Runtime.Retake] tells so. Until then Recall takes it back. False when nothing is kept.
+	Reserve(r cuda.Range, size int64, stream, after int) bool
 	// TakeHost takes pinned host memory for a chunk; ok is false when there is none.
 	TakeHost(bytes int64) (extents []cuda.Range, ok bool)
 	// GiveHost gives it back.

@@ -40,11 +40,15 @@ func (r *Runtime) Hold(p cuda.Ptr) (size int64, err error) {
 	return t.size, nil
 }
 
-// Retake reports that the job has taken a range again that was held.
-func (r *Runtime) Retake(p cuda.Ptr, bytes int64, stream int) error {
+// Retake reports that the job has taken a range again that was held, or one that was reserved; it
+// answers the bytes of the range, 0 for a part of a pack.
+func (r *Runtime) Retake(p cuda.Ptr, bytes int64, stream int) (size int64, err error) {
+	if t := r.reserved[p]; t != nil {
+		return 0, r.takePart(t, p, bytes, stream)
+	}
 	t := r.held[p]
 	if t == nil || WholePages(bytes) != t.size {
-		return fmt.Errorf("%w: %#x", ErrNotOurs, uint64(p))
+		return 0, fmt.Errorf("%w: %#x", ErrNotOurs, uint64(p))
 	}
 	if t.buried {
 		r.graves.remove(t)
@@ -59,11 +63,9 @@ func (r *Runtime) Retake(p cuda.Ptr, bytes int64, stream int) error {
 	r.live(t)
 	before := r.repeats(bytes, stream)
 	t.life = r.enter(t, p, bytes)
-	if k := (kind{t.size, stream}); r.asked[k] <= before {
-		r.ask(k, before)
-	}
+	r.goOn(kind{t.size, stream}, before)
 	r.setState(t)
-	return nil
+	return t.size, nil
 }
 
 // offer lets the job take a dead range that was made ready for it.

@@ -1,6 +1,9 @@
 package explicit
 
 import (
+	"fmt"
+	"slices"
+
 	"github.com/penstock-gpu/penstock/cuda"
 )
 
@@ -12,7 +15,8 @@ import (
 // that is freed is not used again.
 //
 // The job must not take a dead range of its own accord where an allocation is to be part
-// of a pack: [Process.Ask] says which those are.
+// of a pack: [Process.Ask] says which one is to be asked for, as the first of a pack is, and [Process.Reserve]
+// lets the job take its place in the pack, as it does for the others: to ask is to wait for the engine's lock.
 
 const (
 	// packOps is within how many operations the parts of a pack are born, and die.
@@ -36,7 +40,8 @@ type part struct {
 type partState uint8
 
 const (
-	unborn partState = iota
+	unborn   partState = iota
+	reserved           // unborn, and the job may take it without asking
 	alive
 	dead
 )
@@ -76,17 +81,88 @@ func (r *Runtime) mallocPacked(before int64, stream int) cuda.Ptr {
 	t := x.home
 	p := &t.parts[x.part]
 	x.home = nil
+	if !r.unreserve(t, p) {
+		return 0 // the job has taken it for another
+	}
 	at := t.base + cuda.Ptr(p.offset)
 	if !r.process.SetApart(at, p.bytes, stream) {
-		if p.state = dead; t.alive == 0 { // none of it has been born
-			r.end(t)
-		}
+		p.state = dead
+		r.endEmpty(t)
 		return 0
 	}
-	p.state, p.life = alive, r.enter(t, at, p.bytes)
+	r.bear(t, p)
+	return at
+}
+
+// takePart gives a part that was reserved to the allocation that the job has taken it for, which may
+// be another than was expected.
+func (r *Runtime) takePart(t *tensor, at cuda.Ptr, bytes int64, stream int) error {
+	k := slices.IndexFunc(t.parts, func(p part) bool { return p.state == reserved && at == t.base+cuda.Ptr(p.offset) })
+	if k < 0 || bytes > t.parts[k].bytes || stream != t.stream {
+		return fmt.Errorf("%w: %#x", ErrNotOurs, uint64(at))
+	}
+	p := &t.parts[k]
+	delete(r.reserved, at)
+	before := r.repeats(bytes, stream)
+	if x := r.lives.of(p.life); x != nil {
+		x.home = nil
+	}
+	p.bytes = bytes
+	r.bear(t, p)
+	r.goOn(kind{WholePages(bytes), stream}, before)
+	return nil
+}
+
+// bear begins the life of a part.
+func (r *Runtime) bear(t *tensor, p *part) {
+	p.state, p.life = alive, r.enter(t, t.base+cuda.Ptr(p.offset), p.bytes)
 	t.alive++
 	r.stats.PackedAllocs++
-	return at
+}
+
+// reserve lets the job take a part of a pack for the repetition of its life, which comes
+// after that of another.
+func (r *Runtime) reserve(t *tensor, p *part, before int64) {
+	k := r.lives.of(p.life).kind()
+	others := 0
+	for number := before + 1; number < p.life; number++ {
+		if x := r.lives.of(number); !x.repeated && x.kind() == k {
+			others++
+		}
+	}
+	at := cuda.Range{Base: t.base + cuda.Ptr(p.offset), Bytes: p.bytes}
+	if r.process.Reserve(at, k.size, k.stream, others) {
+		p.state = reserved
+		r.reserved[at.Base] = t
+	}
+}
+
+// unreserve makes sure that the job does not take a part; false when it has, and [Runtime.Retake] is to come.
+func (r *Runtime) unreserve(t *tensor, p *part) bool {
+	if p.state != reserved {
+		return true
+	}
+	at := t.base + cuda.Ptr(p.offset)
+	if !r.process.Recall(at) {
+		return false
+	}
+	delete(r.reserved, at)
+	p.state = unborn
+	return true
+}
+
+// endEmpty ends a pack of which no part is alive, unless the job has taken one.
+func (r *Runtime) endEmpty(t *tensor) {
+	if t.alive > 0 {
+		return
+	}
+	taken := false
+	for k := range t.parts {
+		taken = !r.unreserve(t, &t.parts[k]) || taken
+	}
+	if !taken {
+		r.end(t)
+	}
 }
 
 // newPack makes a pack, of which the repetition of a life is the first part; false when nothing goes
@@ -121,8 +197,12 @@ func (r *Runtime) newPack(before int64) bool {
 	t.parts = parts
 	for k := range parts {
 		x := r.lives.of(parts[k].life)
-		x.home, x.part = t, k
-		r.ask(x.kind(), before)
+		if x.home, x.part = t, k; k > 0 {
+			r.reserve(t, &parts[k], before)
+		}
+	}
+	for k := range parts {
+		r.ask(r.lives.of(parts[k].life).kind(), before)
 	}
 	r.stats.Packs++
 	return true
@@ -136,13 +216,16 @@ func (r *Runtime) roomForPacks() bool {
 	return r.mostNamed <= device/4*3 && r.mostLive <= (device+r.config.HostBudgetBytes)/8*7
 }
 
-// freePart ends the life of a part, and says whether that was the last one of its pack.
-func (r *Runtime) freePart(t *tensor, at cuda.Ptr) (last bool) {
+// freePart ends the life of a part, and with the last one of its pack that of the pack.
+func (r *Runtime) freePart(t *tensor, at cuda.Ptr) {
 	p := t.partAt(at)
 	p.state = dead
 	r.leave(at, p.bytes, p.life, true)
+	if t.loose {
+		r.loose.excess += WholePages(p.bytes)
+	}
 	t.alive--
-	return t.alive == 0
+	r.endEmpty(t)
 }
 
 // disband forgets what was to be part of a pack, which is dead.
@@ -164,6 +247,22 @@ func (t *tensor) partAt(at cuda.Ptr) *part {
 	return nil
 }
 
+// asks says whether the repetition of a life is to be asked for: as the first part of a pack, or as one whose place
+// is not reserved.
+func (r *Runtime) asks(x *life) bool {
+	if x.home == nil {
+		return r.packs(x)
+	}
+	return x.home.parts[x.part].state != reserved
+}
+
+// goOn asks for the next allocation of a kind, when the one that was to be asked for has come.
+func (r *Runtime) goOn(k kind, before int64) {
+	if r.asked[k] <= before {
+		r.ask(k, before)
+	}
+}
+
 // ask makes sure that the job asks for the next allocation of a kind that is to be packed, after the
 // one that repeats a life, unless the job has made it already.
 func (r *Runtime) ask(k kind, before int64) {
@@ -180,7 +279,7 @@ func (r *Runtime) ask(k kind, before int64) {
 		if x.repeated || x.kind() != k {
 			continue
 		}
-		if (x.home != nil || r.packs(x)) && r.process.Ask(k.size, k.stream, others) {
+		if r.asks(x) && r.process.Ask(k.size, k.stream, others) {
 			r.asked[k] = number
 			return
 		}

@@ -99,11 +99,17 @@ func TestPacks(t *testing.T) {
 				}
 			}
 			w.settle()
+			if len(w.r.reserved) != 0 || w.r.loose.excess != 0 {
+				t.Errorf("%d parts reserved, %d bytes of loose packs too many, and nothing lives", len(w.r.reserved), w.r.loose.excess)
+			}
 			if len(w.live) != 0 || w.r.liveBytes != 0 || w.r.liveSize != 0 || len(w.r.byPtr) != 0 {
 				t.Errorf("%d allocations live, by the ledger %d bytes in %d at %d addresses", len(w.live), w.r.liveBytes, w.r.liveSize, len(w.r.byPtr))
 			}
 			if n := w.r.stats.Packs; n < iterations*layers/10 || w.parts < 2*int(n) {
 				t.Errorf("only %d allocations in %d packs", w.parts, n)
+			}
+			if w.given < w.parts/3 {
+				t.Errorf("only %d of %d parts were given out without asking", w.given, w.parts)
 			}
 			if s := w.r.stats; s.Evictions < layers {
 				t.Errorf("only %d chunks have left: the test tests little", s.Evictions)
@@ -112,5 +118,71 @@ func TestPacks(t *testing.T) {
 				t.Errorf("only %d dead ranges were taken again", w.retaken)
 			}
 		})
+	}
+}
+
+// TestLoose: before an iteration has been seen, allocations of sizes that pages fit badly share ranges, and
+// other ones do not; where they die early and leave holes, no more are made.
+func TestLoose(t *testing.T) {
+	const odd, even = 2<<20 + 256<<10, 4 << 20
+	newRuntime := func() *Runtime {
+		return New(Config{
+			BudgetBytes: 512 << 20, HostBudgetBytes: 512 << 20, Addresses: cuda.Range{Base: 1 << 40, Bytes: 1 << 34}, ChunkBytes: 32 << 20, Packs: true,
+		}, &bystander{state: map[uint32]State{}})
+	}
+	malloc := func(r *Runtime, bytes int64) cuda.Ptr {
+		t.Helper()
+		p, err := r.Malloc(bytes, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return p
+	}
+	check := func(r *Runtime) {
+		t.Helper()
+		if err := r.Check(); err != nil {
+			t.Fatal(err)
+		}
+	}
+
+	r := newRuntime()
+	first := malloc(r, odd)
+	if whole := malloc(r, even); whole > first && whole < first+looseBytes {
+		t.Errorf("an allocation of whole pages is in a pack")
+	}
+	var parts []cuda.Ptr
+	for range 13 {
+		parts = append(parts, malloc(r, odd))
+	}
+	if second := parts[0]; second != first+odd {
+		t.Errorf("the second lies %d bytes after the first, want %d", second-first, odd)
+	}
+	if want := int64(2*looseBytes + even); r.liveSize != want {
+		t.Errorf("14 allocations take %d bytes, want %d", r.liveSize, want)
+	}
+	check(r)
+	if r.loose.excess >= 0 {
+		t.Errorf("%d bytes too many, where %d are saved", r.loose.excess, 14*even-2*looseBytes)
+	}
+	for _, p := range append(parts, first) {
+		if err := r.Free(p); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if check(r); r.liveSize != even || r.loose.excess != 0 {
+		t.Errorf("%d bytes live, want %d; %d too many", r.liveSize, even, r.loose.excess)
+	}
+
+	r = newRuntime()
+	for i := range 100 { // one of seven stays, so that no pack dies
+		if p := malloc(r, odd); i%7 > 0 {
+			if err := r.Free(p); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	check(r)
+	if most := int64(15*even + 2*looseBytes); r.liveSize > most {
+		t.Errorf("what 15 allocations live in takes %d bytes, more than %d", r.liveSize, most)
 	}
 }

@@ -40,8 +40,11 @@ type world struct {
 	apart    map[cuda.Ptr]bool    // allocations that are not for the shelf
 	parts    int                  // that there have been
 	requests map[shelf]int
-	asked    map[shelf]int // the number of the request that goes to the runtime
-	calling  int           // how many requests had come with the call that it is told of, 0 for none
+	asked    map[shelf]int                // the number of the request that goes to the runtime
+	kept     map[shelf]map[int]cuda.Range // by the number of the request that it is kept for
+	places   map[cuda.Ptr]bool            // kept, and not taken
+	given    int                          // of these, given out
+	calling  int                          // how many requests had come with the call that it is told of, 0 for none
 	retaken  int
 	offered  int
 	surprise int // retaken while the runtime was moving the range, or had moved it away
@@ -147,10 +150,46 @@ func (w *world) SetState(slot uint32, s State, ticket uint32) {
 	w.states[slot], w.tickets[slot] = s, ticket
 }
 
-// Recall is for ranges that are held since a call that the runtime has heard of.
+// Reserve keeps a place, now and then.
+func (w *world) Reserve(r cuda.Range, size int64, stream, after int) bool {
+	k := shelf{size, stream}
+	next := w.requests[k]
+	if w.calling > 0 {
+		next = w.calling
+	}
+	if next+after < w.requests[k] || w.rng.Intn(20) == 0 {
+		return false
+	}
+	if w.kept[k] == nil {
+		w.kept[k] = map[int]cuda.Range{}
+	}
+	w.kept[k][next+after] = r
+	w.places[r.Base] = true
+	return true
+}
+
+// place is what is kept for a request, 0 for nothing.
+func (w *world) place(k shelf, number int, bytes int64) cuda.Ptr {
+	r, ok := w.kept[k][number-1]
+	delete(w.kept[k], number-1)
+	if !ok || !w.places[r.Base] || bytes > r.Bytes || w.rng.Intn(8) == 0 {
+		return 0
+	}
+	delete(w.places, r.Base)
+	w.apart[r.Base] = true
+	w.parts++
+	w.given++
+	return r.Base
+}
+
+// Recall is for places that are kept, and for ranges that are held since a call that the runtime has heard of.
 func (w *world) Recall(p cuda.Ptr) bool {
 	if w.unheard[p] > 0 {
 		return false
+	}
+	if w.places[p] {
+		delete(w.places, p)
+		return true
 	}
 	for k, l := range w.shelf {
 		if i := slices.Index(l, p); i >= 0 {
@@ -235,6 +274,7 @@ func newWorld(t *testing.T, seed int64, budget, host int64, ahead bool) *world {
 		tickets: map[uint32]uint32{}, last: map[uint32]uint64{}, handles: map[cuda.Handle]int64{}, device: map[cuda.Handle]contents{}, mapped: map[cuda.Ptr]Mapping{},
 		host: map[cuda.Ptr]contents{}, hostUsed: map[cuda.Ptr]int64{}, hostLeft: host, nextHost: 1 << 30, budget: budget, inHost: map[cuda.Handle]bool{}, live: map[cuda.Ptr]*expected{},
 		shelf: map[shelf][]cuda.Ptr{}, unheard: map[cuda.Ptr]int{},
+		kept: map[shelf]map[int]cuda.Range{}, places: map[cuda.Ptr]bool{},
 		apart: map[cuda.Ptr]bool{}, requests: map[shelf]int{}, asked: map[shelf]int{},
 	}
 	w.r = New(Config{
@@ -258,7 +298,20 @@ func (w *world) malloc(bytes int64, stream int) cuda.Ptr {
 	}
 	w.requests[k]++
 	number, asked := w.requests[k], w.asked[k]
-	if l := w.shelf[k]; len(l) > 0 && number-1 != asked && w.rng.Intn(8) > 0 {
+	retake := func() (int64, error) {
+		w.calling = number
+		defer func() { w.calling = 0 }()
+		return w.r.Retake(p, bytes, stream)
+	}
+	if p = w.place(k, number, bytes); p != 0 {
+		w.note(p, func() error {
+			size, err := retake()
+			if err == nil && size != 0 {
+				err = fmt.Errorf("a part of a pack has %d bytes of its own", size)
+			}
+			return err
+		})
+	} else if l := w.shelf[k]; len(l) > 0 && number-1 != asked && w.rng.Intn(8) > 0 {
 		p = l[len(l)-1]
 		w.shelf[k] = l[:len(l)-1]
 		w.note(p, func() error {
@@ -266,9 +319,11 @@ func (w *world) malloc(bytes int64, stream int) cuda.Ptr {
 			if t := w.r.held[p]; t != nil && (t.flying > 0 || t.absent > 0) {
 				w.surprise++
 			}
-			w.calling = number
-			defer func() { w.calling = 0 }()
-			return w.r.Retake(p, bytes, stream)
+			size, err := retake()
+			if err == nil && size != k.size {
+				err = fmt.Errorf("%d bytes are taken again, want %d", size, k.size)
+			}
+			return err
 		})
 	} else {
 		w.drain()

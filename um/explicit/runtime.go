@@ -35,7 +35,9 @@ type Runtime struct {
 
 	byPtr     map[cuda.Ptr]*tensor
 	held      map[cuda.Ptr]*tensor // dead, and the job may take them again: see held.go
-	slots     []*tensor            // by slot; slot 0 is unused
+	reserved  map[cuda.Ptr]*tensor // packs, by the parts that the job may take: see pack.go
+	loose     loose
+	slots     []*tensor // by slot; slot 0 is unused
 	freeSlots []uint32
 
 	pending  queue.Queue[*op]
@@ -122,6 +124,8 @@ func New(c Config, p Process) *Runtime {
 		history:   correlate.NewHistory(correlate.HistoryConfig{}),
 		byPtr:     map[cuda.Ptr]*tensor{},
 		held:      map[cuda.Ptr]*tensor{},
+		reserved:  map[cuda.Ptr]*tensor{},
+		loose:     loose{open: map[int]*tensor{}},
 		asked:     map[kind]int64{},
 		slots:     make([]*tensor, 1),
 		have:      map[int64]int{}, picked: map[int64]int{}, covered: map[int64]int{}, born: map[int64]int{},
@@ -139,6 +143,9 @@ func (r *Runtime) Malloc(bytes int64, stream int) (cuda.Ptr, error) {
 	}
 	before := r.repeats(bytes, stream)
 	p := r.mallocPacked(before, stream)
+	if p == 0 {
+		p = r.mallocLoose(bytes, stream)
+	}
 	if p == 0 {
 		t, ok := r.raise(bytes, stream)
 		if !ok {
@@ -259,17 +266,20 @@ func (r *Runtime) Free(p cuda.Ptr) error {
 	if t == nil {
 		return fmt.Errorf("%w: %#x", ErrNotOurs, uint64(p))
 	}
-	if t.parts == nil {
-		r.leave(p, t.bytes, t.life, t.named)
-	} else if !r.freePart(t, p) {
+	if t.parts != nil {
+		r.freePart(t, p)
 		return nil
 	}
+	r.leave(p, t.bytes, t.life, t.named)
 	r.end(t)
 	return nil
 }
 
 // end ends a tensor's life, and what the launch hook knows of it.
 func (r *Runtime) end(t *tensor) {
+	if t.loose {
+		r.loose.excess -= t.size
+	}
 	r.die(t)
 	r.giveSlot(t)
 	if t.flying == 0 {

@@ -49,6 +49,7 @@ type tensor struct {
 	life     int64  // of its allocation
 	parts    []part // its allocations, of a pack: see pack.go
 	alive    int    // of these
+	loose    bool   // a pack of what had not been seen before: see loose.go
 
 	absent   int64 // bytes that a launch would have to wait for and that nobody is bringing in
 	flying   int   // chunks in a worker's hands

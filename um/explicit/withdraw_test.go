@@ -18,16 +18,17 @@ type bystander struct {
 	now   time.Duration
 }
 
-func (b *bystander) Publish(uint32, cuda.Range)              {}
-func (b *bystander) Withdraw(uint32, cuda.Range)             {}
-func (b *bystander) SetState(slot uint32, s State, _ uint32) { b.state[slot] = s }
-func (b *bystander) LastSeq(slot uint32) uint64              { return b.last[slot] }
-func (b *bystander) GiveHost([]cuda.Range)                   {}
-func (b *bystander) Now() time.Duration                      { return b.now }
-func (b *bystander) Offer(cuda.Range, int) bool              { return false }
-func (b *bystander) Recall(cuda.Ptr) bool                    { return true }
-func (b *bystander) SetApart(cuda.Ptr, int64, int) bool      { return true }
-func (b *bystander) Ask(int64, int, int) bool                { return true }
+func (b *bystander) Reserve(cuda.Range, int64, int, int) bool { return false }
+func (b *bystander) Publish(uint32, cuda.Range)               {}
+func (b *bystander) Withdraw(uint32, cuda.Range)              {}
+func (b *bystander) SetState(slot uint32, s State, _ uint32)  { b.state[slot] = s }
+func (b *bystander) LastSeq(slot uint32) uint64               { return b.last[slot] }
+func (b *bystander) GiveHost([]cuda.Range)                    {}
+func (b *bystander) Now() time.Duration                       { return b.now }
+func (b *bystander) Offer(cuda.Range, int) bool               { return false }
+func (b *bystander) Recall(cuda.Ptr) bool                     { return true }
+func (b *bystander) SetApart(cuda.Ptr, int64, int) bool       { return true }
+func (b *bystander) Ask(int64, int, int) bool                 { return true }
 func (b *bystander) TakeHost(bytes int64) ([]cuda.Range, bool) {
 	b.next += cuda.Ptr(bytes)
 	return []cuda.Range{{Base: b.next, Bytes: bytes}}, true

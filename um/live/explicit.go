@@ -202,14 +202,21 @@ func (p swapProcess) SetApart(at cuda.Ptr, bytes int64, stream int) bool {
 
 func (p swapProcess) Ask(size int64, stream, after int) bool {
 	f, handle := p.e.front, p.e.l.handles[stream]
-	if f == nil {
-		return true
-	}
-	next := p.e.requests // as they were when the call was made that is being dealt with
+	return f == nil || f.Pass(size, handle, p.e.request(size, handle, after))
+}
+
+func (p swapProcess) Reserve(r cuda.Range, size int64, stream, after int) bool {
+	f, handle := p.e.front, p.e.l.handles[stream]
+	return f != nil && f.Reserve(r, size, handle, p.e.request(size, handle, after))
+}
+
+// request is the number of the one that comes after so many others of its size and stream.
+func (e *swap) request(size int64, stream uint64, after int) uint64 {
+	next := e.requests // as they were when the call was made that is being dealt with
 	if next == 0 {
-		next = f.Requests(size, handle)
+		next = e.front.Requests(size, stream)
 	}
-	return f.Pass(size, handle, next+uint64(after))
+	return next + uint64(after)
 }
 
 func (p swapProcess) Recall(at cuda.Ptr) bool { return p.e.front.Recall(at, p.e.heard) }

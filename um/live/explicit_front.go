@@ -2,7 +2,6 @@ package live
 
 import (
 	"github.com/penstock-gpu/penstock/pool/front"
-	"github.com/penstock-gpu/penstock/um/explicit"
 )
 
 // hear tells the runtime of the calls that the front served and before which every
@@ -46,10 +45,11 @@ func (e *swap) dealWith(n front.Note) {
 		e.taken -= size
 		l.freed(err)
 	} else {
-		e.taken += explicit.WholePages(n.Bytes)
+		var size int64
 		e.requests = n.Requests
-		err = e.runtime.Retake(n.At, n.Bytes, l.streamID(n.Stream))
+		size, err = e.runtime.Retake(n.At, n.Bytes, l.streamID(n.Stream))
 		e.requests = 0
+		e.taken += size
 		l.counts.allocs.Add(1)
 	}
 	if err != nil { // the two accounts of what is allocated differ: nothing can be relied on

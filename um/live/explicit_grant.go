@@ -42,11 +42,11 @@ func (e *swap) answer() {
 		q.searched = true
 		e.inspected++
 		e.judge(q, found, chases)
+		l.log.Debug("a launch has been searched for addresses", zap.Uint64("operation", q.seq),
+			zap.String("kernel", l.hook.FunctionName(q.function)), zap.Int("addresses", len(found)))
 		if len(found) > 0 {
 			e.chasers++
 			n := e.runtime.Extend(q.seq, found)
-			l.log.Debug("a launch reaches tensors through memory", zap.String("kernel", l.hook.FunctionName(q.function)),
-				zap.Int("addresses", len(found)), zap.Int("tensors", n), zap.Uint64("first", uint64(found[0])))
 			if n > 0 {
 				q.settled = false
 				e.grantTime += l.driver.Now() - q.since

@@ -1,0 +1,72 @@
+package explicit
+
+import "github.com/penstock-gpu/penstock/cuda"
+
+// This file is for packs of allocations that nothing is known of, before an iteration has been
+// seen: parameters and what an optimizer keeps for them are made then, stay, and are of sizes
+// that whole pages of 2 MiB fit badly. Those that come one after the other share ranges.
+// What else is in such a pack soon dies, and leaves a hole: no more packs are made while they
+// take more memory than their allocations would by themselves.
+
+const (
+	// looseBytes is the size of such a pack, looseMost of an allocation in it at most.
+	looseBytes = 16 << 20
+	looseMost  = 4 << 20
+	// looseOdd is the part of an allocation that rounding adds at least, for it to be in one.
+	looseOdd = 16
+)
+
+// loose are the packs of what had not been seen before.
+type loose struct {
+	open   map[int]*tensor // by stream: what comes next is in it
+	excess int64           // bytes that they take, less what their live parts would in whole pages
+}
+
+// mallocLoose allocates a part of such a pack; 0 when it is to be no part of one.
+func (r *Runtime) mallocLoose(bytes int64, stream int) cuda.Ptr {
+	pages := WholePages(bytes)
+	if !r.config.Packs || r.history.Period() != 0 || bytes > looseMost || (pages-bytes)*looseOdd < bytes {
+		return 0
+	}
+	t := r.loose.open[stream]
+	if t == nil || t.freed || t.filled()+bytes > t.size {
+		if t = r.newLoose(stream); t == nil {
+			return 0
+		}
+	}
+	p := part{offset: t.filled(), bytes: bytes}
+	if !r.process.SetApart(t.base+cuda.Ptr(p.offset), bytes, stream) {
+		r.endEmpty(t)
+		return 0
+	}
+	t.parts = append(t.parts, p)
+	r.bear(t, &t.parts[len(t.parts)-1])
+	r.loose.excess -= pages
+	return t.base + cuda.Ptr(p.offset)
+}
+
+// newLoose makes an empty pack, nil when there is no room.
+func (r *Runtime) newLoose(stream int) *tensor {
+	size := min(looseBytes, r.config.ChunkBytes)
+	if r.loose.excess > 0 || size < 2*looseMost || size > r.BeyondLiveBytes() || !r.roomForPacks() {
+		return nil
+	}
+	t, ok := r.raise(size, stream)
+	if !ok {
+		return nil
+	}
+	t.parts, t.loose = []part{}, true
+	r.loose.open[stream] = t
+	r.loose.excess += size
+	r.stats.Packs++
+	return t
+}
+
+// filled is where the next part of a pack may lie.
+func (t *tensor) filled() int64 {
+	if len(t.parts) == 0 {
+		return 0
+	}
+	last := t.parts[len(t.parts)-1]
+	return last.offset + (last.bytes+copyUnit-1)/copyUnit*copyUnit
+}
