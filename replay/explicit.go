@@ -330,15 +330,13 @@ func (x *swapper) LastSeq(slot uint32) uint64 { return x.lastSeq[slot] }
 
 func (x *swapper) TakeHost(bytes int64) ([]cuda.Range, bool) { return x.host.take(bytes) }
 
-// Offer, Recall, SetApart, Ask and Reserve: nothing is held in the simulation, where the engine's lock costs nothing.
+// Offer, Recall, SetApart and Reserve: nothing is held in the simulation, where the engine's lock costs nothing.
 
 func (x *swapper) Offer(cuda.Range, int) bool { return false }
 
 func (x *swapper) Recall(cuda.Ptr) bool { return true }
 
 func (x *swapper) SetApart(cuda.Ptr, int64, int) bool { return true }
-
-func (x *swapper) Ask(int64, int, int) bool { return true }
 
 func (x *swapper) Reserve(cuda.Range, int64, int, int) bool { return false }
 

@@ -14,7 +14,7 @@ import (
 func TestRecentLikeItsLog(t *testing.T) {
 	raced.Skip(t)
 	for _, name := range []string{"gpt2m", "moe"} {
-		log, err := testlogs.Load(t, name).Repeat(5)
+		log, err := testlogs.Load(t, name).Repeat(9)
 		if err != nil {
 			t.Fatal(err)
 		}

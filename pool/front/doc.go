@@ -27,9 +27,9 @@
 // note was read ([Front.Recall]). And it says how much more may be given out
 // ([Front.SetMost]), so that nobody gets more than the budgets allow.
 //
-// That engine may have a better place for an allocation than what is held: it says which request is
-// to come to it ([Front.Pass]), by its number among those of its size and stream, or for which one a place
-// is kept ([Front.Reserve]), and what is given out there is not held when it is freed ([Front.SetApart]).
+// That engine may have a better place for an allocation than what is held: it keeps one for a request that is to
+// come, by its number among those of its size and stream ([Front.Reserve]). What is given out there is not held when
+// it is freed, nor is what the engine gives out itself in such a place ([Front.SetApart]).
 //
 // Under the explicit engine the pool's front remembers when the newest few allocations
 // were given out ([Front.NoteBirths], [Front.BornAt]), by a clock that counts the launch

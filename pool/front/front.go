@@ -102,12 +102,6 @@ func (f *Front) Requests(bytes int64, stream uint64) uint64 {
 	return uint64(C.front_requests(f.c, C.int64_t(bytes), C.uint64_t(stream)))
 }
 
-// Pass leaves the request of a size and stream that has a number to the owner, instead of that
-// which was to be left to it until now; false when that has come already.
-func (f *Front) Pass(bytes int64, stream, request uint64) bool {
-	return C.front_pass(f.c, C.int64_t(bytes), C.uint64_t(stream), C.uint64_t(request)) != 0
-}
-
 // Reserve keeps a range of the owner's for the request of a size and stream that has a number, if that asks for no more
 // than the range has: it is given out and noted, and so is its free, after which it is not held. False when that request has
 // come already, or when there is no memory to note it in.

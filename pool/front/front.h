@@ -42,7 +42,6 @@ struct front_shelf {
     int32_t next;  /* with the same hash */
     int32_t reserved; /* the one for the next request of those */
     uint64_t requests;
-    uint64_t passed; /* the request with this number is the owner's to serve */
 };
 
 /* When memory was given out last. */
@@ -136,7 +135,7 @@ static inline struct front_shelf *front_shelf_of(struct front *f, int64_t bytes,
     if (!make || f->shelf_count == FRONT_SHELVES)
         return NULL;
     struct front_shelf *s = &f->shelves[f->shelf_count++];
-    *s = (struct front_shelf){bytes, stream, FRONT_NONE, *bucket - 1, FRONT_NONE, 0, UINT64_MAX};
+    *s = (struct front_shelf){bytes, stream, FRONT_NONE, *bucket - 1, FRONT_NONE, 0};
     *bucket = f->shelf_count; /* one more than its index: 0 is none */
     return s;
 }
@@ -239,7 +238,7 @@ static inline uint64_t front_take(struct front *f, int64_t bytes, int device, ui
     struct front_node *due = s ? front_due(f, s, number) : NULL;
     if (due)
         at = front_give(f, due, bytes, stream, size);
-    else if (s && number != s->passed && s->first != FRONT_NONE && f->taken + size <= __atomic_load_n(&f->most_taken, __ATOMIC_RELAXED) && front_can_note(f, bytes)) {
+    else if (s && s->first != FRONT_NONE && f->taken + size <= __atomic_load_n(&f->most_taken, __ATOMIC_RELAXED) && front_can_note(f, bytes)) {
         struct front_node *n = &f->nodes[s->first];
         s->first = n->next_held;
         n->held = 0;
@@ -415,18 +414,6 @@ static inline uint64_t front_requests(struct front *f, int64_t bytes, uint64_t s
     uint64_t n = s ? s->requests : 0;
     front_unlock(f);
     return n;
-}
-
-/* Leaves the request of that number to the owner; 0 when it has come. */
-static inline int front_pass(struct front *f, int64_t bytes, uint64_t stream, uint64_t request)
-{
-    front_lock(f);
-    struct front_shelf *s = front_shelf_of(f, front_size(f, bytes), stream, 1);
-    int yet = s && request >= s->requests;
-    if (yet)
-        s->passed = request;
-    front_unlock(f);
-    return yet;
 }
 
 /* Reserves memory of the owner's for the request of that number of a size and stream, if it asks for room bytes at

@@ -296,38 +296,6 @@ func TestUnits(t *testing.T) {
 	}
 }
 
-// TestPass: the request that was named goes to the owner, though something is held for it; no other does.
-func TestPass(t *testing.T) {
-	f := newFront(t, All, All)
-	add(t, f, 512, 1000, 1)
-	f.Hold(512)
-	serve := func(want cuda.Ptr) {
-		t.Helper()
-		at, _ := f.Take(1000, 1)
-		if at != want {
-			t.Errorf("request %d: %#x is given out, want %#x", f.Requests(1000, 1)-1, uint64(at), uint64(want))
-		}
-		if at != 0 {
-			f.Hold(at)
-		}
-	}
-	serve(512)
-	next := f.Requests(1000, 1)
-	if !f.Pass(1000, 1, next+1) {
-		t.Error("a request that is to come has come already")
-	}
-	serve(512)
-	serve(0)
-	serve(512)
-	if f.Pass(1000, 1, next) {
-		t.Error("a request that has come is still to come")
-	}
-	serve(512)
-	if !f.Pass(2000, 1, 0) || f.Requests(2000, 1) != 0 {
-		t.Error("there have been requests of a size that nobody asked for")
-	}
-}
-
 // TestSetApart: what the owner has set apart is never held, and its free is noted.
 func TestSetApart(t *testing.T) {
 	f := newFront(t, All, -1)

@@ -79,10 +79,8 @@ func (r *Runtime) Check() error {
 		if t.freed || !slices.ContainsFunc(t.parts, func(x part) bool { return x.state == reserved && t.base+cuda.Ptr(x.offset) == p }) {
 			return fmt.Errorf("pack at %#x: %#x is reserved in it, and not one of its parts", uint64(t.base), uint64(p))
 		}
-		if seen[t] {
-			continue
-		}
-		seen[t] = true // none of its parts is alive, and the job has taken one
+	}
+	for _, t := range r.unborn() {
 		liveSize += t.size
 		if err := count(t); err != nil {
 			return err
@@ -125,4 +123,14 @@ func (r *Runtime) Check() error {
 		return fmt.Errorf("%d bytes of device memory over the budget", -r.RoomBytes())
 	}
 	return nil
+}
+
+// unborn are the packs of which no part is alive.
+func (r *Runtime) unborn() (all []*tensor) {
+	for _, t := range r.slots {
+		if t != nil && !t.freed && t.parts != nil && t.alive == 0 {
+			all = append(all, t)
+		}
+	}
+	return all
 }

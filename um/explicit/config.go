@@ -83,9 +83,6 @@ type Process interface {
 	// when it has freed it; the free is told by [Runtime.Hold] or [Runtime.Free]. False when that cannot be
 	// made sure of.
 	SetApart(p cuda.Ptr, bytes int64, stream int) bool
-	// Ask has the job not take a dead range for an allocation, but ask for it: the one of that size, in whole
-	// pages, and stream that comes after so many others of that kind; false when it has come already.
-	Ask(size int64, stream, after int) bool
 	// Reserve has the job take a range without asking, as after SetApart, for the allocation of a size, in
 	// whole pages, and stream that comes after so many others of that kind, if it has no more bytes than the range:
 	// then [Runtime.Retake] tells so. Until then Recall takes it back. False when nothing is kept.

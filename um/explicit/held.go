@@ -63,8 +63,8 @@ func (r *Runtime) Retake(p cuda.Ptr, bytes int64, stream int) (size int64, err e
 	r.live(t)
 	before := r.repeats(bytes, stream)
 	t.life = r.enter(t, p, bytes)
-	r.goOn(kind{t.size, stream}, before)
 	r.setState(t)
+	r.prepare(before)
 	return t.size, nil
 }
 

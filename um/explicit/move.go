@@ -160,6 +160,9 @@ func (r *Runtime) nextIn() *Move {
 	if m := r.bare(); m != nil {
 		return m
 	}
+	if m := r.mapEarly(); m != nil {
+		return m
+	}
 	p := r.planned()
 	if m := r.makeReady(p.births[:p.soon]); m != nil {
 		return m
@@ -199,7 +202,9 @@ func (r *Runtime) noRoom() {
 	if !r.Moving() && r.plan.epoch != r.epoch {
 		r.plan.valid = false // made before
 	}
-	r.planned()
+	if p := r.planned(); !r.Moving() && len(p.evict) == 0 {
+		r.vacateEarly()
+	}
 }
 
 // bring is the move that brings in the next chunk of a tensor, or nil when there

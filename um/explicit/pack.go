@@ -14,9 +14,10 @@ import (
 // part and dies with its last. A part whose allocation does not come stays empty; one
 // that is freed is not used again.
 //
-// The job must not take a dead range of its own accord where an allocation is to be part
-// of a pack: [Process.Ask] says which one is to be asked for, as the first of a pack is, and [Process.Reserve]
-// lets the job take its place in the pack, as it does for the others: to ask is to wait for the engine's lock.
+// A pack is made some operations before its first part is due, and places are reserved in it: the job takes them
+// without asking, which would be to wait for the engine's lock ([Process.Reserve]), and what the engine hears of late
+// does not change which allocations are parts. A pack of other parts than an iteration ago would be of another size, and
+// nothing known of it.
 
 const (
 	// packOps is within how many operations the parts of a pack are born, and die.
@@ -24,10 +25,9 @@ const (
 	// leastLife is how many operations an allocation lives for at least that is packed: what
 	// dies sooner hardly ever leaves.
 	leastLife = 200
-	// askAhead is how many allocations ahead the next one is looked for that is to be packed.
-	askAhead = 256
-	// mostKinds is of how many kinds of allocations it is known which one is asked for next.
-	mostKinds = 4096
+	// packAhead is how many operations before its first part is due a pack is made: that much later the engine may
+	// hear of what the job allocates.
+	packAhead = 32
 )
 
 // part is an allocation's place in a pack.
@@ -68,14 +68,83 @@ func (r *Runtime) packs(x *life) bool {
 	return x.home == nil && x.named && x.died != notYet && x.died-x.born >= leastLife && x.bytes <= r.config.ChunkBytes/2
 }
 
+// early is a pack of which no part may have been born yet.
+type early struct {
+	*tensor
+	due int64 // the position at which the first one is to come
+}
+
+// prepare makes the packs that are due soon after the repetition of a life, and ends those whose time has passed
+// without an allocation for them.
+func (r *Runtime) prepare(before int64) {
+	for len(r.early) > 0 && (r.early[0].alive > 0 || r.early[0].freed || r.early[0].due+packOps < r.history.Now()) {
+		t := r.early[0].tensor
+		r.early = r.early[1:]
+		r.endEmpty(t)
+	}
+	x := r.lives.of(before)
+	if x == nil {
+		return
+	}
+	r.newest = before
+	soon := x.born + packAhead
+	for number := max(r.prepared, before+1); number < r.lives.end() && r.lives.of(number).born <= soon; number++ {
+		if r.prepared = number + 1; !r.lives.of(number).repeated {
+			r.newPack(number, before)
+		}
+	}
+}
+
+// mapEarly maps memory for a pack before an operation names it.
+func (r *Runtime) mapEarly() *Move {
+	for _, t := range r.early {
+		if !t.freed && !t.named && t.absent > 0 {
+			return r.bring(t.tensor, surplusOnly)
+		}
+	}
+	return nil
+}
+
+// vacateEarly makes the memory of packs of which no part has been born that of dead ranges, for a launch that there
+// is no room for otherwise. The packs lie elsewhere then, with nothing mapped there.
+func (r *Runtime) vacateEarly() {
+	for _, early := range r.early {
+		t := early.tensor
+		if t.freed || t.flying > 0 || t.absent > 0 || !r.unreserveAll(t) {
+			continue
+		}
+		base, ok := r.addresses.take(t.size)
+		if !ok {
+			return
+		}
+		r.process.Withdraw(t.slot, cuda.Range{Base: t.base, Bytes: t.size})
+		dead := &tensor{base: t.base, size: t.size, stream: t.stream, chunks: t.chunks, freed: true}
+		r.noteFreed(dead) // the range that lay there before may be in use
+		r.bury(dead)
+		t.base, t.chunks, t.absent = base, cut(t.size, r.config.ChunkBytes), t.size
+		r.publish(t)
+		for k := range t.parts {
+			if x := r.lives.of(t.parts[k].life); x != nil && x.home == t {
+				r.reserve(t, &t.parts[k], r.newest)
+			}
+		}
+		r.epoch++
+	}
+}
+
+// giveUpEarly ends the packs of which no part has been born: there is no other memory for what is asked for.
+func (r *Runtime) giveUpEarly() {
+	for _, t := range r.early {
+		r.endEmpty(t.tensor)
+	}
+	r.early = r.early[:0]
+}
+
 // mallocPacked allocates a part of a pack for the repetition of a life; 0 when it is to be no part
 // of one.
 func (r *Runtime) mallocPacked(before int64, stream int) cuda.Ptr {
 	x := r.lives.of(before)
-	if x == nil {
-		return 0
-	}
-	if x.home == nil && !r.newPack(before) {
+	if x == nil || x.home == nil {
 		return 0
 	}
 	t := x.home
@@ -109,7 +178,7 @@ func (r *Runtime) takePart(t *tensor, at cuda.Ptr, bytes int64, stream int) erro
 	}
 	p.bytes = bytes
 	r.bear(t, p)
-	r.goOn(kind{WholePages(bytes), stream}, before)
+	r.prepare(before)
 	return nil
 }
 
@@ -153,33 +222,38 @@ func (r *Runtime) unreserve(t *tensor, p *part) bool {
 
 // endEmpty ends a pack of which no part is alive, unless the job has taken one.
 func (r *Runtime) endEmpty(t *tensor) {
-	if t.alive > 0 {
-		return
-	}
-	taken := false
-	for k := range t.parts {
-		taken = !r.unreserve(t, &t.parts[k]) || taken
-	}
-	if !taken {
+	if t.alive == 0 && !t.freed && r.unreserveAll(t) {
 		r.end(t)
 	}
 }
 
-// newPack makes a pack, of which the repetition of a life is the first part; false when nothing goes
-// with it, or there is no room.
-func (r *Runtime) newPack(before int64) bool {
-	first := r.lives.of(before)
-	if !r.packs(first) || !r.roomForPacks() {
+// unreserveAll makes sure that the job takes no part of a pack of which none is alive; false when it has, or one is.
+func (r *Runtime) unreserveAll(t *tensor) bool {
+	if t.alive > 0 {
 		return false
+	}
+	all := true
+	for k := range t.parts {
+		all = r.unreserve(t, &t.parts[k]) && all
+	}
+	return all
+}
+
+// newPack makes a pack, of which the repetition of a life is the first part, unless nothing goes with it, or
+// there is no room. The newest allocation repeats the life before.
+func (r *Runtime) newPack(life, before int64) {
+	first := r.lives.of(life)
+	if !r.packs(first) || !r.roomForPacks() {
+		return
 	}
 	var parts []part
 	var total int64
-	for number := before; number < r.lives.end(); number++ {
+	for number := life; number < r.lives.end(); number++ {
 		x := r.lives.of(number)
 		if x.born > first.born+packOps {
 			break
 		}
-		if x.repeated && number > before || x.stream != first.stream || !r.packs(x) {
+		if x.repeated || x.stream != first.stream || !r.packs(x) {
 			continue
 		}
 		if max(x.died-first.died, first.died-x.died) <= packOps && total+x.bytes <= r.config.ChunkBytes {
@@ -188,24 +262,20 @@ func (r *Runtime) newPack(before int64) bool {
 		}
 	}
 	if len(parts) < 2 || WholePages(total) > r.BeyondLiveBytes() {
-		return false
+		return
 	}
 	t, ok := r.raise(total, first.stream)
 	if !ok {
-		return false
+		return
 	}
 	t.parts = parts
 	for k := range parts {
 		x := r.lives.of(parts[k].life)
-		if x.home, x.part = t, k; k > 0 {
-			r.reserve(t, &parts[k], before)
-		}
+		x.home, x.part = t, k
+		r.reserve(t, &parts[k], before)
 	}
-	for k := range parts {
-		r.ask(r.lives.of(parts[k].life).kind(), before)
-	}
+	r.early = append(r.early, early{t, r.history.Now() + first.born - r.lives.of(before).born})
 	r.stats.Packs++
-	return true
 }
 
 // roomForPacks says whether there is room enough for what is in packs and is not needed at the time:
@@ -245,45 +315,4 @@ func (t *tensor) partAt(at cuda.Ptr) *part {
 		}
 	}
 	return nil
-}
-
-// asks says whether the repetition of a life is to be asked for: as the first part of a pack, or as one whose place
-// is not reserved.
-func (r *Runtime) asks(x *life) bool {
-	if x.home == nil {
-		return r.packs(x)
-	}
-	return x.home.parts[x.part].state != reserved
-}
-
-// goOn asks for the next allocation of a kind, when the one that was to be asked for has come.
-func (r *Runtime) goOn(k kind, before int64) {
-	if r.asked[k] <= before {
-		r.ask(k, before)
-	}
-}
-
-// ask makes sure that the job asks for the next allocation of a kind that is to be packed, after the
-// one that repeats a life, unless the job has made it already.
-func (r *Runtime) ask(k kind, before int64) {
-	if before == noLife {
-		return
-	}
-	if len(r.asked) > mostKinds {
-		clear(r.asked)
-	}
-	others := 0
-	end := min(before+askAhead, r.lives.end())
-	for number := before + 1; number < end; number++ {
-		x := r.lives.of(number)
-		if x.repeated || x.kind() != k {
-			continue
-		}
-		if r.asks(x) && r.process.Ask(k.size, k.stream, others) {
-			r.asked[k] = number
-			return
-		}
-		others++
-	}
-	r.asked[k] = end - 1 // nothing is to be asked for until then
 }

@@ -2,6 +2,7 @@ package explicit
 
 import (
 	"fmt"
+	"maps"
 	"math/rand"
 	"slices"
 	"testing"
@@ -40,11 +41,10 @@ type world struct {
 	apart    map[cuda.Ptr]bool    // allocations that are not for the shelf
 	parts    int                  // that there have been
 	requests map[shelf]int
-	asked    map[shelf]int                // the number of the request that goes to the runtime
 	kept     map[shelf]map[int]cuda.Range // by the number of the request that it is kept for
 	places   map[cuda.Ptr]bool            // kept, and not taken
 	given    int                          // of these, given out
-	calling  int                          // how many requests had come with the call that it is told of, 0 for none
+	known    map[shelf]int                // of these the runtime has heard
 	retaken  int
 	offered  int
 	surprise int // retaken while the runtime was moving the range, or had moved it away
@@ -133,19 +133,6 @@ func (w *world) SetApart(p cuda.Ptr, _ int64, _ int) bool {
 	return true
 }
 
-func (w *world) Ask(size int64, stream, after int) bool {
-	k := shelf{size, stream}
-	next := w.requests[k]
-	if w.calling > 0 {
-		next = w.calling
-	}
-	if next+after < w.requests[k] {
-		return false
-	}
-	w.asked[k] = next + after
-	return true
-}
-
 func (w *world) SetState(slot uint32, s State, ticket uint32) {
 	w.states[slot], w.tickets[slot] = s, ticket
 }
@@ -153,10 +140,7 @@ func (w *world) SetState(slot uint32, s State, ticket uint32) {
 // Reserve keeps a place, now and then.
 func (w *world) Reserve(r cuda.Range, size int64, stream, after int) bool {
 	k := shelf{size, stream}
-	next := w.requests[k]
-	if w.calling > 0 {
-		next = w.calling
-	}
+	next := w.known[k]
 	if next+after < w.requests[k] || w.rng.Intn(20) == 0 {
 		return false
 	}
@@ -189,6 +173,9 @@ func (w *world) Recall(p cuda.Ptr) bool {
 	}
 	if w.places[p] {
 		delete(w.places, p)
+		for _, kept := range w.kept {
+			maps.DeleteFunc(kept, func(_ int, r cuda.Range) bool { return r.Base == p })
+		}
 		return true
 	}
 	for k, l := range w.shelf {
@@ -275,7 +262,7 @@ func newWorld(t *testing.T, seed int64, budget, host int64, ahead bool) *world {
 		host: map[cuda.Ptr]contents{}, hostUsed: map[cuda.Ptr]int64{}, hostLeft: host, nextHost: 1 << 30, budget: budget, inHost: map[cuda.Handle]bool{}, live: map[cuda.Ptr]*expected{},
 		shelf: map[shelf][]cuda.Ptr{}, unheard: map[cuda.Ptr]int{},
 		kept: map[shelf]map[int]cuda.Range{}, places: map[cuda.Ptr]bool{},
-		apart: map[cuda.Ptr]bool{}, requests: map[shelf]int{}, asked: map[shelf]int{},
+		apart: map[cuda.Ptr]bool{}, requests: map[shelf]int{}, known: map[shelf]int{},
 	}
 	w.r = New(Config{
 		BudgetBytes: budget, HostBudgetBytes: host, Addresses: cuda.Range{Base: 1 << 40, Bytes: 64 * (budget + host)},
@@ -297,10 +284,9 @@ func (w *world) malloc(bytes int64, stream int) cuda.Ptr {
 		return 0
 	}
 	w.requests[k]++
-	number, asked := w.requests[k], w.asked[k]
+	number := w.requests[k]
 	retake := func() (int64, error) {
-		w.calling = number
-		defer func() { w.calling = 0 }()
+		w.known[k] = number
 		return w.r.Retake(p, bytes, stream)
 	}
 	if p = w.place(k, number, bytes); p != 0 {
@@ -311,7 +297,7 @@ func (w *world) malloc(bytes int64, stream int) cuda.Ptr {
 			}
 			return err
 		})
-	} else if l := w.shelf[k]; len(l) > 0 && number-1 != asked && w.rng.Intn(8) > 0 {
+	} else if l := w.shelf[k]; len(l) > 0 && w.rng.Intn(8) > 0 {
 		p = l[len(l)-1]
 		w.shelf[k] = l[:len(l)-1]
 		w.note(p, func() error {
@@ -327,6 +313,7 @@ func (w *world) malloc(bytes int64, stream int) cuda.Ptr {
 		})
 	} else {
 		w.drain()
+		w.known[k] = number
 		var err error
 		if p, err = w.r.Malloc(bytes, stream); err != nil {
 			return 0

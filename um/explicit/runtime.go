@@ -29,13 +29,15 @@ type Runtime struct {
 	history   *correlate.History
 	recent    recent
 	lives     lives
-	asked     map[kind]int64 // the number of the life up to whose repetition the job need not be told again
-	mostNamed int64          // bytes that one operation has named at most, in whole tensors
-	mostLive  int64          // of liveSize
+	prepared  int64 // the lives before this number are parts of packs, or are not to be
+	mostNamed int64 // bytes that one operation has named at most, in whole tensors
+	mostLive  int64 // of liveSize
 
 	byPtr     map[cuda.Ptr]*tensor
 	held      map[cuda.Ptr]*tensor // dead, and the job may take them again: see held.go
 	reserved  map[cuda.Ptr]*tensor // packs, by the parts that the job may take: see pack.go
+	early     []early              // packs, in the order in which they were made
+	newest    int64                // the life that the newest allocation repeats which does repeat one
 	loose     loose
 	slots     []*tensor // by slot; slot 0 is unused
 	freeSlots []uint32
@@ -126,7 +128,6 @@ func New(c Config, p Process) *Runtime {
 		held:      map[cuda.Ptr]*tensor{},
 		reserved:  map[cuda.Ptr]*tensor{},
 		loose:     loose{open: map[int]*tensor{}},
-		asked:     map[kind]int64{},
 		slots:     make([]*tensor, 1),
 		have:      map[int64]int{}, picked: map[int64]int{}, covered: map[int64]int{}, born: map[int64]int{},
 	}
@@ -138,6 +139,9 @@ func (r *Runtime) Malloc(bytes int64, stream int) (cuda.Ptr, error) {
 		return 0, r.outOfMemory(bytes)
 	}
 	size := WholePages(bytes)
+	if size > r.BeyondLiveBytes() {
+		r.giveUpEarly()
+	}
 	if size > r.BeyondLiveBytes() {
 		return 0, r.outOfMemory(bytes)
 	}
@@ -154,7 +158,7 @@ func (r *Runtime) Malloc(bytes int64, stream int) (cuda.Ptr, error) {
 		p = t.base
 		t.life = r.enter(t, p, bytes)
 	}
-	r.ask(kind{size, stream}, before)
+	r.prepare(before)
 	return p, nil
 }
 
@@ -187,6 +191,11 @@ func (r *Runtime) takeSlot(t *tensor) {
 		t.slot = uint32(len(r.slots))
 		r.slots = append(r.slots, t)
 	}
+	r.publish(t)
+}
+
+// publish tells the launch hook where a tensor lies.
+func (r *Runtime) publish(t *tensor) {
 	var ticket uint32
 	t.state, ticket = t.usable()
 	r.process.Publish(t.slot, cuda.Range{Base: t.base, Bytes: t.size})
@@ -298,12 +307,17 @@ func (r *Runtime) die(t *tensor) {
 			r.giveHost(c)
 		}
 	}
+	r.noteFreed(t)
+	r.epoch++
+}
+
+// noteFreed notes what has to pass before a tensor's memory is idle that is dead from now on.
+func (r *Runtime) noteFreed(t *tensor) {
 	for _, s := range append([]int{t.stream}, t.others...) {
 		if s < len(r.lastOn) {
 			t.freedAt = append(t.freedAt, streamSeq{s, r.lastOn[s]})
 		}
 	}
-	r.epoch++
 }
 
 // giveSlot ends what the launch hook knows of a tensor.

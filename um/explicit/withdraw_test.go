@@ -28,7 +28,6 @@ func (b *bystander) Now() time.Duration                       { return b.now }
 func (b *bystander) Offer(cuda.Range, int) bool               { return false }
 func (b *bystander) Recall(cuda.Ptr) bool                     { return true }
 func (b *bystander) SetApart(cuda.Ptr, int64, int) bool       { return true }
-func (b *bystander) Ask(int64, int, int) bool                 { return true }
 func (b *bystander) TakeHost(bytes int64) ([]cuda.Range, bool) {
 	b.next += cuda.Ptr(bytes)
 	return []cuda.Range{{Base: b.next, Bytes: bytes}}, true

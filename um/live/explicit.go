@@ -39,12 +39,11 @@ type swap struct {
 	hostErr   error // why host memory cannot be had
 	warned    bool  // of the launch that waits now
 
-	front *front.Front // of the tensors' ranges; nil: the job asks the engine each time
-	calls []front.Note // that the front served, read and not dealt with
-	// requests is how many of its size and stream had come with the call that is being dealt with; 0: none is.
-	requests uint64
-	heard    uint64 // how many were dealt with
-	taken    int64  // bytes that they took, less those they gave back
+	front    *front.Front       // of the tensors' ranges; nil: the job asks the engine each time
+	calls    []front.Note       // that the front served, read and not dealt with
+	requests map[request]uint64 // how many had come with the last one that was dealt with
+	heard    uint64             // how many were dealt with
+	taken    int64              // bytes that they took, less those they gave back
 
 	plainMu      sync.Mutex               // guards plainHandles; the last of all locks
 	plainHandles map[cuda.Ptr]cuda.Handle // of segments of plain memory
@@ -110,7 +109,7 @@ func (l *Live) openSwap() error {
 		hostBudget = hostBudget / hostpool.Granularity * hostpool.Granularity
 	}
 	var err error
-	e := &swap{l: l, hook: h, plainHandles: map[cuda.Ptr]cuda.Handle{}, chasersOf: map[uint32]*chaser{}}
+	e := &swap{l: l, hook: h, plainHandles: map[cuda.Ptr]cuda.Handle{}, chasersOf: map[uint32]*chaser{}, requests: map[request]uint64{}}
 	for d := range e.wake {
 		e.wake[d] = sync.NewCond(&l.mu)
 	}
@@ -200,23 +199,27 @@ func (p swapProcess) SetApart(at cuda.Ptr, bytes int64, stream int) bool {
 	return p.e.front == nil || p.e.front.SetApart(at, bytes, p.e.l.handles[stream])
 }
 
-func (p swapProcess) Ask(size int64, stream, after int) bool {
-	f, handle := p.e.front, p.e.l.handles[stream]
-	return f == nil || f.Pass(size, handle, p.e.request(size, handle, after))
-}
-
 func (p swapProcess) Reserve(r cuda.Range, size int64, stream, after int) bool {
 	f, handle := p.e.front, p.e.l.handles[stream]
-	return f != nil && f.Reserve(r, size, handle, p.e.request(size, handle, after))
+	return f != nil && f.Reserve(r, size, handle, p.e.requests[request{size, handle}]+uint64(after))
 }
 
-// request is the number of the one that comes after so many others of its size and stream.
-func (e *swap) request(size int64, stream uint64, after int) uint64 {
-	next := e.requests // as they were when the call was made that is being dealt with
-	if next == 0 {
-		next = e.front.Requests(size, stream)
+// request is what the job asks the front for.
+type request struct {
+	size   int64 // in whole pages
+	stream uint64
+}
+
+// mostRequests is of how many kinds requests are counted. When there are more all are forgotten, and no place is
+// reserved for a kind until the next one of it has come.
+const mostRequests = 1 << 14
+
+// asked notes how many requests of a kind have come with one that is being dealt with.
+func (e *swap) asked(bytes int64, stream, requests uint64) {
+	if len(e.requests) > mostRequests {
+		clear(e.requests)
 	}
-	return next + uint64(after)
+	e.requests[request{explicit.WholePages(bytes), stream}] = requests
 }
 
 func (p swapProcess) Recall(at cuda.Ptr) bool { return p.e.front.Recall(at, p.e.heard) }

@@ -18,6 +18,9 @@ func (e *swap) malloc(bytes int64, stream uint64) (cuda.Ptr, error) {
 	l.lock()
 	defer l.mu.Unlock()
 	l.catchUp()
+	if e.front != nil {
+		e.asked(bytes, stream, e.front.Requests(explicit.WholePages(bytes), stream))
+	}
 	p, err := e.runtime.Malloc(bytes, l.streamID(stream))
 	if err != nil {
 		return 0, err

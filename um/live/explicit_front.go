@@ -46,9 +46,8 @@ func (e *swap) dealWith(n front.Note) {
 		l.freed(err)
 	} else {
 		var size int64
-		e.requests = n.Requests
+		e.asked(n.Bytes, n.Stream, n.Requests)
 		size, err = e.runtime.Retake(n.At, n.Bytes, l.streamID(n.Stream))
-		e.requests = 0
 		e.taken += size
 		l.counts.allocs.Add(1)
 	}
