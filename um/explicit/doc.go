@@ -36,8 +36,8 @@
 // mapped in host memory, in place (inplace.go). One that may reach tensors through
 // addresses in memory asks first; what is found is joined to it ([Runtime.Extend]).
 //
-// Where that is switched on, small allocations that were born and died together an iteration ago share
-// a tensor of one chunk (pack.go).
+// Small allocations that were born and died together an iteration ago share a tensor of one chunk
+// (pack.go), and so do those of before the first one is known, of sizes that pages fit badly (loose.go).
 //
 // Freed tensors are dead: nothing of them is ever copied. Their ranges stay mapped
 // for allocations of the same size, which then cost nothing, until the memory is
@@ -55,7 +55,7 @@
 //     sees the other.
 //   - A tensor that no operation has ever named stays: something that does not
 //     name it may be using it. A part of a pack may leave before it is named, when
-//     the allocation that it repeats was named.
+//     another part of it was named.
 //   - A chunk's contents are in exactly one place that counts: the device unless
 //     it is on the host or leaving. A host copy that is kept beside it counts for
 //     nothing until a checksum of the device, taken when nothing can write there any

@@ -60,9 +60,7 @@ func (r *Runtime) Op(o Op) {
 		t.named = true
 		t.queued = append(t.queued, x.position)
 		t.lastUse, t.lastName = x.position, x.name
-		if o.Stream != t.stream && !slices.Contains(t.others, o.Stream) {
-			t.others = append(t.others, o.Stream) // it is used there, whether or not record_stream said so
-		}
+		t.usedOn(o.Stream) // whether or not record_stream said so
 	}
 	r.mostNamed = max(r.mostNamed, x.bytes())
 	r.history.Observe(uint64(o.Work), touched)

@@ -10,14 +10,14 @@ import (
 // This file is for allocations that share a range of memory, a pack: a chunk costs as much to
 // map however small it is, so small allocations that are born shortly after one another, and die
 // shortly after one another, move as one. Which those are is learned from the iteration before
-// (lives.go). To everything else a pack is a tensor of one chunk, which is born with its first
-// part and dies with its last. A part whose allocation does not come stays empty; one
-// that is freed is not used again.
+// (lives.go). To everything else a pack is a tensor of one chunk, which is born some operations
+// before its first part is due and dies with its last. A part whose allocation does not come stays
+// empty; one that is freed is not used again.
 //
-// A pack is made some operations before its first part is due, and places are reserved in it: the job takes them
-// without asking, which would be to wait for the engine's lock ([Process.Reserve]), and what the engine hears of late
-// does not change which allocations are parts. A pack of other parts than an iteration ago would be of another size, and
-// nothing known of it.
+// All places in a pack are reserved when it is made: the job takes them without asking, which
+// would be to wait for the engine's lock ([Process.Reserve]), and what the engine hears of late
+// does not change which allocations are parts. A pack of other parts than an iteration ago would
+// be of another size, and nothing known of it.
 
 const (
 	// packOps is within how many operations the parts of a pack are born, and die.
@@ -167,7 +167,7 @@ func (r *Runtime) mallocPacked(before int64, stream int) cuda.Ptr {
 // be another than was expected.
 func (r *Runtime) takePart(t *tensor, at cuda.Ptr, bytes int64, stream int) error {
 	k := slices.IndexFunc(t.parts, func(p part) bool { return p.state == reserved && at == t.base+cuda.Ptr(p.offset) })
-	if k < 0 || bytes > t.parts[k].bytes || stream != t.stream {
+	if k < 0 || bytes > t.parts[k].bytes {
 		return fmt.Errorf("%w: %#x", ErrNotOurs, uint64(at))
 	}
 	p := &t.parts[k]
@@ -178,6 +178,7 @@ func (r *Runtime) takePart(t *tensor, at cuda.Ptr, bytes int64, stream int) erro
 	}
 	p.bytes = bytes
 	r.bear(t, p)
+	t.usedOn(stream)
 	r.prepare(before)
 	return nil
 }
@@ -195,7 +196,7 @@ func (r *Runtime) reserve(t *tensor, p *part, before int64) {
 	k := r.lives.of(p.life).kind()
 	others := 0
 	for number := before + 1; number < p.life; number++ {
-		if x := r.lives.of(number); !x.repeated && x.kind() == k {
+		if x := r.lives.of(number); x != nil && !x.repeated && x.kind() == k {
 			others++
 		}
 	}

@@ -2,7 +2,6 @@ package explicit
 
 import (
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/penstock-gpu/penstock/correlate"
@@ -351,9 +350,7 @@ func (r *Runtime) RecordStream(p cuda.Ptr, stream int) error {
 	if t == nil {
 		return ErrNotOurs
 	}
-	if stream != t.stream && !slices.Contains(t.others, stream) {
-		t.others = append(t.others, stream)
-	}
+	t.usedOn(stream)
 	return nil
 }
 

@@ -89,6 +89,13 @@ func (t *tensor) bytesIn(w where) (n int64) {
 	return n
 }
 
+// usedOn notes that work on a stream uses it.
+func (t *tensor) usedOn(stream int) {
+	if stream != t.stream && !slices.Contains(t.others, stream) {
+		t.others = append(t.others, stream)
+	}
+}
+
 // whole says whether all of it is in mapped device memory.
 func (t *tensor) whole() bool { return t.deviceBytes() == t.size }
 
