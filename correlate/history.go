@@ -164,20 +164,52 @@ func (h *History) Stats() HistoryStats {
 
 // Alloc records an allocation and returns the name of its life.
 func (h *History) Alloc(bytes int64) InstanceID {
-	var id InstanceID
-	if n := len(h.recycled); n > 0 {
-		id = h.recycled[n-1]
-		h.recycled = h.recycled[:n-1]
-	} else {
-		h.instances = append(h.instances, instance{})
-		id = InstanceID(len(h.instances) - 1)
-	}
+	id := h.newInstance()
 	in := &h.instances[id]
 	*in = instance{bytes: bytes, asked: bytes, born: h.now, died: noPosition, uses: in.uses[:0], gen: in.gen, live: true, used: true}
 	h.matchBirth(id)
 	h.turns = append(h.turns, turn{id: id, gen: in.gen})
 	h.freshBytes += bytes
 	return id
+}
+
+func (h *History) newInstance() InstanceID {
+	if n := len(h.recycled); n > 0 {
+		id := h.recycled[n-1]
+		h.recycled = h.recycled[:n-1]
+		return id
+	}
+	h.instances = append(h.instances, instance{})
+	return InstanceID(len(h.instances) - 1)
+}
+
+// Ref names one life of one allocation for as long as it is remembered, and nothing afterwards.
+type Ref struct {
+	id  InstanceID
+	gen uint32
+}
+
+// Ref is the name to keep of a life that may end.
+func (h *History) Ref(id InstanceID) Ref { return Ref{id, h.instances[id].gen} }
+
+// Foretell says that an allocation, just made, takes the place of several of the past, born and dead at positions
+// in the log: unless more is known of it, it is expected to be used when one of them was.
+func (h *History) Foretell(id InstanceID, past []Ref, born, died int64) {
+	if h.counterpart(id) != nil {
+		return
+	}
+	together := h.newInstance()
+	in := &h.instances[together]
+	*in = instance{bytes: h.instances[id].bytes, born: born, died: died, uses: in.uses[:0], gen: in.gen, used: true}
+	for _, ref := range past {
+		if p := &h.instances[ref.id]; p.gen == ref.gen {
+			in.uses = append(in.uses, p.uses...)
+		}
+	}
+	slices.Sort(in.uses)
+	in.uses = slices.Compact(in.uses)
+	h.graveyard = append(h.graveyard, together)
+	h.instances[id].past, h.instances[id].pastGen = together, in.gen
 }
 
 // matchBirth links an allocation to its counterpart: the one made at the same

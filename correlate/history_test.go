@@ -2,6 +2,7 @@ package correlate
 
 import (
 	"math/rand"
+	"slices"
 	"testing"
 )
 
@@ -311,4 +312,77 @@ func TestNoOperations(t *testing.T) {
 	if in := &h.instances[kept]; !in.live || len(in.uses) != 1 {
 		t.Errorf("the one that lives is %+v", in)
 	}
+}
+
+// TestForetell: what takes the place of several allocations of the past is used when one of them was, and dies with the
+// last of them; and it is known by itself an iteration later.
+func TestForetell(t *testing.T) {
+	const ops = 20
+	uses := [][]int{{3, 7}, {5, 7, 15}}
+	h := NewHistory(HistoryConfig{})
+	var first int64 // position of the iteration's first operation
+	var past []Ref
+	apart := func() {
+		var a [2]InstanceID
+		for op := range ops {
+			switch op {
+			case 2:
+				a = [2]InstanceID{h.Alloc(8), h.Alloc(16)}
+				past = []Ref{h.Ref(a[0]), h.Ref(a[1])}
+			case 12:
+				h.Free(a[0])
+			case 18:
+				h.Free(a[1])
+			}
+			var touched []InstanceID
+			for k := range a {
+				if slices.Contains(uses[k], op) {
+					touched = append(touched, a[k])
+				}
+			}
+			h.Observe(uint64(100+op), touched)
+		}
+	}
+	together := func(foretell bool) {
+		before := first
+		first = h.Now()
+		var c InstanceID
+		for op := range ops {
+			switch op {
+			case 2:
+				c = h.Alloc(24)
+				if foretell {
+					h.Foretell(c, past, before+2, before+18)
+				}
+			case 18:
+				h.Free(c)
+			}
+			var touched []InstanceID
+			if slices.Contains(uses[0], op) || slices.Contains(uses[1], op) {
+				touched = []InstanceID{c}
+			}
+			if 2 <= op && op < 18 {
+				next := Never
+				for _, use := range []int64{15, 7, 5, 3} {
+					if use >= int64(op) {
+						next = first + use
+					}
+				}
+				if got := h.NextUse(c); got != next {
+					t.Errorf("foretold %v, before operation %d: next used at %d, want %d", foretell, op, got-first, next-first)
+				}
+				if got := h.Death(c); got != first+18 {
+					t.Errorf("foretold %v, before operation %d: dies at %d, want 18", foretell, op, got-first)
+				}
+			}
+			h.Observe(uint64(100+op), touched)
+		}
+	}
+	apart()
+	first = h.Now()
+	apart()
+	together(true)
+	together(false)
+	h.Foretell(h.Alloc(24), past, 2, 18) // of no use where nothing is known to follow
+	h.Foretell(h.Alloc(24), []Ref{{id: past[0].id, gen: past[0].gen + 1}}, 2, 18)
 }

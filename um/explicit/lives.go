@@ -1,10 +1,15 @@
 package explicit
 
-import "sort"
+import (
+	"sort"
+
+	"github.com/penstock-gpu/penstock/correlate"
+)
 
 // life is one allocation, from its birth to its death.
 type life struct {
-	bytes      int64 // as asked for
+	instance   correlate.Ref // of its tensor
+	bytes      int64         // as asked for
 	stream     int
 	born, died int64   // positions of the operations that came next; notYet while it lives
 	named      bool    // an operation has named it
@@ -27,12 +32,12 @@ type lives struct {
 }
 
 // begin enters an allocation and answers its number.
-func (l *lives) begin(bytes int64, stream int, now int64) int64 {
+func (l *lives) begin(instance correlate.Ref, bytes int64, stream int, now int64) int64 {
 	if len(l.all) == 2*mostLives {
 		l.all = append(l.all[:0:0], l.all[mostLives:]...)
 		l.first += mostLives
 	}
-	l.all = append(l.all, life{bytes: bytes, stream: stream, born: now, died: notYet})
+	l.all = append(l.all, life{instance: instance, bytes: bytes, stream: stream, born: now, died: notYet})
 	return l.end() - 1
 }
 

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/penstock-gpu/penstock/correlate"
 	"github.com/penstock-gpu/penstock/cuda"
 )
 
@@ -16,8 +17,8 @@ import (
 //
 // All places in a pack are reserved when it is made: the job takes them without asking, which
 // would be to wait for the engine's lock ([Process.Reserve]), and what the engine hears of late
-// does not change which allocations are parts. A pack of other parts than an iteration ago would
-// be of another size, and nothing known of it.
+// does not change which allocations are parts. A pack of other parts than an iteration ago is
+// foretold by what these did then.
 
 const (
 	// packOps is within how many operations the parts of a pack are born, and die.
@@ -270,11 +271,15 @@ func (r *Runtime) newPack(life, before int64) {
 		return
 	}
 	t.parts = parts
+	died := first.died
+	past := make([]correlate.Ref, len(parts))
 	for k := range parts {
 		x := r.lives.of(parts[k].life)
 		x.home, x.part = t, k
+		past[k], died = x.instance, max(died, x.died)
 		r.reserve(t, &parts[k], before)
 	}
+	r.history.Foretell(t.instance, past, first.born, died)
 	r.early = append(r.early, early{t, r.history.Now() + first.born - r.lives.of(before).born})
 	r.stats.Packs++
 }

@@ -220,7 +220,7 @@ func (r *Runtime) enter(t *tensor, p cuda.Ptr, bytes int64) (life int64) {
 	if !r.config.Packs {
 		return noLife
 	}
-	return r.lives.begin(bytes, t.stream, r.history.Now())
+	return r.lives.begin(r.history.Ref(t.instance), bytes, t.stream, r.history.Now())
 }
 
 // leave notes the end of one, whose life has that number.
