@@ -99,15 +99,17 @@ func TestPacks(t *testing.T) {
 				}
 			}
 			w.settle()
-			if len(w.r.early) == 0 {
-				t.Fatal("no packs have been made for an iteration that does not come")
-			}
-			p, err := w.r.Malloc(w.r.BeyondLiveBytes()+PageBytes, 0) // they give way to what else there is no room for
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := w.r.Free(p); err != nil {
-				t.Fatal(err)
+			switch early := len(w.r.early); {
+			case early > 0: // they give way to what else there is no room for
+				p, err := w.r.Malloc(w.r.BeyondLiveBytes()+PageBytes, 0)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if err := w.r.Free(p); err != nil {
+					t.Fatal(err)
+				}
+			case !x.unsteady:
+				t.Error("no packs have been made for an iteration that does not come")
 			}
 			if len(w.r.reserved) != 0 || w.r.loose.excess != 0 {
 				t.Errorf("%d parts reserved, %d bytes of loose packs too many, and nothing lives", len(w.r.reserved), w.r.loose.excess)
