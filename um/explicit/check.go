@@ -3,8 +3,6 @@ package explicit
 import (
 	"fmt"
 	"slices"
-
-	"github.com/penstock-gpu/penstock/cuda"
 )
 
 // Check recounts the ledger and returns what does not add up.
@@ -76,7 +74,7 @@ func (r *Runtime) Check() error {
 		}
 	}
 	for p, t := range r.reserved {
-		if t.freed || !slices.ContainsFunc(t.parts, func(x part) bool { return x.state == reserved && t.base+cuda.Ptr(x.offset) == p }) {
+		if t.freed || !slices.ContainsFunc(t.parts, func(x part) bool { return x.state == reserved && t.place(&x).Base == p }) {
 			return fmt.Errorf("pack at %#x: %#x is reserved in it, and not one of its parts", uint64(t.base), uint64(p))
 		}
 	}

@@ -35,14 +35,15 @@ func (r *Runtime) mallocLoose(bytes int64, stream int) cuda.Ptr {
 		}
 	}
 	p := part{offset: t.filled(), bytes: bytes}
-	if !r.process.SetApart(t.base+cuda.Ptr(p.offset), bytes, stream) {
+	at := t.place(&p).Base
+	if !r.process.SetApart(at, bytes, stream) {
 		r.endEmpty(t)
 		return 0
 	}
 	t.parts = append(t.parts, p)
 	r.bear(t, &t.parts[len(t.parts)-1])
 	r.loose.excess -= pages
-	return t.base + cuda.Ptr(p.offset)
+	return at
 }
 
 // newLoose makes an empty pack, nil when there is no room.
@@ -68,5 +69,5 @@ func (t *tensor) filled() int64 {
 		return 0
 	}
 	last := t.parts[len(t.parts)-1]
-	return last.offset + (last.bytes+copyUnit-1)/copyUnit*copyUnit
+	return last.offset + wholeUnits(last.bytes)
 }

@@ -154,7 +154,7 @@ func (r *Runtime) mallocPacked(before int64, stream int) cuda.Ptr {
 	if !r.unreserve(t, p) {
 		return 0 // the job has taken it for another
 	}
-	at := t.base + cuda.Ptr(p.offset)
+	at := t.place(p).Base
 	if !r.process.SetApart(at, p.bytes, stream) {
 		p.state = dead
 		r.endEmpty(t)
@@ -167,7 +167,7 @@ func (r *Runtime) mallocPacked(before int64, stream int) cuda.Ptr {
 // takePart gives a part that was reserved to the allocation that the job has taken it for, which may
 // be another than was expected.
 func (r *Runtime) takePart(t *tensor, at cuda.Ptr, bytes int64, stream int) error {
-	k := slices.IndexFunc(t.parts, func(p part) bool { return p.state == reserved && at == t.base+cuda.Ptr(p.offset) })
+	k := slices.IndexFunc(t.parts, func(p part) bool { return p.state == reserved && at == t.place(&p).Base })
 	if k < 0 || bytes > t.parts[k].bytes {
 		return fmt.Errorf("%w: %#x", ErrNotOurs, uint64(at))
 	}
@@ -186,7 +186,7 @@ func (r *Runtime) takePart(t *tensor, at cuda.Ptr, bytes int64, stream int) erro
 
 // bear begins the life of a part.
 func (r *Runtime) bear(t *tensor, p *part) {
-	p.state, p.life = alive, r.enter(t, t.base+cuda.Ptr(p.offset), p.bytes)
+	p.state, p.life = alive, r.enter(t, t.place(p).Base, p.bytes)
 	t.alive++
 	r.stats.PackedAllocs++
 }
@@ -201,7 +201,7 @@ func (r *Runtime) reserve(t *tensor, p *part, before int64) {
 			others++
 		}
 	}
-	at := cuda.Range{Base: t.base + cuda.Ptr(p.offset), Bytes: p.bytes}
+	at := t.place(p)
 	if r.process.Reserve(at, k.size, k.stream, others) {
 		p.state = reserved
 		r.reserved[at.Base] = t
@@ -213,7 +213,7 @@ func (r *Runtime) unreserve(t *tensor, p *part) bool {
 	if p.state != reserved {
 		return true
 	}
-	at := t.base + cuda.Ptr(p.offset)
+	at := t.place(p).Base
 	if !r.process.Recall(at) {
 		return false
 	}
@@ -260,7 +260,7 @@ func (r *Runtime) newPack(life, before int64) {
 		}
 		if max(x.died-first.died, first.died-x.died) <= packOps && total+x.bytes <= r.config.ChunkBytes {
 			parts = append(parts, part{offset: total, bytes: x.bytes, life: number})
-			total += (x.bytes + copyUnit - 1) / copyUnit * copyUnit
+			total += wholeUnits(x.bytes)
 		}
 	}
 	if len(parts) < 2 || WholePages(total) > r.BeyondLiveBytes() {
@@ -313,10 +313,15 @@ func (r *Runtime) disband(t *tensor) {
 	}
 }
 
+// place is where a part lies.
+func (t *tensor) place(p *part) cuda.Range {
+	return cuda.Range{Base: t.base + cuda.Ptr(p.offset), Bytes: p.bytes}
+}
+
 // partAt is the live part that an address lies in, nil when it lies in none.
 func (t *tensor) partAt(at cuda.Ptr) *part {
 	for k := range t.parts {
-		if p := &t.parts[k]; p.state == alive && at >= t.base+cuda.Ptr(p.offset) && at < t.base+cuda.Ptr(p.offset+p.bytes) {
+		if p := &t.parts[k]; p.state == alive && at >= t.place(p).Base && at < t.place(p).End() {
 			return p
 		}
 	}

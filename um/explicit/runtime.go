@@ -378,7 +378,7 @@ func (r *Runtime) Range(p cuda.Ptr) (cuda.Range, bool) {
 		return cuda.Range{Base: t.base, Bytes: t.bytes}, true
 	}
 	if x := t.partAt(p); x != nil {
-		return cuda.Range{Base: t.base + cuda.Ptr(x.offset), Bytes: x.bytes}, true
+		return t.place(x), true
 	}
 	return cuda.Range{}, false
 }

@@ -71,6 +71,9 @@ type tensor struct {
 
 const copyUnit = 512 // bytes
 
+// wholeUnits rounds up to what copies and checksums take.
+func wholeUnits(bytes int64) int64 { return (bytes + copyUnit - 1) / copyUnit * copyUnit }
+
 // streamSeq is an operation on a stream.
 type streamSeq struct {
 	stream int
@@ -115,7 +118,7 @@ func (t *tensor) rangeOf(c *chunk) cuda.Range {
 // used are the bytes of a chunk that the allocation was asked for, rounded up to
 // what copies and checksums take. Nothing else has contents.
 func (t *tensor) used(c *chunk) int64 {
-	return min(c.bytes, (t.bytes-c.offset+copyUnit-1)/copyUnit*copyUnit)
+	return min(c.bytes, wholeUnits(t.bytes-c.offset))
 }
 
 // finished removes a finished operation from the queue.
