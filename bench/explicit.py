@@ -98,6 +98,8 @@ def summarise(record, stock):
     s["iterations"] = len(result["iter_s"])
     s["seconds_per_iteration"] = c.median(c.steady(result["iter_s"]))
     s["iter_s"] = [round(x, 4) for x in result["iter_s"]]
+    s["dispatch_seconds"] = c.median(c.steady(result.get("dispatch_s") or []))
+    s["thread_cpu_seconds"] = result.get("thread_cpu_s")
     s["peak_allocated_bytes"] = result.get("peak_allocated_bytes")
     if stock and record["penstock"]:
         s.update(compare(result, stock))
@@ -119,7 +121,7 @@ def summarise(record, stock):
 
 def row(s):
     if "seconds_per_iteration" not in s:
-        return [s["name"], "FAILED: " + (s["error"] or "").splitlines()[0][:100], *[""] * 10]
+        return [s["name"], "FAILED: " + (s["error"] or "").splitlines()[0][:100], *[""] * 11]
     e = s.get("explicit") or {}
     gb = lambda v: c.fmt(None if v is None else v / 1e9, ".2f")  # noqa: E731
     return [
@@ -127,12 +129,12 @@ def row(s):
         {True: "equal", False: f"DIFFER at {s.get('first_difference')}", None: ""}[s.get("losses_equal")],
         gb(s.get("h2d_bytes_steady")), gb(s.get("d2h_bytes_steady")), gb(s.get("clean_bytes_steady")),
         c.fmt(e.get("in_gb_per_second"), ".1f"), c.fmt(e.get("out_gb_per_second"), ".1f"),
-        c.fmt(s.get("stall_seconds_steady")), c.fmt(s.get("lock_wait_seconds_steady")),
+        c.fmt(s.get("dispatch_seconds")), c.fmt(s.get("stall_seconds_steady")), c.fmt(s.get("lock_wait_seconds_steady")),
         c.fmt((s.get("nvml_peak_over_idle_bytes") or 0) / c.GIB, ".2f"),
     ]  # fmt: skip
 
 
-HEAD = ["run", "s/it", "its", "losses", "in GB", "out GB", "clean GB", "in GB/s", "out GB/s", "stall s", "lock s", "NVML GiB"]
+HEAD = ["run", "s/it", "its", "losses", "in GB", "out GB", "clean GB", "in GB/s", "out GB/s", "dispatch s", "stall s", "lock s", "NVML GiB"]
 
 
 def body():

@@ -12,6 +12,9 @@ sequences anew for each iteration. --warm-up N resets the peaks after N iteratio
 --no-fill leaves uninitialised memory alone under --deterministic. --caps finds out how
 little device memory is enough: for ITERS iterations under each cap, lowest first.
 
+dispatch_s is how long an iteration took to launch, before it was waited for; thread_cpu_s,
+what CPU each thread took in an iteration of the last half.
+
 PENSTOCK_BENCH_STATS=1 adds penstock.stats() after each iteration, outside the
 timed part, when something else has already loaded the module penstock.
 """
@@ -19,6 +22,7 @@ timed part, when something else has already loaded the module penstock.
 import argparse
 import contextlib
 import gc
+import glob
 import json
 import os
 import random
@@ -180,6 +184,26 @@ def recording_switch():
     return record
 
 
+def cpu_of_threads():
+    """CPU seconds of each of the process's threads, by number and name. Empty where /proc does not say."""
+    ticks, seconds = os.sysconf("SC_CLK_TCK"), {}
+    for task in glob.glob("/proc/self/task/*"):
+        try:
+            with open(task + "/stat") as f:
+                name, fields = f.read().partition(" (")[2].rpartition(") ")[::2]
+        except OSError:
+            continue  # the thread has ended
+        user, system = fields.split()[11:13]
+        seconds[os.path.basename(task) + " " + name] = (int(user) + int(system)) / ticks
+    return seconds
+
+
+def busiest(before, after, iterations):
+    """Threads that took at least 0.1 ms of CPU in an iteration, the busiest first."""
+    each = {name: (s - before.get(name, 0)) / iterations for name, s in after.items()}
+    return {name: round(s, 5) for name, s in sorted(each.items(), key=lambda x: -x[1]) if s >= 1e-4}
+
+
 def requested_peak():
     """Most bytes that were asked for at a time; None where the allocator does not say."""
     import torch
@@ -295,7 +319,8 @@ def train(name, iters, args):
 
     penstock = loaded_penstock()
     before = penstock.stats() if penstock else None
-    seconds, losses, stats = [], [], []
+    seconds, dispatched, losses, stats = [], [], [], []
+    cpu_before = None
     reserved, recorded = [], []
     switch = recording_switch() if args.record_turns else None
     turns_end = None
@@ -309,8 +334,11 @@ def train(name, iters, args):
             switch(recorded[-1])
         if args.warm_up and i == args.warm_up:
             torch.cuda.reset_peak_memory_stats()
+        if i == iters // 2:
+            cpu_before = cpu_of_threads()
         began = time.perf_counter()
         loss = step()
+        dispatched.append(time.perf_counter() - began)
         torch.cuda.synchronize()
         seconds.append(time.perf_counter() - began)
         losses.append(float(loss.detach()))
@@ -324,8 +352,10 @@ def train(name, iters, args):
             with open(args.progress, "a") as f:
                 f.write(json.dumps(line) + "\n")
 
+    cpu_of_half = busiest(cpu_before, cpu_of_threads(), len(seconds) - iters // 2) if cpu_before else {}
     result = {
         "model": name, "iter_s": seconds, "loss": losses,
+        "dispatch_s": dispatched, "thread_cpu_s": cpu_of_half,
         "peak_allocated_bytes": torch.cuda.max_memory_allocated(), "peak_reserved_bytes": torch.cuda.max_memory_reserved(),
         "peak_requested_bytes": requested_peak(), "reserved_bytes": reserved, "warm_up": args.warm_up,
         "recorded": recorded, "deterministic": args.deterministic, "build_s": build_s, "parameters": sum(p.numel() for p in model.parameters()),
