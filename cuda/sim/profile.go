@@ -112,6 +112,10 @@ type Profile struct {
 	// MapTimeSlice is the longest that setting access waits for copies to the host,
 	// because another one is always queued; 0 = it does not wait for them.
 	MapTimeSlice time.Duration
+	// ClearSetup and ClearBytesPerSecond are what it takes of the engine that copies to the device to clear
+	// the memory of a handle that was released; 0 = it is not cleared.
+	ClearSetup          time.Duration
+	ClearBytesPerSecond float64
 	// ReserveCall is cuMemAddressReserve and cuMemAddressFree.
 	ReserveCall time.Duration
 

@@ -73,14 +73,28 @@ func (t *Thread) MemRelease(h cuda.Handle) error {
 	t.inTurn(takes(g.vmm(o.location).Release.At(o.bytes)))
 	delete(g.handles, h)
 	o.released = true
-	g.reap(o)
+	t.reap(o)
 	return nil
 }
 
-func (g *GPU) reap(h *handle) {
+func (t *Thread) reap(h *handle) {
 	if h.released && h.maps == 0 && h.location == cuda.Device {
-		g.handleBytes -= h.bytes
+		t.g.handleBytes -= h.bytes
+		t.clear(h.bytes)
 	}
+}
+
+// clear has the engine that copies to the device overwrite memory that the thread has given back.
+func (t *Thread) clear(bytes int64) {
+	g := t.g
+	if g.profile.ClearBytesPerSecond == 0 {
+		return
+	}
+	g.schedule(t.now, func() {
+		g.serve(&g.engines[cuda.Device].server, func(finish func()) {
+			g.after(g.profile.ClearSetup+perByte(bytes, g.profile.ClearBytesPerSecond), finish)
+		})
+	})
 }
 
 // AddressReserve reserves address space. The hint is taken when it is free.
@@ -216,7 +230,7 @@ func (t *Thread) Unmap(p cuda.Ptr, bytes int64) error {
 	for _, m := range maps {
 		t.inTurn(takes(g.vmm(m.h.location).Unmap.At(m.Bytes)))
 		m.h.maps--
-		g.reap(m.h)
+		t.reap(m.h)
 	}
 	i, n := v.find(p), len(maps)
 	v.maps = append(v.maps[:i], v.maps[i+n:]...)

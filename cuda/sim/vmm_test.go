@@ -212,6 +212,42 @@ func TestMappingWaitsForCopiesOut(t *testing.T) {
 	}
 }
 
+// Memory that is released is cleared by the engine that copies to the device (bench/probe/vmm_create.cu).
+func TestReleasedMemoryIsCleared(t *testing.T) {
+	const bytes = float64(64 * mib)
+	alone, clearing := bytes/55e9*1e6, 5+bytes/415e9*1e6
+	for _, c := range []struct {
+		name       string
+		out, stays bool // the copy's direction; the handle is still mapped
+		us         float64
+	}{
+		{"a copy in", false, false, alone + clearing},
+		{"a copy in, and the memory is still mapped", false, true, alone},
+		{"a copy out", true, false, alone},
+	} {
+		r := newRig(t, Options{})
+		device, err := r.th.MemAlloc(64 * mib)
+		r.must(err)
+		host, err := r.th.HostAlloc(64 * mib)
+		r.must(err)
+		p, err := r.th.AddressReserve(64*mib, 0, 0)
+		r.must(err)
+		h, err := r.th.MemCreate(64*mib, cuda.Device)
+		r.must(err)
+		if c.stays {
+			r.must(r.th.Map(p, 64*mib, h))
+		}
+		r.must(r.th.MemRelease(h))
+		from, dst, src := r.th.Now(), device, host
+		if c.out {
+			dst, src = src, dst
+		}
+		r.must(r.th.CopyAsync(dst, src, 64*mib, r.s))
+		r.must(r.th.StreamSynchronize(r.s))
+		about(t, c.name+" beside it, us", float64(r.th.Now()-from)/1e3, c.us)
+	}
+}
+
 // Once a job has launched, calls on device handles take what they took in jobs.
 func TestMappingInAJob(t *testing.T) {
 	r := newRig(t, Options{})
