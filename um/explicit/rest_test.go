@@ -280,6 +280,28 @@ func TestMemoryOfTheSameSizeIsTaken(t *testing.T) {
 	}
 }
 
+// TestMemoryOfAChunkIsTaken: of a dead range in two chunks the one of the size that is needed is taken over,
+// and nothing is released for it: the memory of the other is spare.
+func TestMemoryOfAChunkIsTaken(t *testing.T) {
+	w := newWorld(t, 1, 16*PageBytes, 256*PageBytes, true)
+	dead, other := w.malloc(9*PageBytes, 0), w.malloc(4*PageBytes, 0)
+	w.report(0, []cuda.Ptr{dead, other}, true, 100)
+	w.settle()
+	if err := w.r.Free(dead); err != nil {
+		t.Fatal(err)
+	}
+	before := w.r.Stats()
+	p := w.malloc(5*PageBytes, 0)
+	w.report(0, []cuda.Ptr{p}, true, 101)
+	w.settle()
+	if s := w.r.Stats(); s.Created != before.Created || s.Released != before.Released || w.r.physical.spares != 4*PageBytes {
+		t.Errorf("%d handles created, %d released, %d bytes spare", s.Created-before.Created, s.Released-before.Released, w.r.physical.spares)
+	}
+	if err := w.r.Check(); err != nil {
+		t.Error(err)
+	}
+}
+
 // TestPlainMemoryComesBeforeTheNextUse: a thread that waits for plain memory launches nothing
 // meanwhile, so that what is used next has to leave when there is nothing else.
 func TestPlainMemoryComesBeforeTheNextUse(t *testing.T) {

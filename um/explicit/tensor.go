@@ -92,6 +92,11 @@ func (t *tensor) bytesIn(w where) (n int64) {
 	return n
 }
 
+// chunkOf is the index of a chunk of so many bytes that is in device memory, -1 when there is none.
+func (t *tensor) chunkOf(bytes int64) int {
+	return slices.IndexFunc(t.chunks, func(c chunk) bool { return c.bytes == bytes && c.where == onDevice })
+}
+
 // usedOn notes that work on a stream uses it.
 func (t *tensor) usedOn(stream int) {
 	if stream != t.stream && !slices.Contains(t.others, stream) {
