@@ -2,8 +2,8 @@ package explicit
 
 import "github.com/penstock-gpu/penstock/cuda"
 
-// This file is for packs of allocations that nothing is known of, before an iteration has been
-// seen: parameters and what an optimizer keeps for them are made then, stay, and are of sizes
+// This file is for packs of allocations that repeat none that is known: parameters, and what an
+// optimizer keeps for them, are made before an iteration has been seen, stay, and are of sizes
 // that whole pages of 2 MiB fit badly. Those that come one after the other share ranges.
 // What else is in such a pack soon dies, and leaves a hole: no more packs are made while they
 // take more memory than their allocations would by themselves.
@@ -22,10 +22,10 @@ type loose struct {
 	excess int64           // bytes that they take, less what their live parts would in whole pages
 }
 
-// mallocLoose allocates a part of such a pack; 0 when it is to be no part of one.
-func (r *Runtime) mallocLoose(bytes int64, stream int) cuda.Ptr {
+// mallocLoose allocates a part of such a pack, for what repeats the life before; 0 when it is to be no part of one.
+func (r *Runtime) mallocLoose(before, bytes int64, stream int) cuda.Ptr {
 	pages := WholePages(bytes)
-	if !r.config.Packs || r.history.Period() != 0 || bytes > looseMost || (pages-bytes)*looseOdd < bytes {
+	if !r.config.Packs || before != noLife || bytes > looseMost || (pages-bytes)*looseOdd < bytes {
 		return 0
 	}
 	t := r.loose.open[stream]

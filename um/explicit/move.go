@@ -184,7 +184,7 @@ const urgentOps = 512
 // allocations, and the time is lacking later. Where the GPU has nothing to do until then
 // one fetch is enough. Nothing is fetched into the room that the launch needs.
 func (r *Runtime) occupyBus(x *op) *Move {
-	if !r.mayFetchAhead() || r.fetching > 0 && r.stalled != nil {
+	if !r.mayFetchAhead() || r.fetching > 0 && r.stalled != nil && !r.ready(r.stalled) {
 		return nil
 	}
 	t := r.planned().nextFetch()

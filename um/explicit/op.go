@@ -126,15 +126,11 @@ func (r *Runtime) Ready(seq uint64) bool {
 // no copy left to wait for.
 func (r *Runtime) Settled(seq uint64) bool {
 	x := r.find(seq)
-	if x == nil {
-		return true
-	}
-	for _, t := range x.tensors {
-		if t.state != Resident {
-			return false
-		}
-	}
-	return true
+	return x == nil || x.settled()
+}
+
+func (x *op) settled() bool {
+	return !slices.ContainsFunc(x.tensors, func(t *tensor) bool { return t.state != Resident })
 }
 
 func (r *Runtime) find(seq uint64) *op {

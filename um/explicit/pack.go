@@ -26,6 +26,9 @@ const (
 	// leastLife is how many operations an allocation lives for at least that is packed: what
 	// dies sooner hardly ever leaves.
 	leastLife = 200
+	// oddPart is the part of a large allocation that rounding to pages adds at least, for it to share a chunk with
+	// others of its size: two of 24.5 pages are one of 49.
+	oddPart = 64
 	// packAhead is how many operations before its first part is due a pack is made: that much later the engine may
 	// hear of what the job allocates.
 	packAhead = 32
@@ -66,7 +69,24 @@ func (r *Runtime) repeats(bytes int64, stream int) int64 {
 
 // packs says whether the repetition of a life is worth packing with others.
 func (r *Runtime) packs(x *life) bool {
-	return x.home == nil && x.named && x.died != notYet && x.died-x.born >= leastLife && x.bytes <= r.config.ChunkBytes/2
+	return x.home == nil && x.named && x.died != notYet && x.died-x.born >= leastLife && (!r.large(x) || r.odd(x))
+}
+
+// large says whether an allocation is packed with others of its size alone, if at all.
+func (r *Runtime) large(x *life) bool { return x.bytes > r.config.ChunkBytes/2 }
+
+// odd says whether pages fit a large allocation badly, and two of it fit a chunk.
+func (r *Runtime) odd(x *life) bool {
+	size := WholePages(x.bytes)
+	return size < r.config.ChunkBytes && (size-x.bytes)*oddPart >= x.bytes
+}
+
+// fits says whether a pack of so many bytes that begins with one life has room for another.
+func (r *Runtime) fits(first, x *life, total int64) bool {
+	if r.large(first) {
+		return x.bytes == first.bytes && total+x.bytes <= 2*r.config.ChunkBytes-PageBytes // else it were two chunks
+	}
+	return total+x.bytes <= r.config.ChunkBytes && !r.large(x)
 }
 
 // early is a pack of which no part may have been born yet.
@@ -258,7 +278,7 @@ func (r *Runtime) newPack(life, before int64) {
 		if x.repeated || x.stream != first.stream || !r.packs(x) {
 			continue
 		}
-		if max(x.died-first.died, first.died-x.died) <= packOps && total+x.bytes <= r.config.ChunkBytes {
+		if max(x.died-first.died, first.died-x.died) <= packOps && r.fits(first, x, total) {
 			parts = append(parts, part{offset: total, bytes: x.bytes, life: number})
 			total += wholeUnits(x.bytes)
 		}

@@ -14,10 +14,14 @@ type iteration struct {
 	*world
 	sizes    []int64 // of the layers' activations
 	unsteady bool
+	pairs    int // packs of two large ones that lived after a forward pass
 }
 
+// large is the size of an activation of which pages fit two better than one.
+const large = 5 * PageBytes / 2
+
 // run runs one, with the engine's threads doing something between any two operations.
-func (x iteration) run() {
+func (x *iteration) run() {
 	w := x.world
 	layer := 0
 	use := func(signature uint64, writes bool, ptrs ...cuda.Ptr) {
@@ -65,6 +69,14 @@ func (x iteration) run() {
 			acts[i] = 0
 		}
 	}
+	for _, t := range w.r.slots {
+		if t == nil || t.freed || len(t.parts) == 0 || t.parts[0].bytes < large {
+			continue
+		}
+		if x.pairs++; !x.unsteady && (t.size != 2*large || len(t.parts) != 2) {
+			w.t.Errorf("%d large parts share %d bytes", len(t.parts), t.size)
+		}
+	}
 	for i := len(acts) - 1; i >= 0; i-- {
 		if layer = i; acts[i] == 0 {
 			continue
@@ -87,8 +99,12 @@ func TestPacks(t *testing.T) {
 			w := newWorld(t, seed, 48*PageBytes, 512*PageBytes, true)
 			w.steady, w.verify = true, seed%4 == 3
 			x := iteration{world: w}
-			for range layers {
-				x.sizes = append(x.sizes, PageBytes/2+512*int64(w.rng.Intn(PageBytes/512)))
+			for i := range layers {
+				bytes := PageBytes/2 + 512*int64(w.rng.Intn(PageBytes/512))
+				if seed%3 == 2 && i%4 == 1 {
+					bytes = large
+				}
+				x.sizes = append(x.sizes, bytes)
 			}
 			for i := range iterations {
 				x.unsteady = seed%2 == 1 && i > 2
@@ -122,6 +138,9 @@ func TestPacks(t *testing.T) {
 			}
 			if w.given < w.parts/3 {
 				t.Errorf("only %d of %d parts were given out without asking", w.given, w.parts)
+			}
+			if seed%3 == 2 && x.pairs < iterations {
+				t.Errorf("only %d times have large allocations shared a range", x.pairs)
 			}
 			if s := w.r.stats; s.Evictions < layers {
 				t.Errorf("only %d chunks have left: the test tests little", s.Evictions)

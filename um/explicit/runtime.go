@@ -77,12 +77,12 @@ type Runtime struct {
 	stats     Stats
 }
 
-// StallCause is why a launch waits with nothing before it left to run.
+// StallCause is why an operation waits with nothing before it left to run.
 type StallCause int
 
 // Causes of a stall.
 const (
-	ForFetch StallCause = iota // its data is on the way
+	ForFetch StallCause = iota // its data is on the way; it may have been launched, and its stream waits
 	ForSpace                   // nothing can come before something has left
 	ForMap                     // fresh memory is being mapped
 	stallCauses
@@ -147,7 +147,7 @@ func (r *Runtime) Malloc(bytes int64, stream int) (cuda.Ptr, error) {
 	before := r.repeats(bytes, stream)
 	p := r.mallocPacked(before, stream)
 	if p == 0 {
-		p = r.mallocLoose(bytes, stream)
+		p = r.mallocLoose(before, bytes, stream)
 	}
 	if p == 0 {
 		t, ok := r.raise(bytes, stream)
@@ -503,22 +503,30 @@ func (r *Runtime) setState(t *tensor) {
 }
 
 // accountStall measures how long the oldest operation has waited of those that have
-// nothing before them on their stream left to run.
+// nothing before them on their stream left to run: in the launch hook, and then on its
+// stream for copies that are under way.
 func (r *Runtime) accountStall() {
 	var x *op
 	for s := range r.lastOn {
-		if first, ok := r.pending.FirstOn(s); ok && first.waiting && (x == nil || first.seq < x.seq) && !r.ready(first) {
+		if first, ok := r.pending.FirstOn(s); ok && (x == nil || first.seq < x.seq) && !first.settled() {
 			x = first
 		}
 	}
+	cause := ForMap
+	if x != nil && r.ready(x) {
+		cause = ForFetch
+	}
 	if x == r.stalled {
+		if cause == ForFetch {
+			r.blame(x, cause)
+		}
 		return
 	}
 	now := r.process.Now()
 	if r.stalled != nil {
 		r.stats.Stall[r.cause] += now - r.stalledAt
 	}
-	r.stalled, r.stalledAt, r.cause = x, now, ForMap
+	r.stalled, r.stalledAt, r.cause = x, now, cause
 }
 
 // blame says what an operation waits for from now on, if it is the stalled one.

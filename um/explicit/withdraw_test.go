@@ -111,6 +111,45 @@ func TestStallByCause(t *testing.T) {
 	}
 }
 
+// TestStallOnAStream: what has been launched and waits on its stream for a copy is stalled, too.
+func TestStallOnAStream(t *testing.T) {
+	r, b := full(t)
+	step := func(d Direction) *Move {
+		t.Helper()
+		m, ok := r.Next(d)
+		if !ok {
+			t.Fatalf("nothing moves in direction %d", d)
+		}
+		return m
+	}
+	r.Done(step(Out))
+	in := step(In)
+	in.Handle = 78
+	r.Done(in)
+	r.Progress(0, 2) // what is on the device now is idle
+	r.Op(Op{Seq: 3, Slots: []uint32{1}, Name: "kernel"})
+	if _, ok := r.Next(In); ok {
+		t.Fatal("something comes although there is no room")
+	}
+	out := step(Out)
+	b.now += time.Second
+	r.Done(out)
+	if in = step(In); in.Kind != MoveFetch {
+		t.Fatalf("%v, not a fetch", in.Kind)
+	}
+	r.Submitted(in, 1)
+	if b.state[1] != Arriving || !r.Ready(3) {
+		t.Fatalf("state %d of what a submitted copy brings", b.state[1])
+	}
+	b.now += 4 * time.Second
+	r.Done(in)
+	b.now += time.Second // it runs
+	r.Progress(0, 3)
+	if s := r.Stats().Stall; s[ForSpace] != time.Second || s[ForFetch] != 4*time.Second {
+		t.Errorf("stalls of %v", s)
+	}
+}
+
 // TestFailed: a move without memory leaves the chunk where it was, and the budget is what there is.
 func TestFailed(t *testing.T) {
 	r, b := full(t)
