@@ -37,6 +37,7 @@ def parse():
     p.add_argument("--repeat-stock", action="store_true", help="a second in-memory run, to show that the model repeats itself")
     p.add_argument("--fill", action="store_true", help="PyTorch fills uninitialised memory")
     p.add_argument("--plain", action="store_true", help="nothing is deterministic, losses are not compared")
+    p.add_argument("--no-gc", action="store_true", help="Python's cyclic garbage collector is off after the first iteration")
     p.add_argument("--against", action="append", default=[], metavar="NAME=VALUE", help="each run is followed by one with this in its environment; may be repeated")
     p.add_argument("--name", default="explicit", help="results go to bench/results/NAME.json")
     return p.parse_args()
@@ -100,6 +101,7 @@ def summarise(record, stock):
     s["iter_s"] = [round(x, 4) for x in result["iter_s"]]
     s["dispatch_seconds"] = c.median(c.steady(result.get("dispatch_s") or []))
     s["thread_cpu_seconds"] = result.get("thread_cpu_s")
+    s["disturbances"] = result.get("disturbances")
     s["peak_allocated_bytes"] = result.get("peak_allocated_bytes")
     if stock and record["penstock"]:
         s.update(compare(result, stock))
@@ -142,6 +144,8 @@ def body():
     c.require_build()
     card = c.Card()
     flags = ["--on-device"] if a.on_device else []
+    if a.no_gc:
+        flags.append("--no-gc")
     if not a.fill and not a.plain:
         flags.append("--no-fill")
     began = time.monotonic()

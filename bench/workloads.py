@@ -12,8 +12,12 @@ sequences anew for each iteration. --warm-up N resets the peaks after N iteratio
 --no-fill leaves uninitialised memory alone under --deterministic. --caps finds out how
 little device memory is enough: for ITERS iterations under each cap, lowest first.
 
+--no-gc does without Python's cyclic garbage collector after the first iteration: in a
+process of so many objects it takes a good part of the CPU's time.
+
 dispatch_s is how long an iteration took to launch, before it was waited for; thread_cpu_s,
-what CPU each thread took in an iteration of the last half.
+what CPU each thread took in an iteration of the last half, in programs and in the kernel;
+disturbances, what else happened in one: interrupts and stolen time are the whole machine's.
 
 PENSTOCK_BENCH_STATS=1 adds penstock.stats() after each iteration, outside the
 timed part, when something else has already loaded the module penstock.
@@ -26,6 +30,7 @@ import glob
 import json
 import os
 import random
+import resource
 import sys
 import time
 
@@ -185,7 +190,7 @@ def recording_switch():
 
 
 def cpu_of_threads():
-    """CPU seconds of each of the process's threads, by number and name. Empty where /proc does not say."""
+    """CPU seconds of each of the process's threads, in programs and in the kernel, by number and name."""
     ticks, seconds = os.sysconf("SC_CLK_TCK"), {}
     for task in glob.glob("/proc/self/task/*"):
         try:
@@ -194,14 +199,34 @@ def cpu_of_threads():
         except OSError:
             continue  # the thread has ended
         user, system = fields.split()[11:13]
-        seconds[os.path.basename(task) + " " + name] = (int(user) + int(system)) / ticks
+        seconds[os.path.basename(task) + " " + name] = (int(user) / ticks, int(system) / ticks)
     return seconds
+
+
+def disturbances():
+    """What takes time from the process's threads, as counts since it began, or since the machine did."""
+    r = resource.getrusage(resource.RUSAGE_SELF)
+    counts = {"page_faults": r.ru_minflt, "switches": r.ru_nvcsw, "forced_switches": r.ru_nivcsw}
+    with contextlib.suppress(OSError):  # which may not be readable, or be without one of these
+        with open("/proc/interrupts") as f:
+            for line in f:
+                kind, _, rest = line.strip().partition(":")
+                if kind in ("TLB", "RES", "CAL", "LOC"):
+                    counts["interrupts_" + kind] = sum(int(x) for x in rest.split() if x.isdigit())
+        with open("/proc/stat") as f:
+            counts["stolen_seconds"] = int(f.readline().split()[8]) / os.sysconf("SC_CLK_TCK")
+    return counts
+
+
+def each_iteration(before, after, iterations):
+    """How much was added in an iteration."""
+    return {name: round((n - before.get(name, 0)) / iterations, 4) for name, n in after.items()}
 
 
 def busiest(before, after, iterations):
     """Threads that took at least 0.1 ms of CPU in an iteration, the busiest first."""
-    each = {name: (s - before.get(name, 0)) / iterations for name, s in after.items()}
-    return {name: round(s, 5) for name, s in sorted(each.items(), key=lambda x: -x[1]) if s >= 1e-4}
+    each = {name: [(x - y) / iterations for x, y in zip(s, before.get(name, (0, 0)))] for name, s in after.items()}
+    return {name: [round(x, 5) for x in s] for name, s in sorted(each.items(), key=lambda x: -sum(x[1])) if sum(s) >= 1e-4}
 
 
 def requested_peak():
@@ -274,6 +299,7 @@ def main():
     parser.add_argument("--record-turns", type=int, metavar="N", help="after N iterations record by turns: one, not two, one, and again")
     parser.add_argument("--turn-seconds", type=float, metavar="S", help="take turns for so long, whatever is left of the iterations")
     parser.add_argument("--no-fill", action="store_true", help="do not fill uninitialised memory under --deterministic")
+    parser.add_argument("--no-gc", action="store_true", help="no cyclic garbage collection by Python after the first iteration")
     parser.add_argument("--caps", metavar="BATCH,RATIO,RATIO[,...]", help="for a batch: ratios of what it asks for, lowest first")
     args = parser.parse_args()
     Settings.on_device = args.on_device
@@ -320,7 +346,7 @@ def train(name, iters, args):
     penstock = loaded_penstock()
     before = penstock.stats() if penstock else None
     seconds, dispatched, losses, stats = [], [], [], []
-    cpu_before = None
+    cpu_before, counts_before = {}, {}
     reserved, recorded = [], []
     switch = recording_switch() if args.record_turns else None
     turns_end = None
@@ -334,8 +360,11 @@ def train(name, iters, args):
             switch(recorded[-1])
         if args.warm_up and i == args.warm_up:
             torch.cuda.reset_peak_memory_stats()
+        if args.no_gc and i == 1:
+            gc.collect()
+            gc.disable()
         if i == iters // 2:
-            cpu_before = cpu_of_threads()
+            cpu_before, counts_before = cpu_of_threads(), disturbances()
         began = time.perf_counter()
         loss = step()
         dispatched.append(time.perf_counter() - began)
@@ -352,10 +381,10 @@ def train(name, iters, args):
             with open(args.progress, "a") as f:
                 f.write(json.dumps(line) + "\n")
 
-    cpu_of_half = busiest(cpu_before, cpu_of_threads(), len(seconds) - iters // 2) if cpu_before else {}
+    half = max(1, len(seconds) - iters // 2)
     result = {
         "model": name, "iter_s": seconds, "loss": losses,
-        "dispatch_s": dispatched, "thread_cpu_s": cpu_of_half,
+        "dispatch_s": dispatched, "thread_cpu_s": busiest(cpu_before, cpu_of_threads(), half), "disturbances": each_iteration(counts_before, disturbances(), half),
         "peak_allocated_bytes": torch.cuda.max_memory_allocated(), "peak_reserved_bytes": torch.cuda.max_memory_reserved(),
         "peak_requested_bytes": requested_peak(), "reserved_bytes": reserved, "warm_up": args.warm_up,
         "recorded": recorded, "deterministic": args.deterministic, "build_s": build_s, "parameters": sum(p.numel() for p in model.parameters()),
@@ -370,6 +399,7 @@ def train(name, iters, args):
         result.update(stats_before=before, stats=stats)
     print(json.dumps(result), flush=True)
     Settings.lengths = None
+    gc.enable()
     del model, step, loss
     gc.collect()
     torch._C._cuda_clearCublasWorkspaces()
