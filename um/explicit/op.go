@@ -126,11 +126,22 @@ func (r *Runtime) Ready(seq uint64) bool {
 // no copy left to wait for.
 func (r *Runtime) Settled(seq uint64) bool {
 	x := r.find(seq)
-	return x == nil || x.settled()
+	if x == nil {
+		return true
+	}
+	for _, t := range x.tensors {
+		if t.state != Resident {
+			return false
+		}
+	}
+	return true
 }
 
-func (x *op) settled() bool {
-	return !slices.ContainsFunc(x.tensors, func(t *tensor) bool { return t.state != Resident })
+// awaits says whether copies of what an operation names are under way. What the job has freed since counts as well.
+func (x *op) awaits() bool {
+	return slices.ContainsFunc(x.tensors, func(t *tensor) bool {
+		return t.flying > 0 && slices.ContainsFunc(t.chunks, func(c chunk) bool { return c.where == arriving && c.submitted })
+	})
 }
 
 func (r *Runtime) find(seq uint64) *op {

@@ -507,14 +507,18 @@ func (r *Runtime) setState(t *tensor) {
 // stream for copies that are under way.
 func (r *Runtime) accountStall() {
 	var x *op
-	for s := range r.lastOn {
-		if first, ok := r.pending.FirstOn(s); ok && (x == nil || first.seq < x.seq) && !first.settled() {
-			x = first
-		}
-	}
 	cause := ForMap
-	if x != nil && r.ready(x) {
-		cause = ForFetch
+	for s := range r.lastOn {
+		first, ok := r.pending.FirstOn(s)
+		if !ok || x != nil && first.seq > x.seq {
+			continue
+		}
+		switch {
+		case first.waiting && !r.ready(first):
+			x, cause = first, ForMap
+		case first.awaits():
+			x, cause = first, ForFetch
+		}
 	}
 	if x == r.stalled {
 		if cause == ForFetch {

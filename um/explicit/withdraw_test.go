@@ -141,6 +141,9 @@ func TestStallOnAStream(t *testing.T) {
 	if b.state[1] != Arriving || !r.Ready(3) {
 		t.Fatalf("state %d of what a submitted copy brings", b.state[1])
 	}
+	if err := r.Free(in.Chunk.Base); err != nil { // as jobs do that run ahead of the GPU
+		t.Fatal(err)
+	}
 	b.now += 4 * time.Second
 	r.Done(in)
 	b.now += time.Second // it runs
