@@ -109,7 +109,8 @@ def main():
         f"from a launch log of the model, of the last iteration when it is played again until there are {ITERATIONS}; `of the oracle` is the oracle's time over the measured one. The oracle knows the GPU alone:",
         "a model that its CPU keeps back in memory (gpt2m, moe) cannot reach it. `of the best` is the same of the oracle's time or that",
         "in memory, whichever is longer. Where a run in memory took 1.2 times the GPU's time and more, the simulation is told what its CPU",
-        "takes from launch to launch. The machine's CPU differed between calls and within them (gpt2m in memory: 0.07 to 0.11 s).", "",
+        "takes from launch to launch. The machine's CPU differed between calls and within them (gpt2m in memory: 0.07 to 0.11 s).",
+        "`stall` is what launches waited for with nothing before them left to run; from commit 872f7ae on that is also on their stream, for copies under way.", "",
         line(["run", "commit", "budget GiB", "s/iteration", "x", "losses", "in / out GB", "in / out GB/s", "stall s", "NVML peak GiB", "oracle s", "of the oracle", "of the best", "simulated s", "off by"]),
         line(["---"] * 15),
     ]  # fmt: skip
