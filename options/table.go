@@ -68,7 +68,7 @@ var Table = []Option{
 	{Env: "PENSTOCK_VERIFY", Flag: "verify", Commands: []string{"run"}, Type: TypeBool, Default: "0",
 		Doc: "the explicit engine checks every move with checksums before and after"},
 	{Env: "PENSTOCK_PACKS", Type: TypeBool, Default: "1",
-		Doc: "the explicit engine gives small allocations that are made and freed together one range, which moves as one; never while recording"},
+		Doc: "the explicit engine gives small allocations that are made and freed together, and large ones of one size that pages fit badly, one range, which moves as one; never while recording"},
 
 	// Simulating.
 	{Flag: "trace", Commands: []string{"simulate"}, Type: TypeFile,

@@ -24,7 +24,7 @@ type Config struct {
 	Depth           int   // moves out at a time, and half of those in; one fewer are fetched ahead of need; 0 = 4
 	// LookaheadBytes is the most that is fetched ahead of need at a time; 0 = as much as fits.
 	LookaheadBytes int64
-	Packs          bool // small allocations share ranges: see pack.go
+	Packs          bool // allocations that come and go together share ranges: see pack.go
 	// Checksums says that who carries out moves can take checksums (Move.Checksum).
 	// Without them everything that leaves is copied.
 	Checksums bool

@@ -36,8 +36,8 @@
 // mapped in host memory, in place (inplace.go). One that may reach tensors through
 // addresses in memory asks first; what is found is joined to it ([Runtime.Extend]).
 //
-// Small allocations that were born and died together an iteration ago share a tensor of one chunk
-// (pack.go), and so do those of before the first one is known, of sizes that pages fit badly (loose.go).
+// Small allocations that were born and died together an iteration ago share a tensor of one chunk, and so do large ones of a size
+// that pages fit badly (pack.go); of what repeats nothing, small ones that pages fit badly share one (loose.go).
 //
 // Freed tensors are dead: nothing of them is ever copied. Their ranges stay mapped
 // for allocations of the same size, which then cost nothing, until the memory is
