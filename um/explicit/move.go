@@ -177,7 +177,7 @@ func (r *Runtime) nextIn() *Move {
 
 // urgentOps is how many operations ahead of its use a fetch comes before memory for
 // launches that wait.
-const urgentOps = 512
+const urgentOps = 1024
 
 // occupyBus is the next planned fetch, when little is being fetched: the bus would be idle
 // while memory is mapped for the launch that waits, x, if one does, and for coming

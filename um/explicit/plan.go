@@ -22,12 +22,12 @@ const (
 	// wantedOps is how far ahead of coming allocations dead ranges are kept for them,
 	// lateOps how far ahead it matters most.
 	wantedOps = 1280
-	lateOps   = 512
+	lateOps   = 256
 	// shortRest is how many operations a tensor must be left alone for to be worth its way
 	// out, and restOps how many operations before room is needed what makes it must have been
 	// used, so that it has left by then.
 	shortRest = 64
-	restOps   = 128
+	restOps   = 64
 )
 
 // plan is what to move, in order.
