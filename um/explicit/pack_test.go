@@ -152,7 +152,7 @@ func TestPacks(t *testing.T) {
 	}
 }
 
-// TestLoose: before an iteration has been seen, allocations of sizes that pages fit badly share ranges, and
+// TestLoose: allocations that repeat none, of sizes that pages fit badly, share ranges, and
 // other ones do not; where they die early and leave holes, no more are made.
 func TestLoose(t *testing.T) {
 	const odd, even = 2<<20 + 256<<10, 4 << 20
@@ -203,6 +203,18 @@ func TestLoose(t *testing.T) {
 	if check(r); r.liveSize != even || r.loose.excess != 0 {
 		t.Errorf("%d bytes live, want %d; %d too many", r.liveSize, even, r.loose.excess)
 	}
+
+	r = newRuntime()
+	malloc(r, even)
+	for seq := uint64(1); r.history.Period() == 0; seq++ { // layers that repeat may be taken for an iteration
+		if r.Op(Op{Seq: seq, Slots: []uint32{1}, Work: uint32(seq % 8)}); seq > 1<<12 {
+			t.Fatal("no iteration is seen")
+		}
+	}
+	if first, second := malloc(r, odd), malloc(r, odd); second != first+odd {
+		t.Errorf("what repeats nothing lies %d bytes after the other, want %d", int64(second-first), odd)
+	}
+	check(r)
 
 	r = newRuntime()
 	for i := range 100 { // one of seven stays, so that no pack dies
