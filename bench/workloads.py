@@ -12,8 +12,7 @@ sequences anew for each iteration. --warm-up N resets the peaks after N iteratio
 --no-fill leaves uninitialised memory alone under --deterministic. --caps finds out how
 little device memory is enough: for ITERS iterations under each cap, lowest first.
 
---no-gc does without Python's cyclic garbage collector after the first iteration: in a
-process of so many objects it takes a good part of the CPU's time.
+--no-gc does without Python's cyclic garbage collector after the first iteration.
 
 dispatch_s is how long an iteration took to launch, before it was waited for; thread_cpu_s,
 what CPU each thread took in an iteration of the last half, in programs and in the kernel;

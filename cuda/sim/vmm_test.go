@@ -175,6 +175,22 @@ func TestConcurrentCallers(t *testing.T) {
 	}
 }
 
+// besideCopies is what a copy takes in one direction, and addresses and a handle to map beside it.
+func besideCopies(r *rig, bytes int64, out bool) (dst, src, p cuda.Ptr, h cuda.Handle) {
+	dst, err := r.th.MemAlloc(bytes)
+	r.must(err)
+	src, err = r.th.HostAlloc(bytes)
+	r.must(err)
+	if out {
+		dst, src = src, dst
+	}
+	p, err = r.th.AddressReserve(bytes, 0, 0)
+	r.must(err)
+	h, err = r.th.MemCreate(bytes, cuda.Device)
+	r.must(err)
+	return dst, src, p, h
+}
+
 // Access is set by the engine that copies to the host, between two copies that are
 // not queued behind each other, or after a time slice (bench/probe/vmm_copies.cu).
 func TestMappingWaitsForCopiesOut(t *testing.T) {
@@ -190,20 +206,9 @@ func TestMappingWaitsForCopiesOut(t *testing.T) {
 		{"copies in", 8, false, 26},
 	} {
 		r := newRig(t, Options{})
-		device, err := r.th.MemAlloc(8 * mib)
-		r.must(err)
-		host, err := r.th.HostAlloc(8 * mib)
-		r.must(err)
-		p, err := r.th.AddressReserve(8*mib, 0, 0)
-		r.must(err)
-		h, err := r.th.MemCreate(8*mib, cuda.Device)
-		r.must(err)
+		dst, src, p, h := besideCopies(r, 8*mib, c.out)
 		r.must(r.th.Map(p, 8*mib, h))
 		for range c.copies {
-			dst, src := device, host
-			if c.out {
-				dst, src = src, dst
-			}
 			r.must(r.th.CopyAsync(dst, src, 8*mib, r.s))
 		}
 		from := r.th.Now()
@@ -226,22 +231,12 @@ func TestReleasedMemoryIsCleared(t *testing.T) {
 		{"a copy out", true, false, alone},
 	} {
 		r := newRig(t, Options{})
-		device, err := r.th.MemAlloc(64 * mib)
-		r.must(err)
-		host, err := r.th.HostAlloc(64 * mib)
-		r.must(err)
-		p, err := r.th.AddressReserve(64*mib, 0, 0)
-		r.must(err)
-		h, err := r.th.MemCreate(64*mib, cuda.Device)
-		r.must(err)
+		dst, src, p, h := besideCopies(r, 64*mib, c.out)
 		if c.stays {
 			r.must(r.th.Map(p, 64*mib, h))
 		}
 		r.must(r.th.MemRelease(h))
-		from, dst, src := r.th.Now(), device, host
-		if c.out {
-			dst, src = src, dst
-		}
+		from := r.th.Now()
 		r.must(r.th.CopyAsync(dst, src, 64*mib, r.s))
 		r.must(r.th.StreamSynchronize(r.s))
 		about(t, c.name+" beside it, us", float64(r.th.Now()-from)/1e3, c.us)

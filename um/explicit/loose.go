@@ -24,8 +24,7 @@ type loose struct {
 
 // mallocLoose allocates a part of such a pack, for what repeats the life before; 0 when it is to be no part of one.
 func (r *Runtime) mallocLoose(before, bytes int64, stream int) cuda.Ptr {
-	pages := WholePages(bytes)
-	if !r.config.Packs || before != noLife || bytes > looseMost || (pages-bytes)*looseOdd < bytes {
+	if !r.config.Packs || before != noLife || bytes > looseMost || !odd(bytes, looseOdd) {
 		return 0
 	}
 	t := r.loose.open[stream]
@@ -42,7 +41,7 @@ func (r *Runtime) mallocLoose(before, bytes int64, stream int) cuda.Ptr {
 	}
 	t.parts = append(t.parts, p)
 	r.bear(t, &t.parts[len(t.parts)-1])
-	r.loose.excess -= pages
+	r.loose.excess -= WholePages(bytes)
 	return at
 }
 

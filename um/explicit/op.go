@@ -140,7 +140,11 @@ func (r *Runtime) Settled(seq uint64) bool {
 // awaits says whether copies of what an operation names are under way. What the job has freed since counts as well.
 func (x *op) awaits() bool {
 	return slices.ContainsFunc(x.tensors, func(t *tensor) bool {
-		return t.flying > 0 && slices.ContainsFunc(t.chunks, func(c chunk) bool { return c.where == arriving && c.submitted })
+		if t.flying == 0 {
+			return false
+		}
+		s, _ := t.usable()
+		return s == Arriving
 	})
 }
 

@@ -69,16 +69,15 @@ func (r *Runtime) repeats(bytes int64, stream int) int64 {
 
 // packs says whether the repetition of a life is worth packing with others.
 func (r *Runtime) packs(x *life) bool {
-	return x.home == nil && x.named && x.died != notYet && x.died-x.born >= leastLife && (!r.large(x) || r.odd(x))
+	return x.home == nil && x.named && x.died != notYet && x.died-x.born >= leastLife && (!r.large(x) || r.pairs(x))
 }
 
 // large says whether an allocation is packed with others of its size alone, if at all.
 func (r *Runtime) large(x *life) bool { return x.bytes > r.config.ChunkBytes/2 }
 
-// odd says whether pages fit a large allocation badly, and two of it fit a chunk.
-func (r *Runtime) odd(x *life) bool {
-	size := WholePages(x.bytes)
-	return size < r.config.ChunkBytes && (size-x.bytes)*oddPart >= x.bytes
+// pairs says whether pages fit a large allocation badly, and two of it fit a chunk.
+func (r *Runtime) pairs(x *life) bool {
+	return WholePages(x.bytes) < r.config.ChunkBytes && odd(x.bytes, oddPart)
 }
 
 // fits says whether a pack of so many bytes that begins with one life has room for another.

@@ -168,5 +168,8 @@ func cut(size, chunkBytes int64) []chunk {
 	return chunks
 }
 
+// odd says whether whole pages are more than so many bytes by at least one part of them in so many.
+func odd(bytes, part int64) bool { return (WholePages(bytes)-bytes)*part >= bytes }
+
 // WholePages rounds bytes up to whole pages.
 func WholePages(bytes int64) int64 { return (bytes + PageBytes - 1) / PageBytes * PageBytes }
