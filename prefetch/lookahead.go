@@ -18,7 +18,7 @@ type Limits struct {
 	Degree int64 // operations ahead of Start; 0 = no bound
 	Bytes  int64 // bytes fetched ahead; 0 = no bound
 	Spare  int64 // the position at which Plan.SpareBytes is wanted
-	// Exact says that victims leave only under what comes for their room. Else they
+	// Exact says that up to Spare victims leave only under what comes for their room. Else they
 	// leave on their own, and what the last of them leaves over is not spent before
 	// it has gone: another plan may take another victim, and would then bring back
 	// what this one sent away, and so on for ever.
@@ -71,7 +71,7 @@ func Look(start int64, freeBytes int64, needs []Need, steps []Step, limits Limit
 			if !v.Later {
 				plan.Evict++
 				lowest += v.Bytes // it leaves now, so the room is there from now on
-				if used := min(v.Bytes, -account); !limits.Exact {
+				if used := min(v.Bytes, -account); !limits.Exact || position > limits.Spare {
 					lowest -= v.Bytes - used
 					over += v.Bytes - used
 				}

@@ -106,9 +106,14 @@ func TestLook(t *testing.T) {
 			want: Plan{Fetch: 0, Evict: 1, BlockedAt: -1, EndsAt: 20, FreshBytes: 1},
 		},
 		{
-			name: "but where it leaves under what comes, it is", free: 0, needs: []Need{need(20, 1)}, limits: Limits{Exact: true},
+			name: "but where it leaves under what comes, it is", free: 0, needs: []Need{need(20, 1)}, limits: Limits{Exact: true, Spare: 12},
 			steps: []Step{{Position: 12, FreshBytes: 1}}, victims: [][2]int64{{90, 4}},
 			want: Plan{Fetch: 1, Evict: 1, BlockedAt: -1, EndsAt: 20, FreshBytes: 1},
+		},
+		{
+			name: "though not of one that leaves for what is further ahead", free: 0, needs: []Need{need(20, 1)}, limits: Limits{Exact: true, Spare: 11},
+			steps: []Step{{Position: 12, FreshBytes: 1}}, victims: [][2]int64{{90, 4}},
+			want: Plan{Fetch: 0, Evict: 1, BlockedAt: -1, EndsAt: 20, FreshBytes: 1},
 		},
 		{
 			name: "the degree ends the walk", free: 10, needs: []Need{need(12, 1), need(14, 1), need(99, 1)}, limits: Limits{Degree: 5},

@@ -14,6 +14,7 @@ const anyStream = -1
 type extent struct {
 	first, n int32
 	onDevice bool
+	arriving bool   // being populated, and nobody's yet
 	stale    bool   // the host holds dead pages: discard them before populating, or they are copied
 	stream   int    // whose queued work may still use them; anyStream when none
 	seq      uint64 // they are idle once stream has finished this operation
@@ -34,6 +35,8 @@ type arena struct {
 	base     cuda.Ptr
 	blocks   int32
 	onDevice []bool
+	arriving []bool    // free, and being populated
+	foreseen []uint64  // the look into the future that placed a coming allocation there
 	moving   []bool    // part of a move that a worker has taken
 	touched  []bool    // was on the device at some time
 	steered  []bool    // being made recent
@@ -57,7 +60,7 @@ func newArena(base cuda.Ptr, bytes int64) *arena {
 	n := int32(bytes / BlockBytes)
 	return &arena{
 		base: base, blocks: n,
-		onDevice: make([]bool, n), moving: make([]bool, n), stale: make([]bool, n), owner: make([]*tensor, n), doomed: make([]bool, n), steered: make([]bool, n), ghost: make([]*tensor, n), claimed: make([]uint64, n), touched: make([]bool, n), arrived: make([]int64, n),
+		onDevice: make([]bool, n), moving: make([]bool, n), arriving: make([]bool, n), foreseen: make([]uint64, n), stale: make([]bool, n), owner: make([]*tensor, n), doomed: make([]bool, n), steered: make([]bool, n), ghost: make([]*tensor, n), claimed: make([]uint64, n), touched: make([]bool, n), arrived: make([]int64, n),
 		free: []extent{{first: 0, n: n, stream: anyStream}},
 	}
 }
@@ -84,6 +87,13 @@ func (a *arena) setOnDevice(first, n int32, on bool) {
 				a.resident--
 			}
 		}
+	}
+}
+
+// setArriving says whether free blocks are being populated.
+func (a *arena) setArriving(first, n int32, arriving bool) {
+	for b := first; b < first+n; b++ {
+		a.arriving[b] = arriving
 	}
 }
 
@@ -178,7 +188,7 @@ func (a *arena) placeWhere(n int32, s int, preferDevice bool, after uint64, pass
 				break
 			}
 			take := min(f.n, n-run)
-			here := f.onDevice || a.ghost[f.first] != nil && a.ghost[f.first].busy() // or to come for the work that uses it
+			here := f.onDevice || f.arriving || a.ghost[f.first] != nil && a.ghost[f.first].busy() // or to come for the work that uses it
 			switch {
 			case here && f.stream != anyStream && f.seq >= after:
 			case f.stale && !here:
@@ -266,12 +276,12 @@ func (a *arena) takeTo(taken []extent, first, n int32) []extent {
 // give adds a run of blocks to the free extents.
 func (a *arena) give(first, n int32, stream int, seq uint64, others []streamSeq) {
 	for b := first; b < first+n; {
-		on, stale := a.onDevice[b], a.stale[b]
+		on, arriving, stale := a.onDevice[b], a.arriving[b], a.stale[b]
 		c := b + 1
-		for c < first+n && a.onDevice[c] == on && a.stale[c] == stale {
+		for c < first+n && a.onDevice[c] == on && a.arriving[c] == arriving && a.stale[c] == stale {
 			c++
 		}
-		a.insert(extent{first: b, n: c - b, onDevice: on, stale: stale, stream: stream, seq: seq, others: others})
+		a.insert(extent{first: b, n: c - b, onDevice: on, arriving: arriving, stale: stale, stream: stream, seq: seq, others: others})
 		b = c
 	}
 }
@@ -290,7 +300,7 @@ func (a *arena) insert(e extent) {
 	a.count(&e, 1)
 	i := sort.Search(len(a.free), func(i int) bool { return a.free[i].first > e.first })
 	joins := func(x, y *extent) bool {
-		return x.end() == y.first && x.onDevice == y.onDevice && x.stale == y.stale && x.stream == y.stream &&
+		return x.end() == y.first && x.onDevice == y.onDevice && x.arriving == y.arriving && x.stale == y.stale && x.stream == y.stream &&
 			(x.stream == anyStream || x.seq == y.seq) && len(x.others) == 0 && len(y.others) == 0
 	}
 	if i > 0 && joins(&a.free[i-1], &e) {

@@ -33,8 +33,9 @@
 // the host. When the card is really full the driver evicts inside a prefetch,
 // several times faster because it does not map the pages for the CPU; the
 // runtime then chooses the victims by the order in which it makes blocks recent
-// ([Config.DriverEvicts]; steer.go). Room is then made for what is queued and no
-// further ahead, because every copy out takes the bus from a copy in.
+// ([Config.DriverEvicts]; steer.go). Every copy out then takes the bus from a copy
+// in, so room is made for what is queued, and further ahead only while nothing that
+// fits wants to come in (ready.go).
 //
 // # Invariants
 //

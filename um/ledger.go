@@ -68,6 +68,9 @@ func (r *Runtime) Done(m *Move) {
 		}
 		r.settle(x, m.in)
 	}
+	if m.Kind == MovePopulate {
+		r.populated(m)
+	}
 	for _, e := range m.extents {
 		switch {
 		case m.Kind == MoveDiscard || m.Kind == MovePrepare:

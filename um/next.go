@@ -104,7 +104,7 @@ func (r *Runtime) fetch(t *tensor, missing int32) *Move {
 	var displaced []int32
 	if room < want && r.recency != nil {
 		var touch *Move
-		if displaced, touch = r.displace(want - room); touch != nil {
+		if displaced, touch = r.displace(want-room, false); touch != nil {
 			return touch
 		}
 		room += int32(len(displaced))
@@ -153,7 +153,7 @@ func (r *Runtime) takeFree(m *Move) {
 func (r *Runtime) nextOut() *Move {
 	p := r.planned()
 	if r.recency != nil {
-		if m := r.steer(); m != nil {
+		if m := r.steer(false); m != nil {
 			return m
 		}
 	} else {
@@ -383,55 +383,6 @@ func (r *Runtime) discardStale() *Move {
 		return nil
 	}
 	m.Ranges = r.ranges(m.runs)
-	r.begin(m)
-	return m
-}
-
-// makeReady populates free blocks where the coming allocations will be placed,
-// when there is room that nothing else wants.
-func (r *Runtime) makeReady(p *plan) *Move {
-	if p.readied || p.freshBlocks <= r.arena.freeOnDevice+r.populating {
-		return nil
-	}
-	room := r.room()
-	if room <= 0 {
-		return nil
-	}
-	p.readied = true // unless something is found
-	scratch := r.scratch
-	scratch.free, scratch.largest = append(scratch.free[:0], r.arena.free...), r.arena.largest
-	for _, n := range p.births {
-		first, ok := scratch.place(n, 0, true, 0, r.passed)
-		if !ok {
-			return nil
-		}
-		var blocks []int32
-		r.taken = scratch.takeTo(r.taken[:0], first, n)
-		for _, e := range r.taken {
-			if e.onDevice || !e.idle(r.passed) {
-				continue
-			}
-			for b := e.first; b < e.end() && int32(len(blocks)) < min(room, r.config.fetchBlocks()); b++ {
-				blocks = append(blocks, b)
-			}
-		}
-		if len(blocks) > 0 {
-			p.readied = false
-			return r.populate(runsOf(blocks))
-		}
-	}
-	return nil
-}
-
-// populate makes free blocks present.
-func (r *Runtime) populate(runs []run) *Move {
-	m := &Move{Kind: MovePopulate, runs: runs, in: true, Ranges: r.ranges(runs)}
-	for _, x := range runs {
-		for _, e := range r.arena.take(x.first, x.n) {
-			m.StaleFirst = m.StaleFirst || e.stale
-			m.extents = append(m.extents, e)
-		}
-	}
 	r.begin(m)
 	return m
 }

@@ -43,8 +43,11 @@ type plan struct {
 	fetch       []*tensor
 	evict       []*tensor // each has leaves == serial
 	dry         bool      // nothing of evict is left to displace
+	ahead       int32     // how many more may be displaced for what is only predicted
+	aheadDry    bool      // and none of them is left
 	stuck       bool      // something is needed, and nothing could be done for it
-	births      []int32   // sizes in blocks of the coming allocations
+	turns       []int32   // sizes in blocks of the coming allocations, in order; less than 0 where one is freed
+	largest     int32     // of them
 	freshBlocks int32     // most that they and the coming frees take together
 	spareBlocks int32     // what will be free when all that is queued is done, and needed by nothing before
 	shortAt     int64     // up to this position it is needed
@@ -65,12 +68,13 @@ func (r *Runtime) planned() *plan {
 	age := r.epoch - p.epoch
 	// One event may have changed that, and be the last for long. Where the driver evicts, a fault makes the room.
 	stuck := p.stuck && age > 0 && r.flying == 0 && r.recency == nil
-	if p.valid && p.version == r.history.Version() && age < planEvents && (age < leastEvents || len(p.fetch) > 0 && !p.dry) && !stuck {
+	quiet := age > 0 && r.pending.Len() == 0 // no event may follow for long
+	if p.valid && p.version == r.history.Version() && age < planEvents && (age < leastEvents || len(p.fetch) > 0 && !p.dry) && !stuck && !quiet {
 		return p
 	}
 	*p = plan{
 		valid: true, serial: p.serial + 1, epoch: r.epoch, version: r.history.Version(),
-		fetch: p.fetch[:0], evict: p.evict[:0], births: p.births[:0], frees: p.frees[:0],
+		fetch: p.fetch[:0], evict: p.evict[:0], turns: p.turns[:0], frees: p.frees[:0],
 	}
 	switch r.config.Policy.Fetch {
 	case FetchOnFault:
@@ -153,10 +157,11 @@ type freeing struct {
 // spareAfter is the operation after which those blocks become free that nothing
 // needs before the next operation to be queued; 0 when that is so of all free
 // blocks. A tensor that is allocated now does best on them: on blocks that are
-// free before it would lie idle while something else leaves for what is needed sooner.
+// free before it would lie idle while something else leaves for what is needed sooner. Not a
+// large one for which blocks are made ready (makeReady).
 func (r *Runtime) spareAfter(blocks int32) uint64 {
 	p := &r.plan
-	if !p.valid || p.spareBlocks < blocks/8 && p.farBlocks >= blocks {
+	if !p.valid || r.recency != nil && blocks >= largeBlocks || p.spareBlocks < blocks/8 && p.farBlocks >= blocks {
 		return 0
 	}
 	spare, from := p.spareBlocks, r.history.Now()
@@ -213,9 +218,13 @@ func (r *Runtime) victim(p *plan, o *outlook, position int64) (prefetch.Victim, 
 		if position <= o.now && v.NextUse > o.now {
 			p.farBlocks -= int32(v.Bytes / BlockBytes)
 		}
-		if r.recency == nil || position <= o.now {
-			t.leaves = p.serial
+		switch {
+		case r.recency == nil || position <= o.now:
+			t.leaves, t.leavesAhead = p.serial, false
 			p.evict = append(p.evict, t)
+		case position <= o.now+evictAheadOps:
+			t.leaves, t.leavesAhead = p.serial, true
+			p.ahead++
 		}
 		return prefetch.Victim{Bytes: v.Bytes}, true
 	}
@@ -375,9 +384,11 @@ func (r *Runtime) lookAtFuture(p *plan, o *outlook) {
 		return true
 	})
 	r.history.Turns(o.now+r.birthOps(), func(_, bytes int64, death bool) {
-		if !death {
-			p.births = append(p.births, int32(bytes/BlockBytes))
+		n := int32(bytes / BlockBytes)
+		if death {
+			n = -n
 		}
+		p.turns, p.largest = append(p.turns, n), max(p.largest, n)
 	})
 }
 

@@ -12,7 +12,7 @@ func (r *Runtime) Prepare(limitBlocks int32) (m *Move, ok bool) {
 	}
 	for i := range r.arena.free {
 		e := r.arena.free[i]
-		if e.onDevice || e.stale || e.stream != anyStream || len(e.others) > 0 {
+		if e.onDevice || e.arriving || e.stale || e.stream != anyStream || len(e.others) > 0 {
 			continue
 		}
 		first := e.first

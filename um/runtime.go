@@ -93,6 +93,8 @@ type Runtime struct {
 
 	prepared        []bool // blocks whose host pages have been made
 	plan            plan
+	foresight       uint64   // of foresee: looks into the future so far
+	born            []run    // of foresee: allocations that it has placed
 	scratch         *arena   // of makeReady: in which coming allocations are placed
 	taken           []extent // the same: by one of them
 	outlook         outlook
@@ -177,8 +179,12 @@ func (r *Runtime) Malloc(bytes int64, stream int) (cuda.Ptr, error) {
 	t := &tensor{first: first, n: n, bytes: bytes, stream: stream, instance: r.history.Alloc(int64(n) * BlockBytes)}
 	for b := first; b < first+n; b++ {
 		r.arena.owner[b] = t
-		if r.arena.onDevice[b] {
+		switch {
+		case r.arena.onDevice[b]:
 			t.present++
+		case r.arena.arriving[b]:
+			r.arena.arriving[b] = false
+			t.arriving++
 		}
 		if g := r.arena.ghost[b]; g != nil {
 			if g.busy() {

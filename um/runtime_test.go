@@ -24,6 +24,7 @@ type machine struct {
 	flying   []*Move
 	clock    time.Duration
 	content  map[cuda.Ptr]bool
+	kernel   uint64 // that is launched, beside the number of its tensors
 }
 
 type queued struct {
@@ -79,7 +80,7 @@ func (m *machine) launch(stream int, ps ...cuda.Ptr) {
 		q.gated = q.gated || !m.resident[s]
 	}
 	m.queue = append(m.queue, q)
-	m.r.Op(Op{Seq: q.seq, Stream: stream, Signature: uint64(len(ps)), Slots: q.slots, Gated: q.gated, Name: "kernel"})
+	m.r.Op(Op{Seq: q.seq, Stream: stream, Signature: m.kernel<<32 | uint64(len(ps)), Slots: q.slots, Gated: q.gated, Name: "kernel"})
 }
 
 // gpu runs the next operation if it may, and says whether it did.

@@ -14,40 +14,48 @@ const (
 	steerBlocks = 256
 )
 
+// exhausted says whether nothing is left to displace.
+func (p *plan) exhausted(ahead bool) bool {
+	if ahead {
+		return p.aheadDry || len(p.evict) == 0 && p.ahead == 0
+	}
+	return p.dry || len(p.evict) == 0
+}
+
 // displace chooses up to n blocks for the driver to evict under a fetch. When a
 // block that must stay would go first, it answers the move that makes such
 // blocks recent, to be done before.
-func (r *Runtime) displace(n int32) (victims []int32, touch *Move) {
+func (r *Runtime) displace(n int32, ahead bool) (victims []int32, touch *Move) {
 	p := r.planned()
-	if p.dry || n <= 0 || len(p.evict) == 0 {
+	if n <= 0 || p.exhausted(ahead) {
 		return nil, nil
 	}
 	r.recency.oldest(func(b int32) bool {
 		switch {
 		case r.arena.moving[b]:
 			return true
-		case !r.isVictim(p, b):
+		case !r.isVictim(p, b, ahead):
 			return false
 		}
 		victims = append(victims, b)
 		return int32(len(victims)) < n
 	})
 	if len(victims) == 0 {
-		touch = r.steer()
+		touch = r.steer(ahead)
 	}
 	return victims, touch
 }
 
 // isVictim says whether a block on the device is to leave by the plan.
-func (r *Runtime) isVictim(p *plan, b int32) bool {
+func (r *Runtime) isVictim(p *plan, b int32, ahead bool) bool {
 	t := r.holder(b)
-	return t != nil && t.leaves == p.serial && !r.arena.steered[b] && !t.pinned() && (!t.freed || t.released)
+	return t != nil && t.leaves == p.serial && (ahead || !t.leavesAhead) && !r.arena.steered[b] && !t.pinned() && (!t.freed || t.released)
 }
 
 // steer puts the driver's order right for the next victims, if it is not.
-func (r *Runtime) steer() *Move {
+func (r *Runtime) steer(ahead bool) *Move {
 	p := r.planned()
-	if r.touching || p.dry || len(p.evict) == 0 {
+	if r.touching || p.exhausted(ahead) {
 		return nil
 	}
 	var keep []int32
@@ -55,7 +63,7 @@ func (r *Runtime) steer() *Move {
 	r.recency.oldest(func(b int32) bool {
 		switch {
 		case r.arena.moving[b]:
-		case r.isVictim(p, b):
+		case r.isVictim(p, b, ahead):
 			victims++
 			keptBefore = len(keep)
 		default:
@@ -63,7 +71,10 @@ func (r *Runtime) steer() *Move {
 		}
 		return victims < steerAhead && (victims == 0 || len(keep) < steerBlocks)
 	})
-	p.dry = victims == 0
+	if victims == 0 {
+		p.aheadDry = ahead || p.aheadDry
+		p.dry = !ahead || p.dry
+	}
 	if keptBefore == 0 {
 		return nil
 	}

@@ -38,6 +38,7 @@ type tensor struct {
 	predicted        int64 // cached prediction of the next use
 	predictedVersion uint64
 	leaves           uint64 // the plan by which it is to leave
+	leavesAhead      bool   // for what is only predicted
 	counted          uint64 // the plan that counts on its leaving, now or later
 
 	// for the free that comes after the last move
