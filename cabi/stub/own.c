@@ -27,21 +27,39 @@ static void k_checksum(const stub_launch *l) {
     memcpy((void *)(uintptr_t)out, sums, sizeof sums);
 }
 
-/* scan(base, words, lo, span, list, room) */
+/* scan(table of (address, words) for each block, two lists of count and room words, room, and for each list lo and span) */
 static void k_scan(const stub_launch *l) {
-    uint64_t base = STUB_PARAM(l, uint64_t, 0), words = STUB_PARAM(l, uint64_t, 1), lo = STUB_PARAM(l, uint64_t, 2), span = STUB_PARAM(l, uint64_t, 3);
-    uint64_t list = STUB_PARAM(l, uint64_t, 4), room = STUB_PARAM(l, uint64_t, 5);
-    if (stub_touch(base, words * 8) || stub_touch(list, (room + 1) * 8)) return;
-    uint64_t *out = (uint64_t *)(uintptr_t)list;
-    const uint64_t *w = (const uint64_t *)(uintptr_t)base;
-    for (uint64_t i = 0; i < words; i++) {
-        if (w[i] - lo >= span) continue;
-        if (out[0] < room) out[1 + out[0]] = w[i];
-        out[0]++;
+    uint64_t table = STUB_PARAM(l, uint64_t, 0), lists = STUB_PARAM(l, uint64_t, 1), room = STUB_PARAM(l, uint64_t, 2);
+    if (stub_touch(table, l->grid[0] * 16ul) || stub_touch(lists, 2 * (room + 1) * 8)) return;
+    for (unsigned b = 0; b < l->grid[0]; b++) {
+        const uint64_t *piece = (const uint64_t *)(uintptr_t)table + 2 * b;
+        if (stub_touch(piece[0], piece[1] * 8)) return;
+        const uint64_t *w = (const uint64_t *)(uintptr_t)piece[0];
+        for (unsigned k = 0; k < 2; k++) {
+            uint64_t *list = (uint64_t *)(uintptr_t)lists + k * (room + 1);
+            uint64_t lo = STUB_PARAM(l, uint64_t, 3 + 2 * k), span = STUB_PARAM(l, uint64_t, 4 + 2 * k);
+            for (uint64_t i = 0; i < piece[1]; i++) {
+                if (w[i] - lo >= span) continue;
+                if (list[0] < room) list[1 + list[0]] = w[i];
+                list[0]++;
+            }
+        }
+    }
+}
+
+/* collect(two lists, where they are copied to, room) */
+static void k_collect(const stub_launch *l) {
+    uint64_t lists = STUB_PARAM(l, uint64_t, 0), to = STUB_PARAM(l, uint64_t, 1), room = STUB_PARAM(l, uint64_t, 2);
+    if (stub_touch(lists, 2 * (room + 1) * 8) || stub_touch(to, 2 * (room + 1) * 8)) return;
+    for (unsigned k = 0; k < 2; k++) {
+        uint64_t *list = (uint64_t *)(uintptr_t)lists + k * (room + 1), n = list[0] < room ? list[0] : room;
+        memcpy((uint64_t *)(uintptr_t)to + k * (room + 1), list, (1 + n) * 8);
+        list[0] = 0;
     }
 }
 
 void stub_register_own_kernels(kernel_def *(*add)(const char *name, stub_kernel_fn fn, void *user, unsigned nparams, const size_t *sizes)) {
     add("penstock_checksum", k_checksum, NULL, 4, (const size_t[]){8, 8, 8, 8});
-    add("penstock_scan", k_scan, NULL, 6, (const size_t[]){8, 8, 8, 8, 8, 8});
+    add("penstock_scan", k_scan, NULL, 7, (const size_t[]){8, 8, 8, 8, 8, 8, 8});
+    add("penstock_collect", k_collect, NULL, 3, (const size_t[]){8, 8, 8});
 }

@@ -106,6 +106,6 @@ void stub_register_kernel(const char *name, stub_kernel_fn fn, void *user, unsig
  *   table_add(u32 **table, u64 count, u64 n, u32 inc)  touch_add of n words at each address of a table
  *   make_table(u32 **table, u64 count, u64 first, u64 stride)  writes such a table
  *   spin(u64 microseconds)
- *   penstock_checksum, penstock_scan            Penstock's own, with the parameters of cuda/kernels
+ *   penstock_checksum, penstock_scan, penstock_collect  Penstock's own, with the parameters of cuda/kernels
  */
 #endif

@@ -118,11 +118,13 @@ func (m *measurer) deviceCode() (err error) {
 			return err
 		}
 		m.rate("checksum of "+options.FormatBytes(bytes), bytes, each)
-		each, err = m.repeat(s, func() error { return f.Scan(r, 1<<62, 1<<62+1<<40, s) })
+		each, err = m.repeat(s, func() error {
+			return f.Search([]cuda.Range{r}, [2]kernels.Span{{Lo: 1 << 62, Hi: 1<<62 + 1<<40}}, s)
+		})
 		if err != nil {
 			return err
 		}
-		m.rate("scan of "+options.FormatBytes(bytes), bytes, each)
+		m.rate("search of "+options.FormatBytes(bytes), bytes, each)
 	}
 	return nil
 }

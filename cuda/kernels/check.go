@@ -10,7 +10,7 @@ import (
 	"github.com/penstock-gpu/penstock/cuda"
 )
 
-// Check compares both kernels with their Go functions on up to that many bytes of
+// Check compares the kernels with their Go functions on up to that many bytes of
 // random memory, at several sizes and offsets. It takes as much memory of the
 // device, and pinned; the calling thread waits.
 func (k *Kernels) Check(bytes int64) (err error) {
@@ -60,27 +60,32 @@ func (k *Kernels) Check(bytes int64) (err error) {
 			return fmt.Errorf("the card's checksum of %d bytes is %v, it should be %v", c.bytes, got, want)
 		}
 	}
-	for _, c := range []struct{ offset, bytes int64 }{{0, bytes}, {8, 8}, {8, bytes - 8}, {8, bytes - 16}, {24, 2000}} {
-		r := cuda.Range{Base: device + cuda.Ptr(c.offset), Bytes: c.bytes}
-		for _, step := range []func() error{
-			func() error { return f.Begin(s) },
-			func() error { return f.Scan(r, lo, hi, s) },
-			func() error { return f.End(s) },
-			func() error { return d.StreamSynchronize(s) },
-		} {
-			if err := step(); err != nil {
-				return err
+	in := func(offset, n int64) cuda.Range { return cuda.Range{Base: device + cuda.Ptr(offset), Bytes: n} }
+	for _, ranges := range [][]cuda.Range{
+		{in(0, bytes)}, {in(8, 8)}, {in(8, bytes-8)}, {in(8, bytes-16)}, {in(24, 2000)},
+		{in(8, 8), in(24, 2000), in(bytes/16*8, bytes/4)},
+	} {
+		of := [spans]Span{{lo, hi - 1}, {hi - 1, hi + 1}}
+		if err := f.Search(ranges, of, s); err != nil {
+			return err
+		}
+		if err := d.StreamSynchronize(s); err != nil {
+			return err
+		}
+		for i, span := range of {
+			found, total := f.Found(i)
+			got := slices.Sorted(slices.Values(found))
+			var want []uint64
+			for _, r := range ranges {
+				from := int64(r.Base - device)
+				for _, p := range Find(content[from:from+r.Bytes], span) {
+					want = append(want, uint64(p))
+				}
 			}
-		}
-		found, total := f.Found()
-		got := slices.Sorted(slices.Values(found))
-		var want []uint64
-		for _, p := range Find(content[c.offset:c.offset+c.bytes], lo, hi) {
-			want = append(want, uint64(p))
-		}
-		slices.Sort(want)
-		if total != int64(len(want)) || !slices.Equal(got, want) {
-			return fmt.Errorf("the card finds %d addresses in %d bytes, it should find %d", total, c.bytes, len(want))
+			slices.Sort(want)
+			if total != int64(len(want)) || !slices.Equal(got, want) {
+				return fmt.Errorf("the card finds %d addresses in %d ranges, it should find %d", total, len(ranges), len(want))
+			}
 		}
 	}
 	return nil

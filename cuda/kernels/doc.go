@@ -1,5 +1,5 @@
 // Package kernels is Penstock's own device code: a checksum of a range of
-// memory and a scan of a range for words that look like addresses.
+// memory and a search of ranges for words that look like addresses.
 //
 // # Story
 //
@@ -11,8 +11,8 @@
 //
 // The code is PTX, put together in ptx.go, for every card since Volta; the
 // driver compiles it in Load. Nothing of it needs a CUDA toolkit. Sum and Find
-// are the same two functions in Go, on memory of the host: they define what the
-// kernels compute, and Check compares both on a real card.
+// are the same functions in Go, on memory of the host: they define what the
+// kernels compute, and Check compares them on a real card.
 //
 // # The checksum
 //
@@ -34,12 +34,15 @@
 //
 // A checksum writes one pair of sums for each of its blocks to memory of the
 // caller (SumBytes of it, pinned), and the host adds them up: no atomics, nothing
-// to clear before. A Finder has a list in device memory with a counter in front,
-// which Begin clears and End copies to the host, all on the stream of the caller.
+// to clear before. A Finder has a list in device memory for each of two spans of
+// addresses, with a counter in front. One launch looks through all ranges, cut into
+// pieces with a block for each, and one of a single block copies the lists to pinned
+// memory and empties them, both on the stream of the caller. No copy engine takes part:
+// it may be busy for hundreds of microseconds.
 //
 // # Caveats
 //
-//   - Both kernels read what the range holds when the stream gets there. The
+//   - The kernels read what the range holds when the stream gets there. The
 //     caller sees to it that nobody writes to it meanwhile, and that all of it is
 //     mapped: an access to unmapped memory is fatal.
 //   - A Finder sees words at multiples of 8 only, and counts more than it keeps

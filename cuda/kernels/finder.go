@@ -6,69 +6,133 @@ import (
 	"github.com/penstock-gpu/penstock/cuda"
 )
 
-// Finder looks in device memory for words of an address range. It serves one
-// search at a time: Begin, any number of Scan and End on one stream, then, once
-// the stream has passed them, Found.
+const (
+	spans = 2 // that a search looks for at once
+	// mostPieces is how many blocks a search has at most, each for a piece of a range, and
+	// leastPieceBytes how large these are while there is no need for larger ones.
+	mostPieces      = 8192
+	leastPieceBytes = 256 << 10
+	pieceBytes      = 16 // of one in the table
+)
+
+// Span is the addresses from Lo on that are below Hi.
+type Span struct{ Lo, Hi cuda.Ptr }
+
+func (s Span) addresses() uint64 {
+	if s.Hi <= s.Lo {
+		return 0
+	}
+	return uint64(s.Hi - s.Lo)
+}
+
+// Finder looks in device memory for words that are addresses of two spans. It
+// serves one search at a time: Search, then, once the stream has passed it, Found.
+// A search is two launches and no copy, which would wait for what the copy engines are
+// busy with.
 type Finder struct {
 	k        *Kernels
 	capacity int64
-	list     cuda.Ptr // device: the number of words found, and the words
-	mirror   cuda.Ptr // pinned: a zero word, one unused, and a copy of the list
+	lists    cuda.Ptr // device: for each span, how many of its words were found, and those kept
+	mirror   cuda.Ptr // pinned: a copy of the lists, and the table of pieces
 }
 
-const mirrorList = 16 // where in the mirror the list's copy begins
-
-// NewFinder makes one that keeps up to capacity words.
+// NewFinder makes one that keeps up to capacity words of each span. The calling thread waits
+// for the device.
 func (k *Kernels) NewFinder(capacity int) (*Finder, error) {
 	if capacity <= 0 {
 		return nil, fmt.Errorf("a finder of %d words: at least one is needed", capacity)
 	}
 	f := &Finder{k: k, capacity: int64(capacity)}
 	var err error
-	if f.list, err = k.driver.MemAlloc(f.listBytes()); err != nil {
+	if f.lists, err = k.driver.MemAlloc(f.listsBytes()); err != nil {
 		return nil, err
 	}
-	if f.mirror, err = k.driver.HostAlloc(mirrorList + f.listBytes()); err != nil {
-		_ = k.driver.MemFree(f.list)
+	if f.mirror, err = k.driver.HostAlloc(f.listsBytes() + mostPieces*pieceBytes); err != nil {
+		_ = k.driver.MemFree(f.lists)
+		return nil, err
+	}
+	if err = f.empty(); err != nil {
+		_ = f.Close()
 		return nil, err
 	}
 	return f, nil
 }
 
-func (f *Finder) listBytes() int64 { return 8 + 8*f.capacity }
+// empty empties the lists of the device. Those of the mirror are.
+func (f *Finder) empty() (err error) {
+	s, err := f.k.driver.StreamCreate()
+	if err != nil {
+		return err
+	}
+	defer release(&err, f.k.driver.StreamDestroy, s)
+	if err := f.k.driver.CopyAsync(f.lists, f.mirror, f.listsBytes(), s); err != nil {
+		return err
+	}
+	return f.k.driver.StreamSynchronize(s)
+}
+
+// listsBytes is a multiple of 16, as the table behind the lists has to begin at one.
+func (f *Finder) listsBytes() int64 { return spans * 8 * (1 + f.capacity) }
 
 // Close frees the memory. No search may be under way.
 func (f *Finder) Close() error {
-	err := f.k.driver.MemFree(f.list)
+	err := f.k.driver.MemFree(f.lists)
 	if e := f.k.driver.HostFree(f.mirror); err == nil {
 		err = e
 	}
 	return err
 }
 
-// Begin queues the start of a search.
-func (f *Finder) Begin(s cuda.Stream) error { return f.k.driver.CopyAsync(f.list, f.mirror, 8, s) }
-
-// Scan queues the search of a range, which begins at a multiple of 8, for words w with lo <= w < hi.
-func (f *Finder) Scan(r cuda.Range, lo, hi cuda.Ptr, s cuda.Stream) error {
-	if err := badRange(r, 8); err != nil {
-		return fmt.Errorf("scan of a %w", err)
+// Search queues the search of ranges for words of each span, at multiples of 8.
+func (f *Finder) Search(ranges []cuda.Range, of [spans]Span, s cuda.Stream) error {
+	n, err := f.cut(ranges)
+	if err != nil || n == 0 {
+		for list := range spans {
+			f.list(list)[0] = 0
+		}
+		return err
 	}
-	if hi <= lo || r.Bytes < 8 {
-		return nil
+	d, threads := f.k.driver, [3]uint32{blockThreads, 1, 1}
+	if err := d.Launch(f.k.scan, [3]uint32{n, 1, 1}, threads, s, uint64(f.mirror)+uint64(f.listsBytes()), uint64(f.lists), uint64(f.capacity),
+		uint64(of[0].Lo), of[0].addresses(), uint64(of[1].Lo), of[1].addresses()); err != nil {
+		return err
 	}
-	return f.k.launch(f.k.scan, r.Bytes, s, uint64(r.Base), uint64(r.Bytes/8), uint64(lo), uint64(hi-lo), uint64(f.list), uint64(f.capacity))
+	return d.Launch(f.k.collect, [3]uint32{1, 1, 1}, threads, s, uint64(f.lists), uint64(f.mirror), uint64(f.capacity))
 }
 
-// End queues the copy of what was found to the host.
-func (f *Finder) End(s cuda.Stream) error {
-	return f.k.driver.CopyAsync(f.mirror+mirrorList, f.list, f.listBytes(), s)
+// cut fills the table with the pieces of ranges, and says how many there are.
+func (f *Finder) cut(ranges []cuda.Range) (pieces uint32, err error) {
+	if len(ranges) > mostPieces/2 {
+		return 0, fmt.Errorf("a search of %d ranges: %d are possible", len(ranges), mostPieces/2)
+	}
+	var total int64
+	for _, r := range ranges {
+		if err := badRange(r, 1); err != nil {
+			return 0, fmt.Errorf("search of a %w", err)
+		}
+		total += r.Bytes
+	}
+	each := max(leastPieceBytes, (total/(mostPieces/2)+15)&^15)
+	table := words(f.mirror+cuda.Ptr(f.listsBytes()), mostPieces*pieceBytes/8)
+	for _, r := range ranges {
+		end := r.End() &^ 7
+		for at := (r.Base + 7) &^ 7; at < end; at += cuda.Ptr(each) {
+			table[2*pieces], table[2*pieces+1] = uint64(at), uint64(min(cuda.Ptr(each), end-at)/8)
+			pieces++
+		}
+	}
+	return pieces, nil
 }
 
-// Found is what was found, in no order, repeats included; all of it only when
-// total is not larger than the list. The slice is valid until the next Begin.
-func (f *Finder) Found() (kept []uint64, total int64) {
-	list := words(f.mirror+mirrorList, 1+f.capacity)
+// list is the mirror of one span's list.
+func (f *Finder) list(span int) []uint64 {
+	return words(f.mirror+cuda.Ptr(int64(span)*8*(1+f.capacity)), 1+f.capacity)
+}
+
+// Found is what was found of a span, in no order, repeats included; all of it only when
+// total is not larger than the list. The slice is valid until the next Search.
+func (f *Finder) Found(span int) (kept []uint64, total int64) {
+	list := f.list(span)
 	total = int64(list[0])
 	return list[1 : 1+min(total, f.capacity)], total
 }

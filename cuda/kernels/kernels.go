@@ -22,10 +22,12 @@ const sumBytes = 16 // of one block
 // Kernels is Penstock's device code on one card. Its methods may be called from
 // several threads, each bound to the device.
 type Kernels struct {
-	driver         cuda.Driver
-	module         cuda.Module
-	checksum, scan cuda.Function
-	maxBlocks      int64
+	driver    cuda.Driver
+	module    cuda.Module
+	checksum  cuda.Function
+	scan      cuda.Function
+	collect   cuda.Function
+	maxBlocks int64
 }
 
 // Load compiles the device code for the card of d, and compares what it computes
@@ -37,8 +39,10 @@ func Load(d cuda.Driver) (*Kernels, error) {
 	if k.module, err = d.LoadModule([]byte(ptx())); err != nil {
 		return nil, fmt.Errorf("the driver does not take Penstock's device code: %w", err)
 	}
-	if k.checksum, err = d.ModuleFunction(k.module, checksumName); err == nil {
-		k.scan, err = d.ModuleFunction(k.module, scanName)
+	for name, f := range map[string]*cuda.Function{checksumName: &k.checksum, scanName: &k.scan, collectName: &k.collect} {
+		if err == nil {
+			*f, err = d.ModuleFunction(k.module, name)
+		}
 	}
 	if err == nil {
 		n := d.Info().Multiprocessors
@@ -62,10 +66,6 @@ func (k *Kernels) blocks(bytes int64) uint32 {
 	return uint32(min(k.maxBlocks, (bytes+bytesPerBlock-1)/bytesPerBlock))
 }
 
-func (k *Kernels) launch(f cuda.Function, bytes int64, s cuda.Stream, args ...uint64) error {
-	return k.driver.Launch(f, [3]uint32{k.blocks(bytes), 1, 1}, [3]uint32{blockThreads, 1, 1}, s, args...)
-}
-
 func badRange(r cuda.Range, align cuda.Ptr) error {
 	if r.Bytes <= 0 || r.Base == 0 || r.Base%align != 0 {
 		return fmt.Errorf("range of %d bytes at %#x: it must have bytes and begin at a multiple of %d", r.Bytes, uint64(r.Base), align)
@@ -82,7 +82,8 @@ func (k *Kernels) Checksum(r cuda.Range, out cuda.Ptr, s cuda.Stream) error {
 	if err := badRange(r, 16); err != nil {
 		return fmt.Errorf("checksum of a %w", err)
 	}
-	return k.launch(k.checksum, r.Bytes, s, uint64(r.Base), uint64(r.Bytes/16), uint64(r.Bytes%16), uint64(out))
+	return k.driver.Launch(k.checksum, [3]uint32{k.blocks(r.Bytes), 1, 1}, [3]uint32{blockThreads, 1, 1}, s,
+		uint64(r.Base), uint64(r.Bytes/16), uint64(r.Bytes%16), uint64(out))
 }
 
 // Sum adds up what the checksum of a range of bytes left at out. The stream of

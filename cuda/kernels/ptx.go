@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// Both kernels are started with blocks of this many threads. The checksum's
+// All kernels are started with blocks of this many threads. The checksum's
 // shared memory has 16 bytes for each.
 const blockThreads = 256
 
@@ -13,13 +13,20 @@ const blockThreads = 256
 const (
 	checksumName = "penstock_checksum"
 	scanName     = "penstock_scan"
+	collectName  = "penstock_collect"
 )
 
 // ptx is the module. Volta is the oldest architecture, and 7.0 the oldest PTX,
 // that every driver Penstock supports compiles.
 func ptx() string {
-	return ".version 7.0\n.target sm_70\n.address_size 64\n" + checksumPTX() + scanPTX()
+	return ".version 7.0\n.target sm_70\n.address_size 64\n" + checksumPTX() + scanPTX() + collectPTX()
 }
+
+// Who takes part in loadUnits: all blocks of the launch, or each block alone.
+const (
+	allBlocks = "	mov.u32 bid, %ctaid.x;\n	mov.u32 blocks, %nctaid.x;\n"
+	oneBlock  = "	mov.u32 bid, 0;\n	mov.u32 blocks, 1;\n"
+)
 
 // loadUnits is the text that reads the units (16 bytes each, aligned) of a
 // range, each by one thread: thread u takes units u, u+stride, u+2*stride, ...
@@ -28,13 +35,10 @@ func ptx() string {
 // unit's address and `units` their number. word is called with the registers of
 // a unit's two words and gives the text that deals with them; next is put behind
 // each unit.
-func loadUnits(word func(first, second string) string, next string) string {
+func loadUnits(who string, word func(first, second string) string, next string) string {
 	var b strings.Builder
-	b.WriteString(`
-	mov.u32 tid, %tid.x;
-	mov.u32 bid, %ctaid.x;
+	b.WriteString(who + `	mov.u32 tid, %tid.x;
 	mov.u32 threads, %ntid.x;
-	mov.u32 blocks, %nctaid.x;
 	mul.wide.u32 u, bid, threads;
 	cvt.u64.u32 t, tid;
 	add.u64 u, u, t;
@@ -137,7 +141,7 @@ func checksumPTX() string {
 	shl.b64 keystep, keystep, 1;
 	mul.lo.u64 keystep, keystep, 0x%x;
 `, blockThreads*16, uint64(constK), uint64(constK)) +
-		loadUnits(func(first, second string) string {
+		loadUnits(allBlocks, func(first, second string) string {
 			return addPTX(first, "key") + fmt.Sprintf("	add.u64 key1, key, 0x%x;\n", uint64(constK)) + addPTX(second, "key1")
 		}, next) +
 		// The bytes after the last unit: one thread gathers them into words.
@@ -213,40 +217,54 @@ over:
 `
 }
 
-// scanPTX: base (a multiple of 8), words, the lowest address sought and how many
-// there are from it on, the list and how many words it holds. The list starts
-// with the number of words found, which may be more than it holds.
+// scanPTX: a table of pieces, one for each block (its address, a multiple of 8, and its
+// words); the lists (see Finder) and how many words each holds; and for each list the
+// lowest address sought and how many there are from it on. A list starts with the number of
+// words found, which may be more than it holds.
 func scanPTX() string {
 	label := 0
 	look := func(w string) string {
-		label++
-		return fmt.Sprintf(`	sub.u64 t, %s, lo;
-	setp.ge.u64 p, t, span;
-	@p bra no%d;
-	atom.global.add.u64 i, [list], 1;
+		var b strings.Builder
+		for list := range spans {
+			label++
+			fmt.Fprintf(&b, `	sub.u64 t, %[1]s, lo%[2]d;
+	setp.ge.u64 p, t, span%[2]d;
+	@p bra no%[3]d;
+	atom.global.add.u64 i, [list%[2]d], 1;
 	setp.ge.u64 p, i, room;
-	@p bra no%d;
+	@p bra no%[3]d;
 	shl.b64 i, i, 3;
-	add.u64 i, i, list;
-	st.global.u64 [i+8], %s;
-no%d:
-`, w, label, label, w, label)
+	add.u64 i, i, list%[2]d;
+	st.global.u64 [i+8], %[1]s;
+no%[3]d:
+`, w, list, label)
+		}
+		return b.String()
 	}
 	return `
-.visible .entry ` + scanName + `(.param .u64 pbase, .param .u64 pwords, .param .u64 plo, .param .u64 pspan, .param .u64 plist, .param .u64 proom)
+.visible .entry ` + scanName + `(.param .u64 ptable, .param .u64 plists, .param .u64 proom, .param .u64 plo0, .param .u64 pspan0, .param .u64 plo1, .param .u64 pspan1)
 {
-` + loadRegisters + `	.reg .b64 lo, span, list, room, first, rest, i;
+` + loadRegisters + `	.reg .b64 lo0, span0, lo1, span1, list0, list1, room, entry, first, rest, i;
 
-	ld.param.u64 first, [pbase];
-	ld.param.u64 units, [pwords];
-	ld.param.u64 lo, [plo];
-	ld.param.u64 span, [pspan];
-	ld.param.u64 list, [plist];
+	ld.param.u64 entry, [ptable];
+	ld.param.u64 list0, [plists];
 	ld.param.u64 room, [proom];
+	ld.param.u64 lo0, [plo0];
+	ld.param.u64 span0, [pspan0];
+	ld.param.u64 lo1, [plo1];
+	ld.param.u64 span1, [pspan1];
+	cvta.to.global.u64 entry, entry;
+	cvta.to.global.u64 list0, list0;
+	shl.b64 list1, room, 3;
+	add.u64 list1, list1, list0;
+	add.u64 list1, list1, 8;
+	mov.u32 bid, %ctaid.x;
+	mul.wide.u32 t, bid, 16;
+	add.u64 entry, entry, t;
+	ld.global.v2.u64 {first, units}, [entry];
 	cvta.to.global.u64 first, first;
-	cvta.to.global.u64 list, list;
 
-	// A word before the first unit, when the range does not begin with a whole one.
+	// A word before the first unit, when the piece does not begin with a whole one.
 	shr.u64 rest, first, 3;
 	and.b64 rest, rest, 1;
 	shl.b64 base, rest, 3;
@@ -255,8 +273,6 @@ no%d:
 	and.b64 far, units, 1;
 	shr.u64 units, units, 1;
 	mov.u32 tid, %tid.x;
-	mov.u32 bid, %ctaid.x;
-	or.b32 tid, tid, bid;
 	setp.ne.u32 p, tid, 0;
 	@p bra whole;
 	setp.eq.u64 p, rest, 0;
@@ -269,7 +285,61 @@ no%d:
 	add.u64 at, at, base;
 	ld.global.u64 w0, [at];
 ` + look("w0") + `whole:
-` + loadUnits(func(first, second string) string { return look(first) + look(second) }, "") + `	ret;
+` + loadUnits(oneBlock, func(first, second string) string { return look(first) + look(second) }, "") + `	ret;
+}
+`
+}
+
+// collectPTX: the lists, where they are copied to, and how many words each holds. One block
+// copies what was found and empties the lists for the next search.
+func collectPTX() string {
+	var b strings.Builder
+	for list := range spans {
+		fmt.Fprintf(&b, `
+	ld.global.u64 n, [from];
+	bar.sync 0;
+	cvt.u64.u32 u, tid;
+	setp.ne.u64 p, u, 0;
+	@p bra counted%[1]d;
+	st.global.u64 [to], n;
+	st.global.u64 [from], none;
+counted%[1]d:
+	setp.ge.u64 p, n, room;
+	@p mov.u64 n, room;
+next%[1]d:
+	setp.ge.u64 p, u, n;
+	@p bra copied%[1]d;
+	shl.b64 t, u, 3;
+	add.u64 at, from, t;
+	ld.global.u64 w, [at+8];
+	add.u64 at, to, t;
+	st.global.u64 [at+8], w;
+	add.u64 u, u, step;
+	bra next%[1]d;
+copied%[1]d:
+	shl.b64 t, room, 3;
+	add.u64 t, t, 8;
+	add.u64 from, from, t;
+	add.u64 to, to, t;
+`, list)
+	}
+	return `
+.visible .entry ` + collectName + `(.param .u64 plists, .param .u64 pto, .param .u64 proom)
+{
+	.reg .pred p;
+	.reg .b32 tid, threads;
+	.reg .b64 from, to, room, none, n, u, t, at, w, step;
+
+	ld.param.u64 from, [plists];
+	ld.param.u64 to, [pto];
+	ld.param.u64 room, [proom];
+	cvta.to.global.u64 from, from;
+	cvta.to.global.u64 to, to;
+	mov.u64 none, 0;
+	mov.u32 tid, %tid.x;
+	mov.u32 threads, %ntid.x;
+	cvt.u64.u32 step, threads;
+` + b.String() + `	ret;
 }
 `
 }

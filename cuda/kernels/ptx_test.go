@@ -5,11 +5,10 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"testing"
 	"unsafe"
-
-	"github.com/penstock-gpu/penstock/cuda"
 )
 
 // heap is memory that stays where it is, unlike a small slice on a stack: the
@@ -60,40 +59,64 @@ func TestPTXChecksum(t *testing.T) {
 	}
 }
 
-func TestPTXScan(t *testing.T) {
-	m := parse(t, ptx(), scanName)
-	const lo, hi = cuda.Ptr(1000), cuda.Ptr(1900)
+// TestPTXSearch: what scan finds in several pieces and collect copies is what Find finds, of both spans.
+func TestPTXSearch(t *testing.T) {
+	scan, collect := parse(t, ptx(), scanName), parse(t, ptx(), collectName)
+	of := [spans]Span{{1000, 1900}, {1950, 1960}}
 	r := rand.New(rand.NewPCG(3, 4))
 	for _, offset := range []int{0, 8} {
-		for _, count := range []int{1, 2, 3, 8, 33, 64, 65, 200, 1001} {
+		for _, counts := range [][]int{{1}, {2}, {3}, {8}, {33, 1}, {64}, {65, 2, 64}, {200}, {1001, 7}} {
 			for _, room := range []int{1, 5, 2000} {
-				b := aligned(count*8, offset)
-				w := unsafe.Slice((*uint64)(unsafe.Pointer(&b[0])), count)
-				for i := range w {
-					w[i] = r.Uint64N(2000)
-				}
-				w[0], w[count-1] = uint64(lo), uint64(hi)-1
-				list := heap[uint64](1 + room + 1)
-				list[room+1] = 77
-				m.run(t, 2, 16, address(b), uint64(count), uint64(lo), uint64(hi-lo), uint64(uintptr(unsafe.Pointer(&list[0]))), uint64(room))
-				var want []uint64
-				for _, p := range Find(b, lo, hi) {
-					want = append(want, uint64(p))
-				}
-				if list[0] != uint64(len(want)) || list[room+1] != 77 {
-					t.Fatalf("%d words at offset %d: %d found, want %d; behind the list %d", count, offset, list[0], len(want), list[room+1])
-				}
-				got := list[1 : 1+min(room, len(want))]
-				slices.Sort(got)
-				slices.Sort(want)
-				if room >= len(want) && !slices.Equal(got, want) {
-					t.Fatalf("%d words at offset %d: found %v, want %v", count, offset, got, want)
-				}
-				for _, g := range got {
-					if !slices.Contains(want, g) {
-						t.Fatalf("%d is in the list but not in range", g)
+				table := heap[uint64](2 * len(counts))
+				var want [spans][]uint64
+				var pieces [][]byte
+				for i, count := range counts {
+					b := aligned(count*8, offset)
+					pieces = append(pieces, b)
+					w := unsafe.Slice((*uint64)(unsafe.Pointer(&b[0])), count)
+					for i := range w {
+						w[i] = r.Uint64N(2000)
+					}
+					w[0], w[count-1] = uint64(of[0].Lo), uint64(of[0].Hi)-1
+					table[2*i], table[2*i+1] = address(b), uint64(count)
+					for k, span := range of {
+						for _, p := range Find(b, span) {
+							want[k] = append(want[k], uint64(p))
+						}
 					}
 				}
+				lists, mirror := heap[uint64](spans*(1+room)+1), heap[uint64](spans*(1+room)+1)
+				lists[spans*(1+room)], mirror[spans*(1+room)] = 77, 77
+				at := func(w []uint64) uint64 { return uint64(uintptr(unsafe.Pointer(&w[0]))) }
+				for range 2 { // the second time in lists that the first has emptied
+					scan.run(t, len(counts), 16, at(table), at(lists), uint64(room),
+						uint64(of[0].Lo), of[0].addresses(), uint64(of[1].Lo), of[1].addresses())
+					collect.run(t, 1, 16, at(lists), at(mirror), uint64(room))
+				}
+				if lists[spans*(1+room)] != 77 || mirror[spans*(1+room)] != 77 {
+					t.Fatalf("%v words: something was written behind the lists", counts)
+				}
+				for k := range of {
+					list := mirror[k*(1+room):][:1+room]
+					if lists[k*(1+room)] != 0 {
+						t.Fatalf("%v words: the list is not emptied", counts)
+					}
+					if list[0] != uint64(len(want[k])) {
+						t.Fatalf("%v words at offset %d: %d found of span %d, want %d", counts, offset, list[0], k, len(want[k]))
+					}
+					got := list[1 : 1+min(room, len(want[k]))]
+					slices.Sort(got)
+					slices.Sort(want[k])
+					if room >= len(want[k]) && !slices.Equal(got, want[k]) {
+						t.Fatalf("%v words at offset %d: found %v, want %v", counts, offset, got, want[k])
+					}
+					for _, g := range got {
+						if !slices.Contains(want[k], g) {
+							t.Fatalf("%d is in the list but not in span %d", g, k)
+						}
+					}
+				}
+				runtime.KeepAlive(pieces)
 			}
 		}
 	}

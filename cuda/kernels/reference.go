@@ -52,10 +52,10 @@ func Sum(b []byte) Sum128 {
 	return s
 }
 
-// Find returns the words of b, at multiples of 8, that lie in [lo, hi).
-func Find(b []byte, lo, hi cuda.Ptr) (words []cuda.Ptr) {
+// Find returns the words of b, at multiples of 8, that are addresses of the span.
+func Find(b []byte, of Span) (words []cuda.Ptr) {
 	for ; len(b) >= 8; b = b[8:] {
-		if w := cuda.Ptr(binary.LittleEndian.Uint64(b)); lo <= w && w < hi {
+		if w := cuda.Ptr(binary.LittleEndian.Uint64(b)); of.Lo <= w && w < of.Hi {
 			words = append(words, w)
 		}
 	}

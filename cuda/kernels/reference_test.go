@@ -5,8 +5,6 @@ import (
 	"math/bits"
 	"math/rand/v2"
 	"testing"
-
-	"github.com/penstock-gpu/penstock/cuda"
 )
 
 // What the checksum of given bytes is does not change: the device code, the Go
@@ -109,11 +107,11 @@ func TestFind(t *testing.T) {
 	for i, w := range []uint64{9, 10, 19, 20, 15, 0} {
 		binary.LittleEndian.PutUint64(b[i*8:], w)
 	}
-	got := Find(b, 10, 20)
+	got := Find(b, Span{10, 20})
 	if len(got) != 3 || got[0] != 10 || got[1] != 19 || got[2] != 15 {
 		t.Errorf("found %v", got)
 	}
-	if Find(b[:7], 0, cuda.Ptr(1)<<63) != nil || Find(b, 20, 10) != nil {
+	if Find(b[:7], Span{0, 1 << 63}) != nil || Find(b, Span{20, 10}) != nil {
 		t.Error("found something in nothing")
 	}
 }

@@ -2,12 +2,14 @@ package live
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
 	"go.uber.org/zap"
 
 	"github.com/penstock-gpu/penstock/cuda"
+	"github.com/penstock-gpu/penstock/cuda/kernels"
 )
 
 // question is an operation that waits for a grant.
@@ -61,8 +63,7 @@ func (e *swap) answer() {
 }
 
 // search looks in everything that an operation's parameters name for addresses of
-// tensors, after what was queued on its stream before. Where there is none, it
-// looks for such of plain memory: a kernel that finds these reaches memory through
+// tensors, after what was queued on its stream before; and for such of plain memory: a kernel that finds these reaches memory through
 // addresses, and the next time it may be that of a tensor. The caller holds the
 // lock, which is released meanwhile.
 func (e *swap) search(q *question) (found []cuda.Ptr, chases bool, err error) {
@@ -81,6 +82,7 @@ func (e *swap) search(q *question) (found []cuda.Ptr, chases bool, err error) {
 		}
 	}
 	lo, hi := e.runtime.Span()
+	spans := [2]kernels.Span{{Lo: lo, Hi: hi}}
 	stream := cuda.Stream(l.handle(q.stream))
 	if stream <= defaultStreams {
 		stream = 0
@@ -91,11 +93,22 @@ func (e *swap) search(q *question) (found []cuda.Ptr, chases bool, err error) {
 			ranges[r] = true
 		}
 	}
-	kept, total, err := e.scan(ranges, lo, hi, stream)
+	l.plainSpanMu.Lock()
+	spans[1] = kernels.Span{Lo: l.plainSpan[0], Hi: l.plainSpan[1]}
+	l.plainSpanMu.Unlock()
+	err = e.finder.Search(slices.Collect(maps.Keys(ranges)), spans, stream)
+	if err == nil {
+		err = l.driver.StreamSynchronize(stream)
+	}
+	if err == nil {
+		words, _ := e.finder.Found(1)
+		chases = slices.ContainsFunc(unique(words), func(p cuda.Ptr) bool { _, ok := l.containing(p); return ok })
+	}
 	l.mu.Lock()
 	if err != nil {
 		return nil, false, err
 	}
+	kept, total := e.finder.Found(0)
 	if total > int64(len(kept)) {
 		return nil, false, fmt.Errorf("%s may reach memory through %d addresses, more than the %d that can be followed: use --engine managed",
 			l.hook.FunctionName(q.function), total, len(kept))
@@ -105,39 +118,7 @@ func (e *swap) search(q *question) (found []cuda.Ptr, chases bool, err error) {
 			found = append(found, p)
 		}
 	}
-	if len(found) > 0 {
-		return found, true, nil
-	}
-	l.mu.Unlock()
-	defer l.mu.Lock()
-	l.plainSpanMu.Lock()
-	lo, hi = l.plainSpan[0], l.plainSpan[1]
-	l.plainSpanMu.Unlock()
-	if kept, _, err = e.scan(ranges, lo, hi, stream); err != nil {
-		return nil, false, err
-	}
-	return nil, slices.ContainsFunc(unique(kept), func(p cuda.Ptr) bool { _, ok := l.containing(p); return ok }), nil
-}
-
-// scan looks in ranges for words of an address range, and waits for it.
-func (e *swap) scan(ranges map[cuda.Range]bool, lo, hi cuda.Ptr, stream cuda.Stream) (kept []uint64, total int64, err error) {
-	if err := e.finder.Begin(stream); err != nil {
-		return nil, 0, err
-	}
-	for r := range ranges {
-		r.Base = (r.Base + 7) &^ 7
-		if err := e.finder.Scan(r, lo, hi, stream); err != nil {
-			return nil, 0, err
-		}
-	}
-	if err := e.finder.End(stream); err != nil {
-		return nil, 0, err
-	}
-	if err := e.l.driver.StreamSynchronize(stream); err != nil {
-		return nil, 0, err
-	}
-	kept, total = e.finder.Found()
-	return kept, total, nil
+	return found, chases || len(found) > 0, nil
 }
 
 // unwritten says whether plain memory has been given out and no operation has come since

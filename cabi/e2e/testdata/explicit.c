@@ -47,7 +47,7 @@ static void finish(void) {
     CHECK(strstr(stats(), "\"engine\":\"explicit\""));
     /* What it moves is never above the budget; beside it there are the few words that the engine's own kernels write. */
     CHECK(count("physical_peak_bytes") <= (uint64_t)stat_now("budget_bytes"));
-    CHECK(count("device_peak_bytes") <= (uint64_t)stat_now("budget_bytes") + 64 * 1024);
+    CHECK(count("device_peak_bytes") <= (uint64_t)stat_now("budget_bytes") + 128 * 1024);
     printf("STATS %s\n", stats());
     P.close();
 }
