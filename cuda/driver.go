@@ -119,6 +119,7 @@ type Driver interface {
 	StreamCreate() (Stream, error) // non-blocking
 	StreamDestroy(s Stream) error
 	StreamSynchronize(s Stream) error
+	Synchronize() error // waits for all work of the process on the device
 	StreamQuery(s Stream) (done bool, err error)
 	StreamWaitEvent(s Stream, e Event) error
 	EventCreate() (Event, error)

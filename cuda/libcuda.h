@@ -75,6 +75,7 @@ _Static_assert(sizeof(psk_access_desc) == 12, "CUmemAccessDesc");
     X(cuStreamCreate, 1, (s, flags), uintptr_t *s, unsigned flags) \
     X(cuStreamDestroy_v2, 1, (s), uintptr_t s) \
     X(cuStreamSynchronize, 1, (s), uintptr_t s) \
+    X(cuCtxSynchronize, 1, (unused), int unused) /* it takes none, and does not mind */ \
     X(cuStreamQuery, 1, (s), uintptr_t s) \
     X(cuStreamWaitEvent, 1, (s, e, flags), uintptr_t s, uintptr_t e, unsigned flags) \
     X(cuEventCreate, 1, (e, flags), uintptr_t *e, unsigned flags) \

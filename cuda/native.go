@@ -179,6 +179,11 @@ func (n *Native) StreamSynchronize(s Stream) error {
 	return check(C.psk_cuStreamSynchronize(n.fn, C.uintptr_t(s)), "cuStreamSynchronize")
 }
 
+// Synchronize waits for all work on the device.
+func (n *Native) Synchronize() error {
+	return check(C.psk_cuCtxSynchronize(n.fn, 0), "cuCtxSynchronize")
+}
+
 // StreamQuery says whether the stream's work is done.
 func (n *Native) StreamQuery(s Stream) (bool, error) {
 	return ready(C.psk_cuStreamQuery(n.fn, C.uintptr_t(s)), "cuStreamQuery")

@@ -105,8 +105,14 @@ func TestSynchronizeAndQuery(t *testing.T) {
 	if err := r.th.StreamSynchronize(s); !isCode(err, cuda.ErrNotReady) {
 		t.Errorf("waiting for a gate that nobody opens: %v", err)
 	}
+	if err := r.th.Synchronize(); !isCode(err, cuda.ErrNotReady) {
+		t.Errorf("the same for all streams: %v", err)
+	}
 	gate.Open(1)
-	r.must(r.th.StreamSynchronize(s))
+	r.must(r.th.Synchronize())
+	if done, err := r.th.StreamQuery(s); !done || err != nil {
+		t.Errorf("the stream is done: %t, %v", done, err)
+	}
 	r.must(r.th.StreamDestroy(s))
 	if err := r.th.StreamSynchronize(s); !isCode(err, cuda.ErrInvalidHandle) {
 		t.Errorf("destroyed stream: %v", err)

@@ -513,6 +513,26 @@ func (t *Thread) StreamSynchronize(s cuda.Stream) error {
 	return t.await("cuStreamSynchronize", func() bool { return st.completed >= target })
 }
 
+// Synchronize waits for what is queued now on any stream.
+func (t *Thread) Synchronize() error {
+	g := t.g
+	g.mu.Lock()
+	targets := make(map[*stream]uint64, len(g.streams))
+	for _, st := range g.streams {
+		targets[st] = st.submitted
+	}
+	t.spend(g.profile.StreamCall)
+	g.mu.Unlock()
+	return t.await("cuCtxSynchronize", func() bool {
+		for st, target := range targets {
+			if st.completed < target {
+				return false
+			}
+		}
+		return true
+	})
+}
+
 // query lets the simulator run up to the thread's clock, then asks.
 func (t *Thread) query(done func() bool) (bool, error) {
 	g := t.g

@@ -104,6 +104,7 @@ int cuMemDiscardAndPrefetchBatchAsync(uint64_t *p, size_t *n, size_t c, location
 int cuStreamCreate(uintptr_t *s, unsigned f) { say("stream %u", f); *s = 0x51; return 0; }
 int cuStreamDestroy_v2(uintptr_t s) { return 0; }
 int cuStreamSynchronize(uintptr_t s) { return s == 0x700 ? 700 : 0; }
+int cuCtxSynchronize(void) { return 0; }
 int cuStreamQuery(uintptr_t s) { return s == 0x51 ? 600 : s == 0x700 ? 700 : 0; }
 int cuStreamWaitEvent(uintptr_t s, uintptr_t e, unsigned f) { say("wait %lu %lu", (long)s, (long)e); return 0; }
 int cuEventCreate(uintptr_t *e, unsigned f) { say("event %u", f); *e = 0xe1; return 0; }

@@ -266,8 +266,13 @@ func (l *Live) RecordStream(p cuda.Ptr, stream uint64) error {
 	return nil
 }
 
-// EmptyCache gives unused plain segments back to the driver.
+// EmptyCache gives unused plain memory back to the driver. It waits for the device first, as
+// cudaFree does, for freed memory may still be in use on a stream that it was not recorded for:
+// that is well while nobody else is given it, and fatal once it is unmapped.
 func (l *Live) EmptyCache() {
+	if l.driver.BindThread() != nil || l.driver.Synchronize() != nil {
+		return
+	}
 	l.plain.EmptyCache()
 }
 

@@ -129,12 +129,21 @@ func (e *swap) releasePlain(p cuda.Ptr, bytes int64) error {
 		return err
 	}
 	size := explicit.WholePages(bytes)
+	unasked := false
 	for _, handle := range e.hook.Streams() {
-		if handle == hook.StreamGone || handle == hook.StreamMany { // no stream: nobody can be asked, or each was waited for
-			continue
+		switch handle {
+		case hook.StreamMany: // each was waited for
+		case hook.StreamGone, hook.StreamPerThread: // nobody can ask it, or only its own thread
+			unasked = true
+		default:
+			// One that is destroyed just now answers with an error.
+			_ = d.StreamSynchronize(cuda.Stream(handle))
 		}
-		// One that is destroyed just now answers with an error.
-		_ = d.StreamSynchronize(cuda.Stream(handle))
+	}
+	if unasked {
+		if err := d.Synchronize(); err != nil {
+			return err
+		}
 	}
 	e.hook.WithdrawPlain(cuda.Range{Base: p, Bytes: size})
 	if err := d.Unmap(p, size); err != nil {

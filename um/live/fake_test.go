@@ -51,6 +51,7 @@ func (d *fakeDriver) BindThread() error                     { return nil }
 func (d *fakeDriver) Now() time.Duration                    { return time.Since(began) }
 func (d *fakeDriver) StreamDestroy(cuda.Stream) error       { return nil }
 func (d *fakeDriver) StreamSynchronize(s cuda.Stream) error { return nil }
+func (d *fakeDriver) Synchronize() error                    { return nil }
 
 func (d *fakeDriver) StreamCreate() (cuda.Stream, error) {
 	d.mu.Lock()

@@ -375,6 +375,38 @@ static void *other_default(void *stop) {
     return NULL;
 }
 
+/* Small memory that a kernel still uses on a stream that nobody can be asked about: another
+ * thread's own, or one that was destroyed. */
+typedef struct { CUdeviceptr p; int destroyed; } unasked;
+
+static void *use_small(void *arg) {
+    unasked *u = arg;
+    CUfunction slow = function("slow_add");
+    uint64_t n = 1024, us = 200000;
+    uint32_t inc = 1;
+    void *args[] = {&u->p, &n, &inc, &us};
+    CUstream s = u->destroyed ? new_stream() : NULL;
+    OK(((launch_fn)driver(s ? "cuLaunchKernel" : "cuLaunchKernel_ptsz"))(slow, 1, 1, 1, 1, 1, 1, 0, s, args, NULL));
+    if (s) OK(CALL(cuStreamDestroy_v2, s));
+    return NULL;
+}
+
+static void small_released(void) {
+    enum { SMALL = 900 << 10, PIECES = 5 }; /* a segment has room for two */
+    for (int i = 0; i < 4; i++) {
+        pthread_t other;
+        void *p[PIECES];
+        for (int k = 0; k < PIECES; k++) p[k] = P.malloc(SMALL, 0, NULL);
+        unasked u = {(CUdeviceptr)(uintptr_t)p[PIECES - 1], i % 2};
+        CHECK(u.p && resident(u.p, SMALL));
+        CHECK(!pthread_create(&other, NULL, use_small, &u));
+        pthread_join(other, NULL);
+        for (int k = 0; k < PIECES; k++) P.free(p[k], SMALL, 0, NULL);
+        P.empty_cache();
+        CHECK(!resident(u.p, SMALL)); /* it was given back, and the kernel has not missed it */
+    }
+}
+
 static void own_streams(void) {
     CUfunction slow = function("slow_add");
     launch_fn own = (launch_fn)driver("cuLaunchKernel_ptsz");
@@ -400,6 +432,7 @@ static void own_streams(void) {
     }
     atomic_store(&stop, 1);
     pthread_join(other, NULL);
+    small_released();
 }
 
 /* What streams have not reported yet must not hold their tensors for ever: the last
