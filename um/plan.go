@@ -161,7 +161,8 @@ type freeing struct {
 // large one for which blocks are made ready (makeReady).
 func (r *Runtime) spareAfter(blocks int32) uint64 {
 	p := &r.plan
-	if !p.valid || r.recency != nil && blocks >= largeBlocks || p.spareBlocks < blocks/8 && p.farBlocks >= blocks {
+	ready := r.recency != nil && r.config.Policy.Fetch == FetchAhead && blocks >= largeBlocks
+	if !p.valid || ready || p.spareBlocks < blocks/8 && p.farBlocks >= blocks {
 		return 0
 	}
 	spare, from := p.spareBlocks, r.history.Now()
