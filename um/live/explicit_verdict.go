@@ -19,7 +19,7 @@ func (s Stats) explicitLines(line func(format string, args ...any)) {
 	}
 	line("stalled %.2f s: %.2f s for data on its way, %.2f s for space, %.2f s for mapping, %.2f s until what is queued had been looked through",
 		s.StallSeconds, x.FetchStallSeconds, x.SpaceStallSeconds, x.MapStallSeconds, x.GrantStallSeconds)
-	line("%d of %d launches waited; predicted exactly: %s", x.WaitedLaunches, s.Launches, s.predicted())
+	line("%d launches and copies waited (%d launches in all); predicted exactly: %s", x.WaitedLaunches, s.Launches, s.predicted())
 	line("%d launches were searched for addresses in memory: %d had some; %d had unreadable parameters and got everything on the device",
 		x.Inspected, x.Chasers, x.Unresolved)
 	line("host memory: %s needed at most, %s in use, %s pinned of a budget of %s; waited %.2f s for pinning",
