@@ -17,7 +17,7 @@ type ExplicitStats struct {
 	GrantStallSeconds  float64 `json:"grant_stall_seconds"` // the queue was drained, and memory searched for addresses
 	CleanBytes         int64   `json:"clean_bytes"`         // left without a copy
 	InPlaceBytes       int64   `json:"in_place_bytes"`      // used in host memory
-	WaitedLaunches     int64   `json:"waited_launches"` // and copies
+	WaitedLaunches     int64   `json:"waited_launches"`     // and copies
 	WaitedForMap       int64   `json:"waited_for_map"`
 	WaitedForFetch     int64   `json:"waited_for_fetch"`
 	WaitedForLeaving   int64   `json:"waited_for_leaving"`
