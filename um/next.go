@@ -283,6 +283,7 @@ func (r *Runtime) nextForFaults() *Move {
 		}
 	}
 	if len(old) == 0 {
+		r.openGates() // nothing can leave, which was not so at the last event, and there may be no other
 		return nil
 	}
 	sort.Slice(old, func(i, j int) bool { return old[i].arrived < old[j].arrived })

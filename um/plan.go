@@ -90,6 +90,7 @@ func (r *Runtime) planned() *plan {
 type outlook struct {
 	ahead   bool
 	now     int64
+	start   int64 // the first position that is to come
 	needs   []prefetch.Need
 	absent  []*tensor // by Need.ID
 	victims evict.Heap[leaver]
@@ -104,7 +105,7 @@ func (o *outlook) need(t *tensor, position int64, blocks int32) {
 
 func (o *outlook) free(position int64, blocks int32) {
 	if blocks > 0 {
-		o.steps = append(o.steps, prefetch.Step{Position: position, FreedBytes: int64(blocks) * BlockBytes})
+		o.steps = append(o.steps, prefetch.Step{Position: max(position, o.start), FreedBytes: int64(blocks) * BlockBytes})
 	}
 }
 
@@ -114,12 +115,11 @@ func (r *Runtime) look(p *plan) {
 	*o = outlook{
 		ahead: r.config.Policy.Fetch == FetchAhead, now: r.history.Now(),
 		needs: o.needs[:0], absent: o.absent[:0], steps: o.steps[:0], later: o.later[:0],
-		victims: o.victims,
+		victims: o.victims, start: r.history.Now(),
 	}
 	o.victims.Reset(r.config.Policy.Victims)
-	start := o.now
 	if first, ok := r.pending.First(); ok {
-		start = first.position
+		o.start = first.position
 	}
 	r.lookAtGhosts(p, o)
 	idle := r.lookAtFree(p, o)
@@ -138,7 +138,7 @@ func (r *Runtime) look(p *plan) {
 			o.steps = append(o.steps, prefetch.Step{Position: o.now + 1, FreshBytes: w.HighBytes})
 		}
 	}
-	outcome := prefetch.Look(start, free, o.needs, o.steps, prefetch.Limits{Bytes: r.config.LookaheadBytes, Exact: r.recency != nil, Spare: o.now},
+	outcome := prefetch.Look(o.start, free, o.needs, o.steps, prefetch.Limits{Bytes: r.config.LookaheadBytes, Exact: r.recency != nil, Spare: o.now},
 		func(position int64) (prefetch.Victim, bool) { return r.victim(p, o, position) })
 	for _, n := range o.needs[:outcome.Fetch] {
 		p.fetch = append(p.fetch, o.absent[n.ID])

@@ -16,7 +16,8 @@ const (
 // by evictions while more is needed than is free on the device, else, for a large tensor, by
 // letting go of free blocks that are in the wrong place.
 func (r *Runtime) makeReady(p *plan) *Move {
-	short := p.freshBlocks > r.arena.freeOnDevice+r.populating
+	surplus := r.arena.freeOnDevice + r.populating - p.freshBlocks
+	short := surplus < 0
 	room := r.room()
 	if p.readied || room <= 0 && r.recency == nil || !short && (r.recency == nil || p.largest < largeBlocks) {
 		return nil
@@ -40,7 +41,9 @@ func (r *Runtime) makeReady(p *plan) *Move {
 		limit = int32(len(displaced))
 	default:
 		if limit = 0; r.discarding == 0 {
-			if m := r.discardMisplaced(r.config.fetchBlocks()); m != nil {
+			// Where allocations are placed depends on what is there, so this may go to and fro: no
+			// more than one large tensor's blocks until something is allocated.
+			if m := r.discardMisplaced(min(surplus, r.config.fetchBlocks(), p.largest-r.misplaced)); m != nil {
 				p.readied = false
 				return m
 			}
@@ -119,6 +122,7 @@ func (r *Runtime) discardMisplaced(limit int32) *Move {
 	if len(blocks) == 0 {
 		return nil
 	}
+	r.misplaced += int32(len(blocks))
 	m := &Move{Kind: MoveDiscard, runs: runsOf(blocks)}
 	m.Ranges = r.ranges(m.runs)
 	r.takeFree(m)

@@ -99,7 +99,7 @@ func TestDiscardedFirstIsNotAllocated(t *testing.T) {
 // nothing is discarded that belongs to somebody, and what is tested does occur.
 func TestRandomIterations(t *testing.T) {
 	var displacing, misplaced, shared int
-	for seed := range int64(8) {
+	for seed := range int64(24) { // of these 15, 19 and 23 once never came to rest
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			rng := rand.New(rand.NewSource(seed))
 			m := newMachine(t, Config{Policy: Penstock, BudgetBytes: budget(480), DriverEvicts: true, ArenaBytes: budget(4096), MoveBytes: budget(16)})

@@ -95,6 +95,7 @@ type Runtime struct {
 	plan            plan
 	foresight       uint64   // of foresee: looks into the future so far
 	born            []run    // of foresee: allocations that it has placed
+	misplaced       int32    // blocks that discardMisplaced has let go of since the last allocation
 	scratch         *arena   // of makeReady: in which coming allocations are placed
 	taken           []extent // the same: by one of them
 	outlook         outlook
@@ -175,6 +176,7 @@ func (r *Runtime) Malloc(bytes int64, stream int) (cuda.Ptr, error) {
 		return 0, r.outOfMemory(bytes)
 	}
 	r.arena.take(first, n)
+	r.misplaced = 0
 	r.plan.spend(n, r.history.Now())
 	t := &tensor{first: first, n: n, bytes: bytes, stream: stream, instance: r.history.Alloc(int64(n) * BlockBytes)}
 	for b := first; b < first+n; b++ {

@@ -324,7 +324,11 @@ func TestRandomWork(t *testing.T) {
 			if driver && p.Name == "naive" {
 				continue
 			}
-			for seed := int64(0); seed < 12; seed++ {
+			seeds := []int64{13, 37, 92, 99, 105, 144, 624, 1387} // which once never came to rest
+			for seed := range int64(12) {
+				seeds = append(seeds, seed)
+			}
+			for _, seed := range seeds {
 				t.Run(fmt.Sprintf("%s/driverEvicts=%t/%d", p.Name, driver, seed), func(t *testing.T) {
 					randomWork(t, Config{Policy: p, BudgetBytes: budget(24), DriverEvicts: driver, MoveBytes: budget(3)}, seed)
 				})
