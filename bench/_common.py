@@ -32,6 +32,7 @@ MANAGED_LIMIT = "8GiB"
 MANAGED_LIMIT_BYTES = 8 * GIB
 MIN_FREE_BYTES = 100 * GIB
 CAP_NOTE = "software cap, managed memory <= 8 GiB"
+EXPLICIT_NOTE = "explicit engine: plain device memory up to the budget, pinned host memory; no managed memory"
 
 
 class Refused(Exception):
@@ -330,10 +331,10 @@ def commit():
         return "unknown"
 
 
-def header(card):
+def header(card, note=CAP_NOTE):
     return {
         "date": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "command": " ".join(["python3", *_relative_argv()]),
-        "commit": commit(), "python": sys.version.split()[0], "managed_limit_bytes": MANAGED_LIMIT_BYTES, "note": CAP_NOTE, **card.facts(),
+        "commit": commit(), "python": sys.version.split()[0], "managed_limit_bytes": MANAGED_LIMIT_BYTES, "note": note, **card.facts(),
     }  # fmt: skip
 
 

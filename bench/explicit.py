@@ -149,7 +149,7 @@ def body():
     if not a.fill and not a.plain:
         flags.append("--no-fill")
     began = time.monotonic()
-    document = {**c.header(card), "rows": []}
+    document = {**c.header(card, c.EXPLICIT_NOTE), "rows": []}
     failed = False
     for job in a.jobs:
         model, _, budgets = job.partition(":")

@@ -81,7 +81,7 @@ def body():
     card.require_free()
     if gpus() < 2:
         raise c.Refused("two GPUs are needed")
-    document = {**c.header(card), "runs": []}
+    document = {**c.header(card, c.EXPLICIT_NOTE), "runs": []}
     rows, bad, began = [], [], time.monotonic()
     with tempfile.TemporaryDirectory(prefix="penstock-nccl-") as folder:
         for wrap in a.wraps.split(","):
