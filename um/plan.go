@@ -68,7 +68,7 @@ func (r *Runtime) planned() *plan {
 	age := r.epoch - p.epoch
 	// One event may have changed that, and be the last for long. Where the driver evicts, a fault makes the room.
 	stuck := p.stuck && age > 0 && r.flying == 0 && r.recency == nil
-	quiet := age > 0 && r.pending.Len() == 0 // no event may follow for long
+	quiet := r.recency != nil && age > 0 && r.pending.Len() == 0 // no event may follow for long, and there is time to make room ahead
 	if p.valid && p.version == r.history.Version() && age < planEvents && (age < leastEvents || len(p.fetch) > 0 && !p.dry) && !stuck && !quiet {
 		return p
 	}
