@@ -1,7 +1,7 @@
 // cpu_beside.cu - by how much copies over the bus slow the CPU's own work down.
 //
 // Build:  nvcc -O2 -std=c++17 -o cpu_beside cpu_beside.cu -lcuda
-// Run:    ./cpu_beside           one line of JSON a row, 512 MiB of plain device and of pinned memory, a minute
+// Run:    ./cpu_beside           one line of JSON a row, 1 GiB of plain device and of pinned memory, a minute
 //
 // A job whose memory is swapped takes more CPU for the same work. What a thread may wait for while
 // the copy engines read and write host memory is taken apart here: arithmetic (the clock of its core),
@@ -92,7 +92,7 @@ static double launches(CUfunction f, CUstream s) {
 
 int main() {
 	open_device();
-	Buffers buffers;
+	const Buffers cached, combined(CU_MEMHOSTALLOC_WRITECOMBINED);
 	CUmodule module;
 	CUfunction empty;
 	CUstream stream;
@@ -102,7 +102,9 @@ int main() {
 	std::vector<Ring> rings;
 	for (size_t kib : {256, 1024, 4096, 16384, 65536, 262144}) rings.emplace_back(kib << 10);
 	for (int round = 0; round < 2; round++) {
-		for (int beside = 0; beside < 4; beside++) { // bit 0: copies in, bit 1: copies out
+		for (int beside = 0; beside < 8; beside++) { // bit 0: copies in, bit 1: copies out, bit 2: write-combined
+			if (beside == 4) continue;
+			const Buffers &buffers = beside & 4 ? combined : cached;
 			Copying c;
 			if (beside & 1) c.start(PIECE_MIB, 2, 0, buffers, true);
 			if (beside & 2) c.start(PIECE_MIB, 1, 0, buffers, false);
@@ -112,8 +114,8 @@ int main() {
 			double l = launches(empty, stream);
 			CHECK(cuStreamSynchronize(stream));
 			c.end();
-			printf("{\"round\": %d, \"beside\": \"%s\", \"in_gb_per_s\": %.1f, \"out_gb_per_s\": %.1f, \"multiply_ns\": %.3f, \"call_ns\": %.1f, \"launch_ns\": %.0f", round,
-			       (const char *[]){"nothing", "copies in", "copies out", "copies both ways"}[beside], c.in_gb_per_s, c.out_gb_per_s, a, f, l);
+			printf("{\"round\": %d, \"beside\": \"%s\", \"write_combined\": %s, \"in_gb_per_s\": %.1f, \"out_gb_per_s\": %.1f, \"multiply_ns\": %.3f, \"call_ns\": %.1f, \"launch_ns\": %.0f", round,
+			       (const char *[]){"nothing", "copies in", "copies out", "copies both ways"}[beside & 3], beside & 4 ? "true" : "false", c.in_gb_per_s, c.out_gb_per_s, a, f, l);
 			for (size_t i = 0; i < rings.size(); i++) printf(", \"load_%zu_kib_ns\": %.1f", rings[i].next.size() * sizeof(uint32_t) >> 10, loads[i]);
 			printf("}\n");
 			fflush(stdout);

@@ -57,13 +57,13 @@ static inline void open_device() {
 static const size_t COPIED = 256 * MIB;
 
 // Buffers are what copies both ways take: COPIED bytes on each side for each direction, the ones in
-// first, and words in pinned memory.
+// first, and words in pinned memory. flags are those of cuMemHostAlloc.
 struct Buffers {
 	CUdeviceptr device;
 	void *host, *words;
-	Buffers() {
+	explicit Buffers(unsigned flags = 0) {
 		CHECK(cuMemAlloc(&device, 2 * COPIED));
-		CHECK(cuMemAllocHost(&host, 2 * COPIED));
+		CHECK(cuMemHostAlloc(&host, 2 * COPIED, flags));
 		CHECK(cuMemAllocHost(&words, 4096));
 	}
 };
