@@ -26,7 +26,7 @@ func TestMeasureOnTheStubDriver(t *testing.T) {
 	if err := measureAll(context.Background(), d, smallSizes, io.Discard, func(m measured) { out.Figures = append(out.Figures, m) }); err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"checksum of 1 MiB", "scan of 64 KiB", "pinning by 16 MiB", "launch beside pinning by 4 MiB, submitting, p99",
+	for _, want := range []string{"checksum of 1 MiB", "search of 64 KiB", "pinning by 16 MiB", "launch beside pinning by 4 MiB, submitting, p99",
 		"copies both ways at once, 4 MiB, in total", "checksum of host memory in place, 2 MiB"} {
 		i := slices.IndexFunc(out.Figures, func(m measured) bool { return m.What == want })
 		if i < 0 || !(out.Figures[i].Value > 0) {
