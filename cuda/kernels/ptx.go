@@ -244,7 +244,8 @@ no%[3]d:
 	return `
 .visible .entry ` + scanName + `(.param .u64 ptable, .param .u64 plists, .param .u64 proom, .param .u64 plo0, .param .u64 pspan0, .param .u64 plo1, .param .u64 pspan1)
 {
-` + loadRegisters + `	.reg .b64 lo0, span0, lo1, span1, list0, list1, room, entry, first, rest, i;
+` + loadRegisters + `	.reg .b64 lo0, span0, lo1, span1, list0, list1, room, entry, slot, first, rest, i;
+	.shared .align 16 .b8 piece[16];
 
 	ld.param.u64 entry, [ptable];
 	ld.param.u64 list0, [plists];
@@ -261,7 +262,17 @@ no%[3]d:
 	mov.u32 bid, %ctaid.x;
 	mul.wide.u32 t, bid, 16;
 	add.u64 entry, entry, t;
+
+	// The table may be in host memory: one thread reads for all of its block.
+	mov.u64 slot, piece;
+	mov.u32 tid, %tid.x;
+	setp.ne.u32 p, tid, 0;
+	@p bra read;
 	ld.global.v2.u64 {first, units}, [entry];
+	st.shared.v2.u64 [slot], {first, units};
+read:
+	bar.sync 0;
+	ld.shared.v2.u64 {first, units}, [slot];
 	cvta.to.global.u64 first, first;
 
 	// A word before the first unit, when the piece does not begin with a whole one.
@@ -272,7 +283,6 @@ no%[3]d:
 	sub.u64 units, units, rest;
 	and.b64 far, units, 1;
 	shr.u64 units, units, 1;
-	mov.u32 tid, %tid.x;
 	setp.ne.u32 p, tid, 0;
 	@p bra whole;
 	setp.eq.u64 p, rest, 0;
