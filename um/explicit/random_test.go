@@ -99,6 +99,7 @@ type expected struct {
 	bytes    int64
 	contents []int
 	stream   int
+	after    uint64 // the operation before it was born
 }
 
 type task struct {
@@ -319,7 +320,7 @@ func (w *world) malloc(bytes int64, stream int) cuda.Ptr {
 			return 0
 		}
 	}
-	w.live[p] = &expected{bytes: bytes, contents: make([]int, len(cut(WholePages(bytes), 4*PageBytes))), stream: stream}
+	w.live[p] = &expected{bytes: bytes, contents: make([]int, len(cut(WholePages(bytes), 4*PageBytes))), stream: stream, after: w.seq}
 	return p
 }
 
@@ -362,7 +363,14 @@ func (w *world) report(stream int, ptrs []cuda.Ptr, writes bool, signature uint6
 		w.last[slot] = w.seq
 	}
 	w.waiting = append(w.waiting, x)
-	w.late = append(w.late, func() { w.r.Op(Op{Seq: x.seq, Stream: stream, Work: uint32(signature), Slots: x.slots}) })
+	w.late = append(w.late, func() {
+		w.r.Op(Op{Seq: x.seq, Stream: stream, Work: uint32(signature), Slots: x.slots})
+		for k, p := range ptrs {
+			if got, first := w.r.Unwritten(p, x.seq), x.owners[k].after == x.seq-1; got != first {
+				w.t.Errorf("operation %d: %#x is unwritten: %t, and was allocated after operation %d", x.seq, uint64(p), got, x.owners[k].after)
+			}
+		}
+	})
 	if w.rng.Intn(3) > 0 {
 		w.drain()
 	}

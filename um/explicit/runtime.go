@@ -215,12 +215,13 @@ func (r *Runtime) live(t *tensor) {
 // life, which is remembered where packs are made.
 func (r *Runtime) enter(t *tensor, p cuda.Ptr, bytes int64) (life int64) {
 	r.byPtr[p] = t
+	t.born = r.history.Now()
 	r.liveBytes += bytes
 	r.stats.LivePeakBytes = max(r.stats.LivePeakBytes, r.liveBytes)
 	if !r.config.Packs {
 		return noLife
 	}
-	return r.lives.begin(r.history.Ref(t.instance), bytes, t.stream, r.history.Now())
+	return r.lives.begin(r.history.Ref(t.instance), bytes, t.stream, t.born)
 }
 
 // leave notes the end of one, whose life has that number.
@@ -381,6 +382,25 @@ func (r *Runtime) Range(p cuda.Ptr) (cuda.Range, bool) {
 		return t.place(x), true
 	}
 	return cuda.Range{}, false
+}
+
+// Unwritten says whether no other operation has come since the live allocation that an address lies in was born
+// than the one with that seq, which has not been launched: it can find nothing there, whatever was left behind.
+// That is known of a part of a pack as long as its life is remembered.
+func (r *Runtime) Unwritten(p cuda.Ptr, seq uint64) bool {
+	t, x := r.at(p), r.find(seq)
+	if t == nil || x == nil {
+		return false
+	}
+	if t.parts == nil {
+		return t.born == x.position
+	}
+	part := t.partAt(p)
+	if part == nil {
+		return false
+	}
+	l := r.lives.of(part.life)
+	return l != nil && l.born == x.position
 }
 
 // SlotAt is the slot of the live tensor that an address lies in, 0 for none.

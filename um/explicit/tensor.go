@@ -46,6 +46,7 @@ type tensor struct {
 	others   []int // other streams that use it (record_stream)
 	instance correlate.InstanceID
 	chunks   []chunk
+	born     int64  // position of the operation that came next; of a pack, after its newest part
 	life     int64  // of its allocation
 	parts    []part // its allocations, of a pack: see pack.go
 	alive    int    // of these

@@ -64,8 +64,9 @@ func (e *swap) answer() {
 
 // search looks in everything that an operation's parameters name for addresses of
 // tensors, after what was queued on its stream before; and for such of plain memory: a kernel that finds these reaches memory through
-// addresses, and the next time it may be that of a tensor. The caller holds the
-// lock, which is released meanwhile.
+// addresses, and the next time it may be that of a tensor. Where nothing has written since an allocation is not
+// looked: what a grouped GEMM left in memory that is now a kernel's output would have that one searched for ever. The
+// caller holds the lock, which is released meanwhile.
 func (e *swap) search(q *question) (found []cuda.Ptr, chases bool, err error) {
 	l := e.l
 	seq, addresses := e.hook.Inspection()
@@ -75,10 +76,11 @@ func (e *swap) search(q *question) (found []cuda.Ptr, chases bool, err error) {
 	ranges := map[cuda.Range]bool{}
 	var plain []cuda.Ptr
 	for _, a := range addresses {
-		if r, ok := e.runtime.Range(cuda.Ptr(a)); ok {
+		p := cuda.Ptr(a)
+		if r, ok := e.runtime.Range(p); !ok {
+			plain = append(plain, p)
+		} else if !e.runtime.Unwritten(p, q.seq) {
 			ranges[r] = true
-		} else {
-			plain = append(plain, cuda.Ptr(a))
 		}
 	}
 	lo, hi := e.runtime.Span()

@@ -248,6 +248,28 @@ static void pair(CUstream s, tensor *t, CUdeviceptr table, bool leaves) {
     t->value += 3;
 }
 
+/* What a table left in memory that is now a kernel's output is nothing that the kernel follows. */
+static void stale_outputs(CUstream s, const tensor *t) {
+    CUfunction slow = function("slow_add");
+    uint64_t list[1] = {DEVICE(t)}, words = TABLE_BYTES / 4, us = 0;
+    uint32_t inc = 1;
+    long long inspected = stat_now("inspected_launches"), chasing = stat_now("pointer_chasing_launches");
+    for (int it = 0; it < 40; it++) {
+        tensor table = {.p = P.malloc(TABLE_BYTES, 0, s), .bytes = TABLE_BYTES, .stream = s};
+        CHECK(table.p);
+        OK(CALL(cuMemcpyHtoD_v2, DEVICE(&table), list, U64(sizeof list)));
+        drop(&table);
+        tensor output = {.p = P.malloc(TABLE_BYTES, 0, s), .bytes = TABLE_BYTES, .stream = s};
+        CHECK(output.p);
+        CUdeviceptr at = DEVICE(&output);
+        launch(it, s, slow, (void *[]){&at, &words, &inc, &us});
+        drop(&output);
+    }
+    SYNC(s);
+    CHECK(stat_now("inspected_launches") <= inspected + 4);
+    CHECK_EQ(stat_now("pointer_chasing_launches"), chasing);
+}
+
 static void follow(void) {
     CUstream s = new_stream();
     f_table = function("table_add"), f_make = function("make_table");
@@ -256,6 +278,7 @@ static void follow(void) {
     must(&small, 4096, s, 0), must(&other, 4096, s, 0);
     SYNC(s);
     begin_pressure();
+    stale_outputs(s, &t[0]);
     /* What was written to memory before it was allocated counts for nothing. */
     uint64_t list[1] = {DEVICE(&t[2])};
     tensor stale = {.p = P.malloc(4096, 0, s), .bytes = 4096, .stream = s};
