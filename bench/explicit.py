@@ -100,7 +100,7 @@ def summarise(record, stock):
     s["seconds_per_iteration"] = c.median(c.steady(result["iter_s"]))
     s["iter_s"] = [round(x, 4) for x in result["iter_s"]]
     s["dispatch_seconds"] = c.median(c.steady(result.get("dispatch_s") or []))
-    s["thread_cpu_seconds"] = result.get("thread_cpu_s")
+    s["threads"] = result.get("threads")
     s["disturbances"] = result.get("disturbances")
     s["peak_allocated_bytes"] = result.get("peak_allocated_bytes")
     if stock and record["penstock"]:

@@ -10,12 +10,13 @@ iteration, for whoever has to end this program early.
 faster than on the host and trains the same. --lengths SEED draws the length of the
 sequences anew for each iteration. --warm-up N resets the peaks after N iterations.
 --no-fill leaves uninitialised memory alone under --deterministic. --caps finds out how
-little device memory is enough: for ITERS iterations under each cap, lowest first.
+little device memory is enough: for ITERS iterations under each cap, lowest first. --when-asked
+trains as other processes take turns with it (bench/fits_turns.py).
 
 --no-gc does without Python's cyclic garbage collector after the first iteration.
 
-dispatch_s is how long an iteration took to launch, before it was waited for; thread_cpu_s,
-what CPU each thread took in an iteration of the last half, in programs and in the kernel;
+dispatch_s is how long an iteration took to launch, before it was waited for; threads,
+what each thread did in one of the last half: CPU seconds in programs, in the kernel, and page faults;
 disturbances, what else happened in one: interrupts and stolen time are the whole machine's.
 
 PENSTOCK_BENCH_STATS=1 adds penstock.stats() after each iteration, outside the
@@ -188,18 +189,18 @@ def recording_switch():
     return record
 
 
-def cpu_of_threads():
-    """CPU seconds of each of the process's threads, in programs and in the kernel, by number and name."""
-    ticks, seconds = os.sysconf("SC_CLK_TCK"), {}
+def work_of_threads():
+    """CPU seconds of each of the process's threads, in programs and in the kernel, and its page faults, by number and name."""
+    ticks, work = os.sysconf("SC_CLK_TCK"), {}
     for task in glob.glob("/proc/self/task/*"):
         try:
             with open(task + "/stat") as f:
                 name, fields = f.read().partition(" (")[2].rpartition(") ")[::2]
         except OSError:
             continue  # the thread has ended
-        user, system = fields.split()[11:13]
-        seconds[os.path.basename(task) + " " + name] = (int(user) / ticks, int(system) / ticks)
-    return seconds
+        faults, (user, system) = fields.split()[7], fields.split()[11:13]
+        work[os.path.basename(task) + " " + name] = (int(user) / ticks, int(system) / ticks, int(faults))
+    return work
 
 
 def disturbances():
@@ -223,9 +224,9 @@ def each_iteration(before, after, iterations):
 
 
 def busiest(before, after, iterations):
-    """Threads that took at least 0.1 ms of CPU in an iteration, the busiest first."""
-    each = {name: [(x - y) / iterations for x, y in zip(s, before.get(name, (0, 0)))] for name, s in after.items()}
-    return {name: [round(x, 5) for x in s] for name, s in sorted(each.items(), key=lambda x: -sum(x[1])) if sum(s) >= 1e-4}
+    """What threads did in an iteration that took at least 0.1 ms of CPU in it, the busiest first."""
+    each = {name: [(x - y) / iterations for x, y in zip(w, before.get(name, (0, 0, 0)))] for name, w in after.items()}
+    return {name: [round(x, 5) for x in w] for name, w in sorted(each.items(), key=lambda x: -sum(x[1][:2])) if sum(w[:2]) >= 1e-4}
 
 
 def requested_peak():
@@ -286,6 +287,21 @@ def least_cap(name, model, step, iters, ratios, usual_batch):
     return {"model": name, "requested_bytes": requested, "caps": tried, "cap_bytes": cap, "usual_batch": usual_batch, "largest_batch": batch, "message": message}
 
 
+def when_asked(step):
+    """Does as many iterations as each line of standard input says, and answers with the seconds that they took."""
+    import torch
+
+    for line in sys.stdin:
+        seconds, losses = [], []
+        for _ in range(int(line)):
+            began = time.perf_counter()
+            loss = step()
+            torch.cuda.synchronize()
+            seconds.append(time.perf_counter() - began)
+            losses.append(float(loss.detach()))
+        print(json.dumps({"iter_s": seconds, "loss": losses}), flush=True)
+
+
 def main():
     parser = argparse.ArgumentParser(description="Train a model for some iterations on random data.")
     parser.add_argument("models", metavar="MODEL", help="of " + ", ".join(sorted(MODELS)))
@@ -299,6 +315,7 @@ def main():
     parser.add_argument("--turn-seconds", type=float, metavar="S", help="take turns for so long, whatever is left of the iterations")
     parser.add_argument("--no-fill", action="store_true", help="do not fill uninitialised memory under --deterministic")
     parser.add_argument("--no-gc", action="store_true", help="no cyclic garbage collection by Python after the first iteration")
+    parser.add_argument("--when-asked", action="store_true", help="a line on stdin says how many iterations to do next, a JSON line answers; ITERS is not used")
     parser.add_argument("--caps", metavar="BATCH,RATIO,RATIO[,...]", help="for a batch: ratios of what it asks for, lowest first")
     args = parser.parse_args()
     Settings.on_device = args.on_device
@@ -340,12 +357,15 @@ def train(name, iters, args):
         found = least_cap(name, model, step, iters, ratios, int(batch))
         print(json.dumps({**found, "penstock_loaded": "penstock" in sys.modules, "torch": torch.__version__}), flush=True)
         return
+    if args.when_asked:
+        when_asked(step)
+        return
     torch.cuda.reset_peak_memory_stats()
 
     penstock = loaded_penstock()
     before = penstock.stats() if penstock else None
     seconds, dispatched, losses, stats = [], [], [], []
-    cpu_before, counts_before = {}, {}
+    threads_before, counts_before = {}, {}
     reserved, recorded = [], []
     switch = recording_switch() if args.record_turns else None
     turns_end = None
@@ -363,7 +383,7 @@ def train(name, iters, args):
             gc.collect()
             gc.disable()
         if i == iters // 2:
-            cpu_before, counts_before = cpu_of_threads(), disturbances()
+            threads_before, counts_before = work_of_threads(), disturbances()
         began = time.perf_counter()
         loss = step()
         dispatched.append(time.perf_counter() - began)
@@ -383,7 +403,7 @@ def train(name, iters, args):
     half = max(1, len(seconds) - iters // 2)
     result = {
         "model": name, "iter_s": seconds, "loss": losses,
-        "dispatch_s": dispatched, "thread_cpu_s": busiest(cpu_before, cpu_of_threads(), half), "disturbances": each_iteration(counts_before, disturbances(), half),
+        "dispatch_s": dispatched, "threads": busiest(threads_before, work_of_threads(), half), "disturbances": each_iteration(counts_before, disturbances(), half),
         "peak_allocated_bytes": torch.cuda.max_memory_allocated(), "peak_reserved_bytes": torch.cuda.max_memory_reserved(),
         "peak_requested_bytes": requested_peak(), "reserved_bytes": reserved, "warm_up": args.warm_up,
         "recorded": recorded, "deterministic": args.deterministic, "build_s": build_s, "parameters": sum(p.numel() for p in model.parameters()),

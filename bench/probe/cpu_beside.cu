@@ -1,22 +1,28 @@
-// cpu_beside.cu - by how much copies over the bus slow the CPU's own work down.
+// cpu_beside.cu - by how much what swapping does slows the CPU's own work down.
 //
-// Build:  nvcc -O2 -std=c++17 -o cpu_beside cpu_beside.cu -lcuda
-// Run:    ./cpu_beside           one line of JSON a row, 1 GiB of plain device and of pinned memory, a minute
+// Build:  nvcc -O1 -std=c++17 -o cpu_beside cpu_beside.cu -lcuda
+// Run:    ./cpu_beside [kind ...]    one line of JSON a row, 1 GiB of plain device and of pinned memory, a minute
 //
 // A job whose memory is swapped takes more CPU for the same work. What a thread may wait for while
-// the copy engines read and write host memory is taken apart here: arithmetic (the clock of its core),
-// loads that depend on each other over 256 KiB to 256 MiB (caches, memory), calls all over a large program
+// the copy engines read and write host memory, and while other threads map, pause, run or give pages back,
+// is taken apart here: arithmetic (the clock of its core), loads that depend on each other over 256 KiB to
+// 256 MiB (caches, memory) and over many pages (address translation), calls all over a large program
 // (instruction caches), and launches of an empty kernel (the card's registers). Each row is what goes on
-// beside; each figure the median of RUNS in nanoseconds an operation.
+// beside, with the interrupts of the whole machine and the process's page faults a second; each figure is the
+// median of RUNS in nanoseconds an operation.
 
+#include <cstring>
+#include <map>
 #include <numeric>
 #include <random>
+#include <string>
+#include <sys/mman.h>
+#include <sys/resource.h>
 #include <utility>
 
-#include "vmm.h"
+#include "beside.h"
 
 static const int RUNS = 15;
-static const size_t PIECE_MIB = 8;
 
 // timed is the median of what an operation takes when work does so many at a time.
 template <class F> static double timed(long operations, F work) {
@@ -28,8 +34,6 @@ template <class F> static double timed(long operations, F work) {
 	}
 	return at(ns, 0.5);
 }
-
-static volatile uint64_t sink;
 
 static double arithmetic() {
 	const long n = 5 << 20;
@@ -81,6 +85,30 @@ static double calls() {
 	});
 }
 
+// Pages is a random cycle through one line of each of many small pages.
+struct Pages {
+	static const size_t COUNT = 1200, PAGE = 4096;
+	char *base;
+
+	Pages() {
+		base = (char *)mmap(nullptr, COUNT * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+		madvise(base, COUNT * PAGE, MADV_NOHUGEPAGE);
+		std::vector<uint32_t> order(COUNT);
+		std::iota(order.begin(), order.end(), 0);
+		std::shuffle(order.begin() + 1, order.end(), std::mt19937(3));
+		for (size_t i = 0; i < COUNT; i++) *(uint32_t *)line(order[i]) = order[(i + 1) % COUNT];
+	}
+	char *line(uint32_t page) const { return base + page * PAGE + page * 7 % 64 * 64; }
+	double loads() const {
+		const long n = 100 * COUNT;
+		return timed(n, [&] {
+			uint32_t x = 0;
+			for (long i = 0; i < n; i++) x = *(volatile uint32_t *)line(x);
+			sink = x;
+		});
+	}
+};
+
 static const char *EMPTY = ".version 7.0\n.target sm_70\n.address_size 64\n.visible .entry empty()\n{\n\tret;\n}\n";
 
 static double launches(CUfunction f, CUstream s) {
@@ -90,9 +118,35 @@ static double launches(CUfunction f, CUstream s) {
 	});
 }
 
-int main() {
+using Counts = std::map<std::string, double>;
+
+// counts are the machine's interrupts by kind and the process's page faults.
+static Counts counts() {
+	Counts c;
+	rusage usage;
+	getrusage(RUSAGE_SELF, &usage);
+	c["page_faults"] = usage.ru_minflt;
+	FILE *f = fopen("/proc/interrupts", "r");
+	char text[16384];
+	while (f && fgets(text, sizeof text, f)) {
+		char *colon = strchr(text, ':'), *from = text + strspn(text, " ");
+		if (!colon) continue;
+		std::string kind(from, colon);
+		if (kind != "LOC" && kind != "CAL" && kind != "TLB" && kind != "RES") continue;
+		char *end = colon + 1;
+		for (char *at = end;; at = end) {
+			double n = strtod(at, &end);
+			if (end == at) break;
+			c[kind] += n;
+		}
+	}
+	if (f) fclose(f);
+	return c;
+}
+
+int main(int argc, char **argv) {
 	open_device();
-	const Buffers cached, combined(CU_MEMHOSTALLOC_WRITECOMBINED);
+	Beside beside;
 	CUmodule module;
 	CUfunction empty;
 	CUstream stream;
@@ -101,22 +155,25 @@ int main() {
 	CHECK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
 	std::vector<Ring> rings;
 	for (size_t kib : {256, 1024, 4096, 16384, 65536, 262144}) rings.emplace_back(kib << 10);
-	for (int round = 0; round < 2; round++) {
-		for (int beside = 0; beside < 8; beside++) { // bit 0: copies in, bit 1: copies out, bit 2: write-combined
-			if (beside == 4) continue;
-			const Buffers &buffers = beside & 4 ? combined : cached;
-			Copying c;
-			if (beside & 1) c.start(PIECE_MIB, 2, 0, buffers, true);
-			if (beside & 2) c.start(PIECE_MIB, 1, 0, buffers, false);
-			double a = arithmetic(), f = calls();
+	const Pages pages;
+	for (int round = 0; round < 3; round++) {
+		for (const Kind &k : KINDS) {
+			if (argc > 1 && std::none_of(argv + 1, argv + argc, [&](char *a) { return !strcmp(a, k.name); })) continue;
+			beside.start(k);
+			double began = now_us();
+			Counts before = counts();
+			double a = arithmetic(), f = calls(), p = pages.loads();
 			std::vector<double> loads;
 			for (const Ring &r : rings) loads.push_back(r.loads());
 			double l = launches(empty, stream);
+			Counts after = counts();
+			double seconds = (now_us() - began) / 1e6;
 			CHECK(cuStreamSynchronize(stream));
-			c.end();
-			printf("{\"round\": %d, \"beside\": \"%s\", \"write_combined\": %s, \"in_gb_per_s\": %.1f, \"out_gb_per_s\": %.1f, \"multiply_ns\": %.3f, \"call_ns\": %.1f, \"launch_ns\": %.0f", round,
-			       (const char *[]){"nothing", "copies in", "copies out", "copies both ways"}[beside & 3], beside & 4 ? "true" : "false", c.in_gb_per_s, c.out_gb_per_s, a, f, l);
+			beside.end();
+			printf("{\"round\": %d, \"beside\": \"%s\", \"in_gb_per_s\": %.1f, \"out_gb_per_s\": %.1f, \"multiply_ns\": %.3f, \"call_ns\": %.1f, \"page_ns\": %.2f, \"launch_ns\": %.0f", round,
+			       k.name, beside.in_gb_per_s, beside.out_gb_per_s, a, f, p, l);
 			for (size_t i = 0; i < rings.size(); i++) printf(", \"load_%zu_kib_ns\": %.1f", rings[i].next.size() * sizeof(uint32_t) >> 10, loads[i]);
+			for (auto &n : after) printf(", \"%s_per_s\": %.0f", n.first.c_str(), (n.second - before[n.first]) / seconds);
 			printf("}\n");
 			fflush(stdout);
 		}

@@ -1,0 +1,167 @@
+"""When everything fits: stock PyTorch beside `penstock run` without a budget, a few iterations of each by turns.
+
+    python3 bench/fits_turns.py [--models moe] [--rounds 60] [--turn 4] [--control] [--on-device] [--name fits-turns]
+
+All processes live at a time, and each trains when it is asked to, while the others wait: what else a
+machine does changes over seconds, and so touches turns next to each other alike, which it does not for whole
+runs (bench/fits.py). The first iteration of a turn is left out, as caches hold what the other process
+had there. Of each round the median of Penstock's iterations is divided by that of stock's; reported are the
+median of these ratios and the interval that 95 of 100 medians of rounds drawn again lie in. With --control a
+second stock process takes part, and the same is reported of it: what the method itself is off by.
+All processes' memory must fit the card together; none of it is managed, and the report is checked for it.
+Exit status 1 when a process failed, used managed memory, or is more than 2 % slower.
+"""
+
+import argparse
+import json
+import queue
+import random
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+import _common as c
+from fits import ALLOWED_PERCENT, managed_use
+
+WARM_UP = 6  # iterations before the first turn
+
+
+def parse():
+    p = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    p.add_argument("--models", default="moe")
+    p.add_argument("--rounds", type=int, default=60)
+    p.add_argument("--turn", type=int, default=4, help="iterations at a time, the first of which is not counted")
+    p.add_argument("--control", action="store_true", help="a second stock process")
+    p.add_argument("--on-device", action="store_true", help="models are built where they are trained, which is faster")
+    p.add_argument("--timeout", type=float, default=120, help="seconds a turn may take")
+    p.add_argument("--deadline", type=float, default=500, help="no round is begun after so many seconds")
+    p.add_argument("--name", default="fits-turns", help="results go to bench/results/NAME.json")
+    a = p.parse_args()
+    if a.turn < 2:
+        p.error("--turn: at least 2, for the first iteration is not counted")
+    a.models = a.models.split(",")
+    return a
+
+
+class Trainer:
+    """A process that trains when it is asked to."""
+
+    def __init__(self, name, model, penstock, flags, folder):
+        self.name, self.report, self.answers = name, Path(folder) / f"{name}.json", queue.Queue()
+        command = [sys.executable, c.WORKLOADS, model, "1", "--when-asked", *flags]
+        self.err = open(Path(folder) / f"{name}.err", "w+")
+        self.process = c.start(
+            c.penstock_argv(command, report=self.report) if penstock else command, c.environment(), stdin=c.subprocess.PIPE, stdout=c.subprocess.PIPE, stderr=self.err, text=True
+        )
+        threading.Thread(target=self.read, daemon=True).start()
+
+    def read(self):
+        for line in self.process.stdout:
+            for answer in c.json_lines(line):
+                self.answers.put(answer)
+        self.answers.put(None)
+
+    def train(self, iterations, timeout_s):
+        """The seconds that each iteration took."""
+        try:
+            self.process.stdin.write(f"{iterations}\n")
+            self.process.stdin.flush()
+            answer = self.answers.get(timeout=timeout_s)
+        except (OSError, queue.Empty) as e:
+            raise c.Refused(f"{self.name}: no answer ({type(e).__name__}): {self.said()}") from None
+        if answer is None:
+            raise c.Refused(f"{self.name} has ended: {self.said()}")
+        return answer["iter_s"]
+
+    def said(self):
+        self.err.seek(0)
+        return c.tail(self.err.read(), 4, 600)
+
+    def end(self):
+        """The exit report, if there is one."""
+        try:
+            self.process.stdin.close()
+            self.process.wait(60)
+        except (OSError, c.subprocess.TimeoutExpired):
+            pass
+        c.end_group(self.process)
+        return json.loads(self.report.read_text()) if self.report.exists() else None
+
+
+def interval(ratios):
+    """What 95 of 100 medians lie in, of as many ratios drawn from these."""
+    draw = random.Random(1)
+    medians = sorted(c.median(draw.choices(ratios, k=len(ratios))) for _ in range(4000))
+    return [medians[100], medians[-101]]
+
+
+def compare(turns, name):
+    """A process beside the stock one, round by round."""
+    ratios = [c.median(t[name]) / c.median(t["stock"]) for t in turns]
+    low, high = interval(ratios)
+    return {
+        "seconds": c.median([x for t in turns for x in t[name]]), "slower_percent": 100 * (c.median(ratios) - 1),
+        "interval_percent": [100 * (low - 1), 100 * (high - 1)],
+    }  # fmt: skip
+
+
+def measure(card, model, a, deadline):
+    card.require_free()
+    flags = ["--on-device"] if a.on_device else []
+    names = ["stock", "penstock"] + (["stock again"] if a.control else [])
+    turns = []
+    with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder:
+        trainers = [Trainer(n, model, n == "penstock", flags, folder) for n in names]
+        try:
+            for t in trainers:
+                t.train(WARM_UP, a.timeout)
+            for i in range(a.rounds):
+                if time.monotonic() > deadline:
+                    break
+                k = i % len(trainers)
+                turn = {t.name: t.train(a.turn, a.timeout)[1:] for t in trainers[k:] + trainers[:k]}
+                turns.append(turn)
+        finally:
+            reports = {t.name: t.end() for t in trainers}
+    report = reports["penstock"]
+    error = "no report was written: Penstock was not in the process" if not report else managed_use({"report": report})
+    if not turns:
+        raise c.Refused(f"{model}: no round was finished by the deadline")
+    summary = {"model": model, "rounds": len(turns), "error": error, "stock_seconds": c.median([x for t in turns for x in t["stock"]])}
+    return {**summary, **{n: compare(turns, n) for n in names[1:]}, "turns": turns}
+
+
+HEAD = ["model", "rounds", "stock s/it", "penstock s/it", "slower", "95 %", "stock again", "95 %", "error"]
+
+
+def row(s):
+    def columns(x):
+        return [c.fmt(x["slower_percent"], "+.2f", " %"), "{:+.2f} to {:+.2f}".format(*x["interval_percent"])] if x else ["", ""]
+
+    return [s["model"], s["rounds"], c.fmt(s["stock_seconds"], ".4f"), c.fmt(s["penstock"]["seconds"], ".4f"), *columns(s["penstock"]), *columns(s.get("stock again")), s["error"] or "none"]
+
+
+def body():
+    a = parse()
+    c.require_build()
+    card = c.Card()
+    document = {**c.header(card), "warm_up": WARM_UP, "turn": a.turn, "summaries": []}
+    deadline = time.monotonic() + a.deadline
+    bad = []
+    for model in a.models:
+        s = measure(card, model, a, deadline)
+        document["summaries"].append(s)
+        c.save(a.name, document)
+        if s["error"] or s["penstock"]["slower_percent"] > ALLOWED_PERCENT:
+            bad.append(f"{model}: {s['error'] or 'more than %s %% slower' % ALLOWED_PERCENT}")
+    print(f"Everything fits, no budget; {document['gpu']}, driver {document['driver']}")
+    print(c.table(HEAD, [row(s) for s in document["summaries"]]))
+    if bad:
+        print("NOT in order: " + "; ".join(bad))
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    c.main(body)
