@@ -6,7 +6,8 @@ All processes live at a time, and each trains when it is asked to, while the oth
 machine does changes over seconds, and so touches turns next to each other alike, which it does not for whole
 runs (bench/fits.py). The first iteration of a turn is left out, as caches hold what the other process
 had there. Of each round the median of Penstock's iterations is divided by that of stock's; reported are the
-median of these ratios and the interval that 95 of 100 medians of rounds drawn again lie in. With --control a
+median of these ratios and the interval that 95 of 100 medians of rounds drawn again lie in; beside it, how
+much longer the time is that a tenth of all its iterations stay below. With --control a
 second stock process takes part, and the same is reported of it: what the method itself is off by.
 All processes' memory must fit the card together; none of it is managed, and the report is checked for it.
 Exit status 1 when a process failed, used managed memory, or is more than 2 % slower.
@@ -34,6 +35,7 @@ def parse():
     p.add_argument("--rounds", type=int, default=60)
     p.add_argument("--turn", type=int, default=4, help="iterations at a time, the first of which is not counted")
     p.add_argument("--control", action="store_true", help="a second stock process")
+    p.add_argument("--against", action="append", default=[], metavar="NAME=VALUE", help="one more process of penstock run with this in its environment; may be repeated")
     p.add_argument("--on-device", action="store_true", help="models are built where they are trained, which is faster")
     p.add_argument("--timeout", type=float, default=120, help="seconds a turn may take")
     p.add_argument("--deadline", type=float, default=500, help="no round is begun after so many seconds")
@@ -41,6 +43,9 @@ def parse():
     a = p.parse_args()
     if a.turn < 2:
         p.error("--turn: at least 2, for the first iteration is not counted")
+    for word in a.against:
+        if not word.startswith("PENSTOCK_") or "=" not in word:
+            p.error(f"--against {word!r}: it takes PENSTOCK_NAME=VALUE")
     a.models = a.models.split(",")
     return a
 
@@ -48,13 +53,15 @@ def parse():
 class Trainer:
     """A process that trains when it is asked to."""
 
-    def __init__(self, name, model, penstock, flags, folder):
-        self.name, self.report, self.answers = name, Path(folder) / f"{name}.json", queue.Queue()
+    def __init__(self, number, name, model, extra, flags, folder):
+        """extra is what Penstock's environment has beside, None for stock."""
+        self.name, self.report, self.answers = name, Path(folder) / f"{number}.json", queue.Queue()
         command = [sys.executable, c.WORKLOADS, model, "1", "--when-asked", *flags]
-        self.err = open(Path(folder) / f"{name}.err", "w+")
-        self.process = c.start(
-            c.penstock_argv(command, report=self.report) if penstock else command, c.environment(), stdin=c.subprocess.PIPE, stdout=c.subprocess.PIPE, stderr=self.err, text=True
-        )
+        if extra is not None:
+            command = c.penstock_argv(command, report=self.report)
+        self.err = tempfile.TemporaryFile("w+")
+        pipe = c.subprocess.PIPE
+        self.process = c.start(command, c.environment(extra), stdin=pipe, stdout=pipe, stderr=self.err, text=True)
         threading.Thread(target=self.read, daemon=True).start()
 
     def read(self):
@@ -97,23 +104,29 @@ def interval(ratios):
     return [medians[100], medians[-101]]
 
 
+def quiet(turns, name):
+    """What a tenth of the iterations stay below: what disturbs a machine makes them longer, and never shorter."""
+    x = sorted(t for turn in turns for t in turn[name])
+    return x[len(x) // 10]
+
+
 def compare(turns, name):
     """A process beside the stock one, round by round."""
     ratios = [c.median(t[name]) / c.median(t["stock"]) for t in turns]
     low, high = interval(ratios)
     return {
         "seconds": c.median([x for t in turns for x in t[name]]), "slower_percent": 100 * (c.median(ratios) - 1),
-        "interval_percent": [100 * (low - 1), 100 * (high - 1)],
+        "interval_percent": [100 * (low - 1), 100 * (high - 1)], "quiet_percent": 100 * (quiet(turns, name) / quiet(turns, "stock") - 1),
     }  # fmt: skip
 
 
 def measure(card, model, a, deadline):
     card.require_free()
     flags = ["--on-device"] if a.on_device else []
-    names = ["stock", "penstock"] + (["stock again"] if a.control else [])
+    kinds = {"stock": None, "penstock": {}, **{word: dict([word.split("=", 1)]) for word in a.against}, **({"stock again": None} if a.control else {})}
     turns = []
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder:
-        trainers = [Trainer(n, model, n == "penstock", flags, folder) for n in names]
+        trainers = [Trainer(i, n, model, extra, flags, folder) for i, (n, extra) in enumerate(kinds.items())]
         try:
             for t in trainers:
                 t.train(WARM_UP, a.timeout)
@@ -125,22 +138,24 @@ def measure(card, model, a, deadline):
                 turns.append(turn)
         finally:
             reports = {t.name: t.end() for t in trainers}
-    report = reports["penstock"]
-    error = "no report was written: Penstock was not in the process" if not report else managed_use({"report": report})
+    error = None
+    for n, extra in kinds.items():
+        if extra is not None:
+            error = error or ("no report was written: Penstock was not in the process" if not reports[n] else managed_use({"report": reports[n]}))
     if not turns:
         raise c.Refused(f"{model}: no round was finished by the deadline")
     summary = {"model": model, "rounds": len(turns), "error": error, "stock_seconds": c.median([x for t in turns for x in t["stock"]])}
-    return {**summary, **{n: compare(turns, n) for n in names[1:]}, "turns": turns}
+    return {**summary, "beside_stock": {n: compare(turns, n) for n in kinds if n != "stock"}, "turns": turns}
 
 
-HEAD = ["model", "rounds", "stock s/it", "penstock s/it", "slower", "95 %", "stock again", "95 %", "error"]
+HEAD = ["model", "process", "rounds", "s/it", "slower than stock", "95 %", "quiet", "error"]
 
 
-def row(s):
-    def columns(x):
-        return [c.fmt(x["slower_percent"], "+.2f", " %"), "{:+.2f} to {:+.2f}".format(*x["interval_percent"])] if x else ["", ""]
-
-    return [s["model"], s["rounds"], c.fmt(s["stock_seconds"], ".4f"), c.fmt(s["penstock"]["seconds"], ".4f"), *columns(s["penstock"]), *columns(s.get("stock again")), s["error"] or "none"]
+def rows(s):
+    yield [s["model"], "stock", s["rounds"], c.fmt(s["stock_seconds"], ".4f"), "", "", "", s["error"] or "none"]
+    for n, x in s["beside_stock"].items():
+        between = "{:+.2f} to {:+.2f}".format(*x["interval_percent"])
+        yield [s["model"], n, s["rounds"], c.fmt(x["seconds"], ".4f"), c.fmt(x["slower_percent"], "+.2f", " %"), between, c.fmt(x["quiet_percent"], "+.2f", " %"), ""]
 
 
 def body():
@@ -154,10 +169,10 @@ def body():
         s = measure(card, model, a, deadline)
         document["summaries"].append(s)
         c.save(a.name, document)
-        if s["error"] or s["penstock"]["slower_percent"] > ALLOWED_PERCENT:
+        if s["error"] or s["beside_stock"]["penstock"]["slower_percent"] > ALLOWED_PERCENT:
             bad.append(f"{model}: {s['error'] or 'more than %s %% slower' % ALLOWED_PERCENT}")
     print(f"Everything fits, no budget; {document['gpu']}, driver {document['driver']}")
-    print(c.table(HEAD, [row(s) for s in document["summaries"]]))
+    print(c.table(HEAD, [r for s in document["summaries"] for r in rows(s)]))
     if bad:
         print("NOT in order: " + "; ".join(bad))
     return 1 if bad else 0

@@ -116,6 +116,7 @@ static psk_layout *fill(CUfunction f) {
     psk_layout *l = query(f, &name); /* not under the lock: these are driver calls */
     if (!l) return NULL;
     if (!name) name = "";
+    psk_list_recognise(l, name);
     atomic_init(&l->generation, gen);
     pthread_mutex_lock(&mu);
     unsigned i = hash(handle);

@@ -174,6 +174,7 @@ typedef struct psk_layout {
     uint32_t opaque;
     uint32_t nscan;
     uint32_t cached;   /* 0: made for one launch, freed after it */
+    uint32_t listed;   /* the second scan is a list of up to so many addresses, see lists.c; 0: it is not */
     atomic_uint generation; /* that of func.c when last checked */
     psk_param scan[];
 } psk_layout;
@@ -181,11 +182,18 @@ typedef struct psk_layout {
 psk_layout *psk_func_layout(CUfunction f);
 void psk_func_release(psk_layout *l); /* after use */
 
+/* ---- lists.c ---- */
+/* Finds out, by its function's name, whether a layout has a list of which as much is used as the grid has rows. */
+void psk_list_recognise(psk_layout *l, const char *name);
+/* How many entries of such a list are used by a launch with so many rows; 0: there is none, or it is not what it should be. */
+uint32_t psk_list_length(const psk_layout *l, void **params, unsigned rows);
+
 /* ---- record.c ---- */
 #define PSK_OP_MAX_SLOTS 8192 /* beyond it a record is marked opaque */
 typedef struct psk_op {
     uint16_t kind, flags;
     uint32_t id, grid;
+    uint32_t list; /* psk_list_length of what is launched */
     CUstream stream;
     int ptsz;
     uint32_t mode;
@@ -287,8 +295,9 @@ static inline uint32_t psk_op_address(psk_op *op, uint64_t addr) {
     return slot;
 }
 
-/* Calls visit for every aligned word of a launch's parameters. False when they cannot be read. */
-bool psk_visit_params(const psk_layout *l, void **params, void **extra, void (*visit)(void *, uint64_t), void *arg);
+/* Calls visit for every aligned word of a launch's parameters, or where they hold a list of that length, for the words
+ * that are used. False when they cannot be read. */
+bool psk_visit_params(const psk_layout *l, uint32_t list, void **params, void **extra, void (*visit)(void *, uint64_t), void *arg);
 /* Adds what the parameters of a launch name; marks the record opaque when they cannot be read. */
 void psk_op_params(psk_op *op, const psk_layout *l, void **params, void **extra);
 

@@ -162,6 +162,42 @@ static void add_kernel(const char *name, unsigned n, const size_t *sizes) {
     ((void (*)(const char *, stub_kernel_fn, void *, unsigned, const size_t *))driver("stub_register_kernel"))(name, no_op, NULL, n, sizes);
 }
 
+/* PyTorch's concatenation: of a list by value as many addresses count as the grid has rows. The rest is what was on the stack. */
+#define CAT "_ZN2at6native19CatArrayBatchedCopy%sINS1_10OpaqueTypeILj2EEEjEEvPcNS1_25CatArrInputTensorMetadataIT_T0_XT2_EXT3_EEE"
+
+static uint32_t concatenate(const char *name, unsigned rows, uint64_t (*list)[424]) {
+    uint64_t out = at(30), sizes[4] = {0, at(38), 0, 0};
+    uint32_t dimension = 0, stride = 1;
+    void *params[] = {&out, list, sizes, &dimension, &stride};
+    OK(CALL(cuLaunchKernel, function(name), 4, rows, 1, 1, 1, 1, 0, NULL, params, NULL));
+    return must_take()->n;
+}
+
+static void lists(void) {
+    enum { CONTIGUOUS = 2720, STRIDED = 3392 }; /* 128 tensors with one set of strides, 64 with one each */
+    char contiguous[256], strided[256], longer[256];
+    snprintf(contiguous, sizeof contiguous, CAT, "_contig");
+    snprintf(strided, sizeof strided, CAT, "");
+    snprintf(longer, sizeof longer, CAT, "_longer");
+    add_kernel(contiguous, 5, (const size_t[]){8, CONTIGUOUS, 32, 4, 4});
+    add_kernel(strided, 5, (const size_t[]){8, STRIDED, 32, 4, 4});
+    add_kernel(longer, 5, (const size_t[]){8, CONTIGUOUS + 8, 32, 4, 4});
+    add_kernel("CatArrayBatchedCopy", 5, (const size_t[]){8, CONTIGUOUS, 32, 4, 4});
+    uint64_t list[424] = {at(31), at(32), at(33), at(34)};
+    list[200] = at(35), list[300] = at(36); /* where there are sizes and strides */
+    CHECK_EQ(concatenate(contiguous, 2, &list), 3);
+    CHECK_EQ(concatenate(strided, 3, &list), 4);
+    CHECK_EQ(concatenate(contiguous, 129, &list), 8); /* not what it should be: all counts */
+    CHECK_EQ(concatenate(strided, 65, &list), 8);
+    CHECK_EQ(concatenate(longer, 2, &list), 8); /* of another version */
+    CHECK_EQ(concatenate("CatArrayBatchedCopy", 2, &list), 8);
+    list[1] = 0; /* an empty tensor */
+    CHECK_EQ(concatenate(contiguous, 2, &list), 2);
+    list[1] = 12345; /* no address that is known */
+    CHECK_EQ(concatenate(contiguous, 2, &list), 7);
+    SYNC(NULL);
+}
+
 /* An odd mix of sizes: words are found at 8-byte offsets of the parameter buffer. */
 static void layouts(void) {
     add_kernel("mixed", 5, (const size_t[]){4, 12, 1, 8, 16});
@@ -256,6 +292,7 @@ int main(void) {
     opaque();
     kernel();
     by_value();
+    lists();
     layouts();
     strangers();
     stamps();
