@@ -27,7 +27,10 @@
 // baseline that Penstock is compared with.
 //
 // Before all of that stands the front (package front): it serves in C what the job
-// has just freed and asks for again.
+// has just freed and asks for again. Where iterations are followed without a miss, it follows
+// the plan, too (script.go), and a request is a call into Go no more: it has for
+// each step its place and the steps that lie there as well, none of which may be live. At the first
+// request that is not the next one the pool goes on from what the front says is live.
 //
 // # Invariants
 //

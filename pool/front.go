@@ -23,6 +23,7 @@ func (p *Pool) ServeFront(on bool) {
 	}
 	p.lock()
 	defer p.unlock()
+	p.endScript()
 	p.ahead.on = on
 	p.tellFront(true)
 }
@@ -102,6 +103,20 @@ func (p *Pool) takeBack(above, to int64) {
 		p.ahead.taken++
 	})
 	f.Settle(p.live.Load()+p.ahead.besides.Load(), freed)
+}
+
+// mostHeld is the part of reserved memory, one in so many, that the front may hold in small allocations while others
+// take new memory: what it holds of one size is missed by the next request of that, so that to take it back
+// each time has hundreds of requests in an iteration call the pool.
+const (
+	mostHeld   = 1024
+	alwaysHeld = 2 << 20 // bytes that it may hold in any case
+)
+
+// holdsTooMuch says whether what the front holds serves a small request before new memory does.
+func (p *Pool) holdsTooMuch() bool {
+	f := p.config.Front
+	return f != nil && f.ShelvedBytes() > max(p.reserved.Load()/mostHeld, alwaysHeld)
 }
 
 func (a *ahead) heldBytes(f *front.Front) int64 {

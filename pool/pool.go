@@ -38,6 +38,7 @@ type Pool struct {
 	livePeak, reservedPeak       int64
 	allocs, frees, retries       int64
 	planned, plannedBytes, other int64
+	scripted, scriptedFrees      int64 // calls that the front has served by the plan
 }
 
 // waiting is memory that other streams still use.
@@ -87,6 +88,9 @@ func (p *Pool) Malloc(bytes int64, stream uint64) (cuda.Ptr, error) {
 	}
 	s := &p.service
 	followed := s.phase != off && bytes > s.least
+	if followed {
+		p.endScript() // it was not what comes next
+	}
 	var at cuda.Ptr
 	var ok bool
 	if followed && s.phase >= ready {
@@ -111,16 +115,20 @@ func (p *Pool) Malloc(bytes int64, stream uint64) (cuda.Ptr, error) {
 	p.allocs++
 	p.live.Add(bytes)
 	p.livePeak = max(p.livePeak, p.LiveBytes())
+	if s.script.due {
+		p.beginScript()
+	}
 	return at, nil
 }
 
 // mallocBeside serves a request from stitching, when what is free at hand does not.
 func (p *Pool) mallocBeside(bytes int64, stream uint64, planned bool) (at cuda.Ptr, err error) {
 	// What may serve the request without more memory: small and large ones lie apart.
-	if bytes <= plannedAbove {
-		p.takeBack(0, plannedAbove)
-	} else {
+	switch {
+	case bytes > plannedAbove:
 		p.takeBack(plannedAbove, front.All)
+	case p.holdsTooMuch():
+		p.takeBack(0, plannedAbove)
 	}
 	if planned {
 		at, err = p.stitched.MallocWithin(bytes, stream, max(0, p.service.mostReserved-p.stitched.Stats().ReservedBytes))
@@ -165,6 +173,9 @@ func (p *Pool) Free(at cuda.Ptr) error {
 // free makes the memory of an allocation free, which the recorder knows already.
 func (p *Pool) free(at cuda.Ptr) error {
 	a, offset := p.service.areaOf(at)
+	if a != nil {
+		p.endScript()
+	}
 	if a == nil {
 		bytes := p.stitched.Bytes(at)
 		err := p.stitched.Free(at)
@@ -235,6 +246,7 @@ func (p *Pool) RecordStream(at cuda.Ptr, stream uint64) {
 	p.lock()
 	defer p.unlock()
 	if a, offset := p.service.areaOf(at); a != nil {
+		p.endScript()
 		a.layout.Record(offset, stream)
 		return
 	}
@@ -246,6 +258,7 @@ func (p *Pool) Owns(at cuda.Ptr) bool {
 	p.lock()
 	defer p.unlock()
 	if a, offset := p.service.areaOf(at); a != nil {
+		p.endScript()
 		return a.layout.Requested(offset) > 0
 	}
 	return p.stitched.Owns(at)
@@ -257,6 +270,7 @@ func (p *Pool) Containing(at cuda.Ptr) (cuda.Range, bool) {
 	p.lock()
 	defer p.unlock()
 	if a, offset := p.service.areaOf(at); a != nil {
+		p.endScript()
 		from, bytes, ok := a.layout.Containing(offset)
 		return cuda.Range{Base: a.ran.Base() + cuda.Ptr(from), Bytes: bytes}, ok
 	}
@@ -308,6 +322,7 @@ type PoolStats struct {
 	PlanWhy                   string // it is not followed; "" while it is
 	PlanBytes                 int64  // planned addresses
 	Planned, PlannedBytes     int64  // allocations served by the plan
+	Scripted                  int64  // of these, those that the front has served by itself
 	Unplanned                 int64  // of those that could have been, those served otherwise while a plan was followed
 	FrontAllocs, FrontFrees   int64  // calls, of Allocs and Frees, that the front has served
 	FrontPeakBytes            int64  // most bytes live at one of them, with those of NoteBesides
@@ -324,14 +339,17 @@ func (p *Pool) Stats() PoolStats {
 			Allocs: p.allocs, Frees: p.frees, Retries: p.retries + s.Retries,
 		},
 		Stitches: s.Stitches, StitchedHandles: s.StitchedHandles, StitchReuses: s.StitchReuses,
-		PlanState: p.service.phase.String(), PlanWhy: p.service.why, Planned: p.planned, PlannedBytes: p.plannedBytes, Unplanned: p.other,
+		PlanState: p.service.phase.String(), PlanWhy: p.service.why, Planned: p.planned, PlannedBytes: p.plannedBytes, Scripted: p.scripted, Unplanned: p.other,
 	}
 	if a := p.service.current; a != nil {
 		r.PlanBytes = a.ran.Bytes()
 	}
 	if f := p.config.Front; f != nil {
-		r.FrontAllocs = f.Served()
-		r.FrontFrees = r.FrontAllocs + f.HeldCount() + p.ahead.taken
+		served, freed := f.Following()
+		r.Planned += served
+		r.Scripted += served
+		r.FrontAllocs = f.Served() + r.Scripted
+		r.FrontFrees = f.Served() + f.HeldCount() + p.ahead.taken + p.scriptedFrees + freed
 		r.FrontPeakBytes = f.LivePeakBytes()
 		r.Allocs, r.Frees = r.Allocs+r.FrontAllocs, r.Frees+r.FrontFrees-p.ahead.taken
 	}
@@ -363,6 +381,7 @@ func (p *Pool) Close() {
 func (p *Pool) Check() error {
 	p.lock()
 	defer p.unlock()
+	p.endScript()
 	if err := p.stitched.Check(); err != nil {
 		return err
 	}

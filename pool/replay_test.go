@@ -81,9 +81,9 @@ func (j *job) run(events []trace.Event) (over float64) {
 		j.t.Fatal(err)
 	}
 	s := j.p.Stats()
-	j.t.Logf("%s: live %d MiB, reserved %d, now %d, %d stitches of %d handles, %d reused; plan of %d MiB, served %d, not %d", s.PlanState,
-		s.LivePeakBytes>>20, s.ReservedPeakBytes>>20, s.ReservedBytes>>20, s.Stitches, s.StitchedHandles, s.StitchReuses, s.PlanBytes>>20, s.Planned, s.Unplanned)
-	return float64(s.ReservedPeakBytes)/float64(s.LivePeakBytes) - 1
+	j.t.Logf("%s: live %d MiB, reserved %d, now %d, %d stitches of %d handles, %d reused; plan of %d MiB, served %d, %d of these by the front, not %d", s.PlanState,
+		max(s.LivePeakBytes, s.FrontPeakBytes)>>20, s.ReservedPeakBytes>>20, s.ReservedBytes>>20, s.Stitches, s.StitchedHandles, s.StitchReuses, s.PlanBytes>>20, s.Planned, s.Scripted, s.Unplanned)
+	return float64(s.ReservedPeakBytes)/float64(max(s.LivePeakBytes, s.FrontPeakBytes)) - 1
 }
 
 func (j *job) free(id uint64) {

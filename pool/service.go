@@ -80,6 +80,7 @@ type service struct {
 	hits         int64
 	misses       int64 // in this iteration, by bytes
 	badTurns     int
+	script       script // of the plan, for the front
 }
 
 func (s *service) start(c Config) (err error) {
@@ -238,7 +239,7 @@ func (p *Pool) begin(stream uint64) {
 			s.again("the job does something else now")
 			return
 		}
-		p.stitched.TrimUnused(trimEachTime)
+		s.script.due = p.scriptDue(p.stitched.TrimUnused(trimEachTime))
 		p.reserved.Store(p.stitched.Stats().ReservedBytes)
 	}
 }
@@ -247,6 +248,7 @@ func (p *Pool) begin(stream uint64) {
 // for others. The plan is taken up again when an iteration begins. It says whether
 // there was something to give up.
 func (p *Pool) leave(why string) bool {
+	p.endScript()
 	s := &p.service
 	switch s.phase {
 	case mapping:

@@ -59,6 +59,28 @@ func (f *Follower) Longest() int {
 	return n
 }
 
+// InOrder says whether so many requests in a row, and the one before them, were the next step each.
+func (f *Follower) InOrder(requests int) bool { return f.located && f.streak > requests }
+
+// Place is the step that is to come, while the follower is located.
+func (f *Follower) Place() int { return f.next }
+
+// Skip tells of requests that were the next step each, and after which another one is; turns is how often an iteration began.
+func (f *Follower) Skip(next, requests, turns int) {
+	if requests == 0 {
+		return
+	}
+	f.last, f.next = next-1, next
+	if next == f.steps.Start { // after the last one
+		f.last = len(f.steps.List) - 1
+	}
+	f.turns += turns
+	f.asked += requests
+	f.streak, f.trust, f.lost = f.streak+requests, mostTrust, 0
+	f.longest = max(f.longest, f.streak)
+	f.skipped = f.skipped[:0]
+}
+
 // Requests is how many requests the follower was told of.
 func (f *Follower) Requests() int { return f.asked }
 

@@ -166,6 +166,15 @@ func joins(s, n *span) bool {
 	return n.requested == 0 && (n.stream == s.stream || n.stream == AnyStream)
 }
 
+// Each visits what is in use, by address: its bytes, what was asked for, and whether it is used by the stream alone.
+func (l *Layout) Each(stream uint64, visit func(offset, bytes, requested int64, alone bool)) {
+	for _, s := range l.spans {
+		if s.requested > 0 {
+			visit(s.lo, s.hi-s.lo, s.requested, s.stream == stream && len(s.others) == 0)
+		}
+	}
+}
+
 // Used is how many allocations there are.
 func (l *Layout) Used() int { return l.used }
 

@@ -40,6 +40,49 @@ type Steps struct {
 	Begins bool
 
 	bySignature map[plan.Signature][]int32
+	overlaps    Overlaps
+}
+
+// Overlaps are for each step the others that lie where it does, wholly or in part.
+type Overlaps struct {
+	First []uint32 // where those of each step begin in Steps; one more than there are steps
+	Steps []uint32
+}
+
+// mostOverlaps is how many are listed: more are not worth the memory.
+const mostOverlaps = 1 << 21
+
+// Overlaps are those of the steps as Plan has placed them; ok is false when there are too many to be listed, or no plan.
+func (s *Steps) Overlaps() (o Overlaps, ok bool) { return s.overlaps, s.overlaps.First != nil }
+
+// overlap lists them.
+func (s *Steps) overlap() {
+	s.overlaps = Overlaps{}
+	var placed []uint32
+	for i, x := range s.List {
+		if x.Offset != unplaced {
+			placed = append(placed, uint32(i))
+		}
+	}
+	slices.SortFunc(placed, func(a, b uint32) int { return cmp.Compare(s.List[a].Offset, s.List[b].Offset) })
+	others, all := make([][]uint32, len(s.List)), 0
+	for k, i := range placed {
+		for _, j := range placed[k+1:] {
+			if s.List[j].Offset >= s.List[i].Offset+s.List[i].Bytes {
+				break
+			}
+			others[i], others[j] = append(others[i], j), append(others[j], i)
+			if all += 2; all > mostOverlaps {
+				return
+			}
+		}
+	}
+	o := Overlaps{First: make([]uint32, 1, len(s.List)+1), Steps: make([]uint32, 0, all)}
+	for _, x := range others {
+		o.Steps = append(o.Steps, x...)
+		o.First = append(o.First, uint32(len(o.Steps)))
+	}
+	s.overlaps = o
 }
 
 func (s *Steps) index() {
@@ -70,6 +113,7 @@ func (s *Steps) Revise(f *Follower) bool {
 		x.Varies = x.Varies || f.missed[i]
 		x.Offset, x.Gaps = unplaced, nil
 	}
+	s.overlaps = Overlaps{}
 	return true
 }
 
@@ -130,6 +174,7 @@ func (s *Steps) Plan(ctx context.Context, limit time.Duration) (share float64, e
 	}
 	s.Bytes = p.Bytes
 	s.gaps()
+	s.overlap()
 	return float64(static) / float64(all), nil
 }
 

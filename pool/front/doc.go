@@ -18,6 +18,11 @@
 // each time what lies where. While it records an iteration, calls above 1 MiB are
 // noted, and the pool reads the notes before it does anything else.
 //
+// Where what is to come is known, request by request and place by place, the pool has the front follow
+// that (script.h, [Front.Load], [Front.Follow]), which is then what serves requests above 1 MiB. It is not asked how
+// things are in between: at the first request that is not the next one, or finds something where it is to lie, and
+// whenever the pool wants to know, the script ends ([Front.Unfollow]) and says which of its requests are live.
+//
 // There is a second one, before the explicit engine's tensors (um/live): a call would
 // wait for the engine's lock, which is held while it plans. All calls are noted there, with
 // the operation that the launch hook had last seen, so that the engine can hear of them
@@ -44,6 +49,10 @@
 //     lie in the private pool of a CUDA graph, or be able to leave the device.
 //   - Live bytes are the pool's without those held. While the pool takes memory
 //     back both may count it, which makes the sum too low for a moment, never too high.
+//   - A script gives out a place only when none of the steps that lie there too, wholly or in
+//     part, is live. All that lies in its addresses when it begins is a step of it, and nobody else gives any of them
+//     out or frees there while it is followed.
+//   - What a script has given out and taken counts in the bytes held until the pool has it on its account.
 //   - A node belongs to exactly one live, held or reserved allocation. Shelves are never removed
 //     but all together, when nothing is held or reserved.
 //

@@ -23,6 +23,7 @@ type Front struct {
 	device int
 	at     [256]uint64
 	notes  [C.FRONT_NOTES]C.struct_front_note
+	script *Script // loaded last
 }
 
 // New returns a front that serves nothing yet. It stays for the rest of the process.
@@ -152,6 +153,14 @@ func (f *Front) ResetPeak() { C.front_reset_peak(f.c) }
 
 // HeldBytes are held now; they are free to the job, and allocated to the pool.
 func (f *Front) HeldBytes() int64 { return atomic.LoadInt64((*int64)(&f.c.held)) }
+
+// ShelvedBytes are held now of what is served by size: all that is held, but for what a script has given out or taken.
+func (f *Front) ShelvedBytes() int64 {
+	if atomic.LoadInt32((*int32)(&f.c.script.on)) == 0 {
+		return f.HeldBytes()
+	}
+	return f.HeldBytes() + atomic.LoadInt64((*int64)(&f.c.script.grown))
+}
 
 // HeldCount is how many allocations are held.
 func (f *Front) HeldCount() int64 { return atomic.LoadInt64((*int64)(&f.c.held_count)) }

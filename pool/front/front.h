@@ -13,6 +13,8 @@
 #include <stdint.h>
 #include <stdlib.h>
 
+#include "script.h"
+
 enum {
     FRONT_SHELVES = 4096, /* sizes, by stream; power of two */
     FRONT_NOTES = 1024,
@@ -85,6 +87,7 @@ struct front {
     int64_t most_taken;  /* more than that must not be given out */
 
     /* Under the lock. */
+    struct script script; /* what the owner foresees of larger requests than most */
     uint64_t noted; /* notes so far */
     struct front_node *nodes;
     int32_t *by_address; /* first node by hash */
@@ -223,13 +226,45 @@ static inline uint64_t front_give(struct front *f, struct front_node *n, int64_t
     return n->at;
 }
 
+/* Counts bytes as given out, of what is held; under the lock. */
+static inline void front_given(struct front *f, int64_t bytes)
+{
+    int64_t live = __atomic_load_n(&f->live, __ATOMIC_RELAXED) - __atomic_sub_fetch(&f->held, bytes, __ATOMIC_RELAXED);
+    if (live > f->live_peak)
+        __atomic_store_n(&f->live_peak, live, __ATOMIC_RELAXED);
+}
+
+/* Memory for a request that is the next one of the script, or 0. */
+static inline uint64_t front_follow(struct front *f, int64_t bytes, uint64_t stream)
+{
+    uint64_t at = 0;
+    front_lock(f);
+    if (f->script.on && (at = script_request(&f->script, bytes, stream)))
+        front_given(f, bytes);
+    front_unlock(f);
+    return at;
+}
+
+/* Frees what the script has given out, or what lay there when it began; 0: it is for the owner to free. */
+static inline int front_follow_free(struct front *f, uint64_t at)
+{
+    int64_t bytes = 0;
+    front_lock(f);
+    if (script_covers(&f->script, at) && (bytes = script_free(&f->script, at)))
+        __atomic_fetch_add(&f->held, bytes, __ATOMIC_RELAXED);
+    front_unlock(f);
+    return bytes != 0;
+}
+
 /* Memory that is held for such a request, or 0: then ask the owner, and front_add
  * what it gives with the epoch. */
 static inline uint64_t front_take(struct front *f, int64_t bytes, int device, uint64_t stream, uint32_t *epoch)
 {
     *epoch = __atomic_load_n(&f->epoch, __ATOMIC_ACQUIRE);
-    if (bytes > __atomic_load_n(&f->most, __ATOMIC_RELAXED) || device != f->device)
+    if (device != f->device)
         return 0;
+    if (bytes > __atomic_load_n(&f->most, __ATOMIC_RELAXED))
+        return __atomic_load_n(&f->script.on, __ATOMIC_ACQUIRE) ? front_follow(f, bytes, stream) : 0;
     uint64_t at = 0;
     int64_t size = front_size(f, bytes);
     front_lock(f);
@@ -248,9 +283,7 @@ static inline uint64_t front_take(struct front *f, int64_t bytes, int device, ui
         f->served++;
         f->held_count--;
         f->taken += size;
-        int64_t live = __atomic_load_n(&f->live, __ATOMIC_RELAXED) - __atomic_sub_fetch(&f->held, size, __ATOMIC_RELAXED);
-        if (live > f->live_peak)
-            __atomic_store_n(&f->live_peak, live, __ATOMIC_RELAXED);
+        front_given(f, size);
     }
     front_unlock(f);
     return at;
@@ -301,6 +334,8 @@ enum front_freed { FRONT_PASS, FRONT_HELD, FRONT_NOT_LIVE };
 /* Holds memory that is freed. FRONT_PASS: it is for the owner to free. */
 static inline enum front_freed front_hold(struct front *f, uint64_t at)
 {
+    if (script_covers(&f->script, at))
+        return front_follow_free(f, at) ? FRONT_HELD : FRONT_PASS;
     enum front_freed how = FRONT_PASS;
     front_lock(f);
     struct front_node *n = front_find(f, at);
@@ -327,6 +362,8 @@ static inline enum front_freed front_hold(struct front *f, uint64_t at)
  * is to be told; not of what is held, which is in use by nobody. */
 static inline int front_forget(struct front *f, uint64_t at)
 {
+    if (script_covers(&f->script, at))
+        return 1;
     front_lock(f);
     struct front_node *n = front_find(f, at);
     int live = !n || !n->held;
@@ -350,6 +387,29 @@ static inline void front_serve(struct front *f, int32_t device, int64_t most, in
     if (new_epoch)
         __atomic_store_n(&f->epoch, f->epoch + 1, __ATOMIC_RELEASE);
     front_unlock(f);
+}
+
+/* Has a script followed that was loaded, from a step on. */
+static inline void front_script_begin(struct front *f, uint64_t base, uint64_t end, uint64_t stream, int64_t unit, int32_t start, int32_t next, int64_t most_turns, const int64_t *live)
+{
+    struct script *s = &f->script;
+    front_lock(f);
+    s->base = base, s->end = end, s->stream = stream, s->unit = unit, s->start = start, s->most_turns = most_turns;
+    script_begin(s, next, live);
+    front_unlock(f);
+}
+
+/* Ends that. What it gave out and took counts as held, with its sign, until the owner has it on its account. */
+static inline int front_script_end(struct front *f, int64_t *live)
+{
+    struct script *s = &f->script;
+    front_lock(f);
+    int on = s->on;
+    __atomic_store_n(&s->on, 0, __ATOMIC_RELEASE);
+    for (int32_t i = 0; on && i < s->count; i++)
+        live[i] = s->used[i] ? s->live[i] : 0;
+    front_unlock(f);
+    return on;
 }
 
 /* Hands back what is held of sizes above one limit and up to another: at most n addresses, and
