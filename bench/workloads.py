@@ -11,7 +11,8 @@ faster than on the host and trains the same. --lengths SEED draws the length of 
 sequences anew for each iteration. --warm-up N resets the peaks after N iterations.
 --no-fill leaves uninitialised memory alone under --deterministic. --caps finds out how
 little device memory is enough: for ITERS iterations under each cap, lowest first. --when-asked
-trains as other processes take turns with it (bench/fits_turns.py).
+trains as other processes take turns with it (bench/fits_turns.py). --kernels N tells how long kernels
+run, which the CPU has no part in.
 
 --no-gc does without Python's cyclic garbage collector after the first iteration.
 
@@ -287,6 +288,20 @@ def least_cap(name, model, step, iters, ratios, usual_batch):
     return {"model": name, "requested_bytes": requested, "caps": tried, "cap_bytes": cap, "usual_batch": usual_batch, "largest_batch": batch, "message": message}
 
 
+def kernel_seconds(step, iterations):
+    """What the kernels, copies and fills of each iteration take on the GPU, whatever the CPU does in between."""
+    import torch
+    from torch.profiler import ProfilerActivity, profile
+
+    seconds = []
+    for _ in range(iterations):
+        with profile(activities=[ProfilerActivity.CUDA]) as p:
+            step()
+            torch.cuda.synchronize()
+        seconds.append(sum(e.self_device_time_total for e in p.key_averages()) / 1e6)
+    return seconds
+
+
 def when_asked(step):
     """Does as many iterations as each line of standard input says, and answers with the seconds that they took."""
     import torch
@@ -316,6 +331,7 @@ def main():
     parser.add_argument("--no-fill", action="store_true", help="do not fill uninitialised memory under --deterministic")
     parser.add_argument("--no-gc", action="store_true", help="no cyclic garbage collection by Python after the first iteration")
     parser.add_argument("--when-asked", action="store_true", help="a line on stdin says how many iterations to do next, a JSON line answers; ITERS is not used")
+    parser.add_argument("--kernels", type=int, metavar="N", help="profile N more iterations: kernel_s is what their kernels took on the GPU, in each")
     parser.add_argument("--caps", metavar="BATCH,RATIO,RATIO[,...]", help="for a batch: ratios of what it asks for, lowest first")
     args = parser.parse_args()
     Settings.on_device = args.on_device
@@ -401,12 +417,13 @@ def train(name, iters, args):
                 f.write(json.dumps(line) + "\n")
 
     half = max(1, len(seconds) - iters // 2)
+    kernel_s = kernel_seconds(step, args.kernels) if args.kernels else None
     result = {
         "model": name, "iter_s": seconds, "loss": losses,
         "dispatch_s": dispatched, "threads": busiest(threads_before, work_of_threads(), half), "disturbances": each_iteration(counts_before, disturbances(), half),
         "peak_allocated_bytes": torch.cuda.max_memory_allocated(), "peak_reserved_bytes": torch.cuda.max_memory_reserved(),
         "peak_requested_bytes": requested_peak(), "reserved_bytes": reserved, "warm_up": args.warm_up,
-        "recorded": recorded, "deterministic": args.deterministic, "build_s": build_s, "parameters": sum(p.numel() for p in model.parameters()),
+        "kernel_s": kernel_s, "recorded": recorded, "deterministic": args.deterministic, "build_s": build_s, "parameters": sum(p.numel() for p in model.parameters()),
         "penstock_loaded": "penstock" in sys.modules, "torch": torch.__version__, "cuda": torch.version.cuda,
     }  # fmt: skip
     if args.deterministic:

@@ -88,7 +88,7 @@ static node_set kernel_set(CUgraphNode node, CUgraphNode top, const CUDA_KERNEL_
     collector c = {0};
     CUfunction f = p->func ? p->func : has_kern ? (CUfunction)p->kern : NULL;
     psk_layout *l = f ? psk_func_layout(f) : NULL;
-    bool readable = l && psk_visit_params(l, psk_list_length(l, p->kernelParams, p->gridDimY), p->kernelParams, p->extra, collect, &c);
+    bool readable = l && psk_visit_params(l, psk_list_used(l, p->kernelParams, p->gridDimX, p->gridDimY), p->kernelParams, p->extra, collect, &c);
     uint32_t function = l ? l->id : NO_FUNCTION;
     psk_func_release(l);
     return finish(&c, node, top, function, readable);

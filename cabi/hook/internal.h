@@ -161,12 +161,25 @@ bool psk_stream_trylock(psk_stream *s);
 void psk_stream_unlock(psk_stream *s);
 
 /* ---- func.c ---- */
-/* Where 8-byte aligned words lie in one parameter. */
+/* Where 8-byte aligned words lie in one parameter. In a list, words 0 are as many as a launch uses. */
 typedef struct psk_param {
     uint16_t index; /* in kernelParams */
     uint16_t first; /* bytes from the value to the first aligned word */
     uint32_t words;
 } psk_param;
+
+#define PSK_LIST_SCANS 24
+
+/* Lists of addresses of which a launch uses a part: see lists.c. */
+typedef struct psk_list {
+    enum { PSK_LIST_NONE, PSK_LIST_ROWS, PSK_LIST_BLOCKS } kind;
+    uint32_t capacity;        /* addresses in a list */
+    uint16_t blocks;          /* at most, of a grid */
+    uint16_t index_at;        /* where the first parameter has the tensor of each block */
+    uint8_t index_bytes;      /* of each */
+    uint32_t nscan;
+    psk_param scan[PSK_LIST_SCANS];
+} psk_list;
 
 typedef struct psk_layout {
     uint32_t id;       /* row of psk_shared.funcs */
@@ -174,7 +187,7 @@ typedef struct psk_layout {
     uint32_t opaque;
     uint32_t nscan;
     uint32_t cached;   /* 0: made for one launch, freed after it */
-    uint32_t listed;   /* the second scan is a list of up to so many addresses, see lists.c; 0: it is not */
+    psk_list list;
     atomic_uint generation; /* that of func.c when last checked */
     psk_param scan[];
 } psk_layout;
@@ -183,17 +196,22 @@ psk_layout *psk_func_layout(CUfunction f);
 void psk_func_release(psk_layout *l); /* after use */
 
 /* ---- lists.c ---- */
-/* Finds out, by its function's name, whether a layout has a list of which as much is used as the grid has rows. */
+/* Finds out, by its function's name, whether a layout has lists of which a launch uses a part. */
 void psk_list_recognise(psk_layout *l, const char *name);
-/* How many entries of such a list are used by a launch with so many rows; 0: there is none, or it is not what it should be. */
-uint32_t psk_list_length(const psk_layout *l, void **params, unsigned rows);
+/* How many entries of each list are used by a launch with such a grid; 0: there is none, or it is not what it should be. */
+uint32_t psk_list_used(const psk_layout *l, void **params, unsigned columns, unsigned rows);
+/* What is looked at in the parameters of a launch that uses so many entries. */
+static inline const psk_param *psk_scan(const psk_layout *l, uint32_t used, uint32_t *n) {
+    *n = PSK_UNLIKELY(used) ? l->list.nscan : l->nscan;
+    return PSK_UNLIKELY(used) ? l->list.scan : l->scan;
+}
 
 /* ---- record.c ---- */
 #define PSK_OP_MAX_SLOTS 8192 /* beyond it a record is marked opaque */
 typedef struct psk_op {
     uint16_t kind, flags;
     uint32_t id, grid;
-    uint32_t list; /* psk_list_length of what is launched */
+    uint32_t used; /* psk_list_used of what is launched */
     CUstream stream;
     int ptsz;
     uint32_t mode;
@@ -295,9 +313,9 @@ static inline uint32_t psk_op_address(psk_op *op, uint64_t addr) {
     return slot;
 }
 
-/* Calls visit for every aligned word of a launch's parameters, or where they hold a list of that length, for the words
- * that are used. False when they cannot be read. */
-bool psk_visit_params(const psk_layout *l, uint32_t list, void **params, void **extra, void (*visit)(void *, uint64_t), void *arg);
+/* Calls visit for every aligned word of a launch's parameters, or where they hold lists of which so much is used, for what
+ * is used. False when they cannot be read. */
+bool psk_visit_params(const psk_layout *l, uint32_t used, void **params, void **extra, void (*visit)(void *, uint64_t), void *arg);
 /* Adds what the parameters of a launch name; marks the record opaque when they cannot be read. */
 void psk_op_params(psk_op *op, const psk_layout *l, void **params, void **extra);
 

@@ -1,15 +1,15 @@
 /* Kernel launches. */
 #include "internal.h"
 
-/* rows: of the grid, its second dimension. */
-static void begin(psk_op *op, CUfunction f, uint32_t grid, unsigned rows, CUstream stream, int ptsz, void **params, void **extra) {
+/* columns and rows: the grid's first and second dimension. */
+static void begin(psk_op *op, CUfunction f, uint32_t grid, unsigned columns, unsigned rows, CUstream stream, int ptsz, void **params, void **extra) {
     psk_op_begin(op, PSK_REC_LAUNCH, 0, stream, ptsz);
     op->grid = grid;
     psk_layout *l = psk_func_layout(f);
     PSK_COUNT(psk_S.launches);
     if (PSK_LIKELY(l != NULL)) {
         op->id = l->id;
-        op->list = psk_list_length(l, params, rows);
+        op->used = psk_list_used(l, params, columns, rows);
         if (op->mode == PSK_MODE_STRICT) psk_strict_function(op, l, params, extra);
         psk_op_params(op, l, params, extra);
         psk_func_release(l);
@@ -26,7 +26,7 @@ static void begin(psk_op *op, CUfunction f, uint32_t grid, unsigned rows, CUstre
         if (PSK_UNLIKELY(!f) && psk_probe()) return CUDA_SUCCESS;                                                          \
         if (!psk_active() || PSK_UNLIKELY(!f)) return PSK_REAL(name)(f, gx, gy, gz, bx, by, bz, shared, s, params, extra); \
         psk_op op;                                                                                                         \
-        begin(&op, f, psk_grid_hash(gx, gy, gz, bx, by, bz), gy, s, ptsz, params, extra);                                  \
+        begin(&op, f, psk_grid_hash(gx, gy, gz, bx, by, bz), gx, gy, s, ptsz, params, extra);                              \
         return PSK_OP_CALL(&op, PSK_REAL(name)(f, gx, gy, gz, bx, by, bz, shared, s, params, extra));                      \
     }
 LAUNCH(cuLaunchKernel, 0)
@@ -38,15 +38,15 @@ static bool cooperative(const CUlaunchConfig *c) {
     return false;
 }
 
-#define LAUNCH_EX(name, ptsz)                                                                                                                  \
-    CUresult psk_w_##name(const CUlaunchConfig *c, CUfunction f, void **params, void **extra) {                                                \
-        if (PSK_UNLIKELY(!f) && psk_probe()) return CUDA_SUCCESS;                                                                              \
-        if (!psk_active() || PSK_UNLIKELY(!f) || !c) return PSK_REAL(name)(c, f, params, extra);                                               \
-        psk_op op;                                                                                                                             \
-        begin(&op, f, psk_grid_hash(c->gridDimX, c->gridDimY, c->gridDimZ, c->blockDimX, c->blockDimY, c->blockDimZ), c->gridDimY, c->hStream, \
-              ptsz, params, extra);                                                                                                            \
-        if (PSK_UNLIKELY(c->numAttrs && cooperative(c))) op.flags |= PSK_FLAG_COOPERATIVE;                                                     \
-        return PSK_OP_CALL(&op, PSK_REAL(name)(c, f, params, extra));                                                                          \
+#define LAUNCH_EX(name, ptsz)                                                                                                                   \
+    CUresult psk_w_##name(const CUlaunchConfig *c, CUfunction f, void **params, void **extra) {                                                 \
+        if (PSK_UNLIKELY(!f) && psk_probe()) return CUDA_SUCCESS;                                                                               \
+        if (!psk_active() || PSK_UNLIKELY(!f) || !c) return PSK_REAL(name)(c, f, params, extra);                                                \
+        psk_op op;                                                                                                                              \
+        begin(&op, f, psk_grid_hash(c->gridDimX, c->gridDimY, c->gridDimZ, c->blockDimX, c->blockDimY, c->blockDimZ), c->gridDimX, c->gridDimY, \
+              c->hStream, ptsz, params, extra);                                                                                                 \
+        if (PSK_UNLIKELY(c->numAttrs && cooperative(c))) op.flags |= PSK_FLAG_COOPERATIVE;                                                      \
+        return PSK_OP_CALL(&op, PSK_REAL(name)(c, f, params, extra));                                                                           \
     }
 LAUNCH_EX(cuLaunchKernelEx, 0)
 LAUNCH_EX(cuLaunchKernelEx_ptsz, 1)
@@ -57,7 +57,7 @@ LAUNCH_EX(cuLaunchKernelEx_ptsz, 1)
         if (PSK_UNLIKELY(!f) && psk_probe()) return CUDA_SUCCESS;                                                     \
         if (!psk_active() || PSK_UNLIKELY(!f)) return PSK_REAL(name)(f, gx, gy, gz, bx, by, bz, shared, s, params);   \
         psk_op op;                                                                                                    \
-        begin(&op, f, psk_grid_hash(gx, gy, gz, bx, by, bz), gy, s, ptsz, params, NULL);                              \
+        begin(&op, f, psk_grid_hash(gx, gy, gz, bx, by, bz), gx, gy, s, ptsz, params, NULL);                          \
         op.flags |= PSK_FLAG_COOPERATIVE;                                                                             \
         return PSK_OP_CALL(&op, PSK_REAL(name)(f, gx, gy, gz, bx, by, bz, shared, s, params));                        \
     }
@@ -72,11 +72,11 @@ CUresult psk_w_cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS *list, un
  * record on the first stream, and all streams are idle when it is reported. */
 static CUresult multi_device_strict(CUDA_LAUNCH_PARAMS *list, unsigned n, unsigned flags) {
     psk_op op;
-    begin(&op, list[0].function, 0, 0, list[0].hStream, 0, list[0].kernelParams, NULL);
+    begin(&op, list[0].function, 0, 0, 0, list[0].hStream, 0, list[0].kernelParams, NULL);
     op.flags |= PSK_FLAG_COOPERATIVE | PSK_FLAG_OPAQUE;
     for (unsigned i = 1; i < n; i++) {
         psk_layout *l = psk_func_layout(list[i].function);
-        op.list = 0;
+        op.used = 0;
         if (l) psk_op_params(&op, l, list[i].kernelParams, NULL);
         psk_func_release(l);
     }
@@ -96,7 +96,7 @@ CUresult psk_w_cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS *list, un
     for (unsigned i = 0; i < n; i++) {
         const CUDA_LAUNCH_PARAMS *p = &list[i];
         uint32_t grid = psk_grid_hash(p->gridDimX, p->gridDimY, p->gridDimZ, p->blockDimX, p->blockDimY, p->blockDimZ);
-        begin(&op, p->function, grid, p->gridDimY, p->hStream, 0, p->kernelParams, NULL);
+        begin(&op, p->function, grid, p->gridDimX, p->gridDimY, p->hStream, 0, p->kernelParams, NULL);
         op.flags |= PSK_FLAG_COOPERATIVE;
         op.no_progress = i + 1 < n;
         psk_op_issue(&op);

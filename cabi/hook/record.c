@@ -114,19 +114,15 @@ static bool extra_buffer(void **extra, const unsigned char **buffer, size_t *byt
     return *buffer != NULL || *bytes == 0;
 }
 
-/* How many parameters of a layout have addresses, and how many words of one: with a list, the first two do. */
-static inline uint32_t scans(const psk_layout *l, uint32_t list) { return PSK_UNLIKELY(list) ? 2 : l->nscan; }
-static inline uint32_t words_of(const psk_layout *l, uint32_t i, uint32_t list) { return PSK_UNLIKELY(list) && i ? list : l->scan[i].words; }
-
-bool psk_visit_params(const psk_layout *l, uint32_t list, void **params, void **extra, void (*visit)(void *, uint64_t), void *arg) {
+bool psk_visit_params(const psk_layout *l, uint32_t used, void **params, void **extra, void (*visit)(void *, uint64_t), void *arg) {
     if (params) {
         if (l->opaque) return false;
-        for (uint32_t i = 0; i < scans(l, list); i++) {
-            const psk_param *p = &l->scan[i];
+        uint32_t n;
+        for (const psk_param *p = psk_scan(l, used, &n), *end = p + n; p < end; p++) {
             const unsigned char *at = params[p->index];
             if (!at) continue;
             at += p->first;
-            for (uint32_t w = 0; w < words_of(l, i, list); w++, at += 8) {
+            for (uint32_t w = 0, words = p->words ? p->words : used; w < words; w++, at += 8) {
                 uint64_t word;
                 memcpy(&word, at, 8); /* the value may lie at any address */
                 visit(arg, word);
@@ -151,15 +147,15 @@ bool psk_visit_params(const psk_layout *l, uint32_t list, void **params, void **
 static void visit_op(void *arg, uint64_t word) { psk_op_address(arg, word); }
 
 void psk_op_params(psk_op *op, const psk_layout *l, void **params, void **extra) {
-    if (PSK_UNLIKELY(op->flags & PSK_FLAG_INSPECT)) psk_visit_params(l, op->list, params, extra, psk_inspect_word, op);
+    if (PSK_UNLIKELY(op->flags & PSK_FLAG_INSPECT)) psk_visit_params(l, op->used, params, extra, psk_inspect_word, op);
     if (PSK_LIKELY(params && !l->opaque)) {
         /* As psk_visit_params, without the calls. */
-        for (uint32_t i = 0, n = scans(l, op->list); i < n; i++) {
-            const psk_param *p = &l->scan[i];
+        uint32_t n;
+        for (const psk_param *p = psk_scan(l, op->used, &n), *end = p + n; p < end; p++) {
             const unsigned char *at = params[p->index];
             if (!at) continue;
             at += p->first;
-            for (uint32_t w = 0, words = words_of(l, i, op->list); w < words; w++, at += 8) {
+            for (uint32_t w = 0, words = p->words ? p->words : op->used; w < words; w++, at += 8) {
                 uint64_t word;
                 memcpy(&word, at, 8);
                 psk_op_address(op, word);
@@ -167,7 +163,7 @@ void psk_op_params(psk_op *op, const psk_layout *l, void **params, void **extra)
         }
         return;
     }
-    if (!psk_visit_params(l, op->list, params, extra, visit_op, op)) {
+    if (!psk_visit_params(l, op->used, params, extra, visit_op, op)) {
         op->flags |= PSK_FLAG_OPAQUE;
         op->flags &= (uint16_t)~PSK_FLAG_INSPECT; /* there are no words to inspect */
     }
@@ -187,7 +183,7 @@ void psk_op_begin(psk_op *op, int kind, uint32_t id, CUstream stream, int ptsz) 
     op->kind = (uint16_t)kind;
     op->flags = 0;
     op->id = id;
-    op->grid = op->list = 0;
+    op->grid = op->used = 0;
     op->stream = stream;
     op->ptsz = ptsz;
     op->mode = PSK_LOAD(psk_S.mode);

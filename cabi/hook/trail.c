@@ -19,7 +19,7 @@ static void note_plain(void *arg, uint64_t word) {
 
 void psk_trail_read(psk_op *op, const psk_layout *l, void **params, void **extra) {
     op->nplain = 0;
-    psk_visit_params(l, op->list, params, extra, note_plain, op);
+    psk_visit_params(l, op->used, params, extra, note_plain, op);
 }
 
 static bool shares_plain(const psk_op *op, const psk_trail *t) {

@@ -54,6 +54,7 @@ type Stats struct {
 	PlanWhy           string         `json:"plan_why,omitempty"`    // it is not followed
 	PlanBytes         int64          `json:"plan_bytes"`            // planned addresses
 	PlannedAllocs     int64          `json:"planned_allocations"`   // served by the plan
+	ScriptedAllocs    int64          `json:"scripted_allocations"`  // of these, without a call into the engine
 	UnplannedAllocs   int64          `json:"unplanned_allocations"` // not served by it while it was followed
 	Stitches          int64          `json:"stitches"`              // ranges made of scattered memory
 	StitchedHandles   int64          `json:"stitched_handles"`      // in them
@@ -93,7 +94,7 @@ func (l *Live) Stats() Stats {
 		Retries: l.counts.retries.Load() + plain.Retries, OOMs: l.counts.ooms.Load(),
 		Faults: unavailable, DroppedEvents: unavailable, H2DBytes: 0, PredictionHitRate: unavailable,
 		Process: l.config.Label, Engine: "plain", Policy: l.config.Policy.Name, EngineWhy: l.why, Hooked: l.hook != nil, MissedRoutes: l.config.MissedRoutes,
-		PlanState: plain.PlanState, PlanWhy: plain.PlanWhy, PlanBytes: plain.PlanBytes, PlannedAllocs: plain.Planned, UnplannedAllocs: plain.Unplanned,
+		PlanState: plain.PlanState, PlanWhy: plain.PlanWhy, PlanBytes: plain.PlanBytes, PlannedAllocs: plain.Planned, ScriptedAllocs: plain.Scripted, UnplannedAllocs: plain.Unplanned,
 		Stitches: plain.Stitches, StitchedHandles: plain.StitchedHandles, StitchReuses: plain.StitchReuses,
 		InSeconds: l.moveTime[um.In].Seconds(), OutSeconds: l.moveTime[um.Out].Seconds(),
 	}

@@ -198,6 +198,59 @@ static void lists(void) {
     SYNC(NULL);
 }
 
+/* PyTorch's operations on many tensors: of each list those count that the grid's blocks name. */
+#define MANY "_ZN2at6native25multi_tensor_apply_kernelINS1_%sENS1_14TestFunctorIfLi4EEEJPfEEEvT_T0_DpT1_"
+
+typedef struct metadata {
+    char name[256];
+    int depth, most, index_at, index_bytes, blocks;
+    size_t bytes;
+} metadata;
+
+static metadata many_of(const char *type, int depth, int most, int between, int index_bytes, int blocks, int end) {
+    metadata m = {.depth = depth, .most = most, .index_at = 8 * most * (depth + 1) + between, .index_bytes = index_bytes, .blocks = blocks};
+    snprintf(m.name, sizeof m.name, MANY, type);
+    m.bytes = (size_t)(m.index_at + blocks * (index_bytes + 4) + end + 7) / 8 * 8;
+    add_kernel(m.name, 3, (const size_t[]){m.bytes, 16, 8});
+    return m;
+}
+
+/* How many slots a launch names in which each of so many tensors has two blocks. The lists are full of others. */
+static uint32_t apply(const metadata *m, int tensors, int tweak) {
+    unsigned char *of = calloc(1, m->bytes);
+    uint64_t callable[2] = {0}, rate = at(90);
+    for (int d = 0; d < m->depth; d++)
+        for (int t = 0; t < m->most && t < 15; t++) ((uint64_t *)(void *)of)[d * m->most + t] = at(1 + 15 * d + t);
+    if (strstr(m->name, "Fused")) ((uint64_t *)(void *)of)[m->most * (m->depth + 1)] = at(91);
+    for (int b = 0; b < 2 * tensors; b++) of[m->index_at + b * m->index_bytes] = (unsigned char)(b / 2 + (b == tweak ? 5 : 0));
+    void *params[] = {of, callable, &rate};
+    OK(CALL(cuLaunchKernel, function(m->name), 2 * (unsigned)tensors, 1, 1, 1, 1, 1, 0, NULL, params, NULL));
+    free(of);
+    return must_take()->n;
+}
+
+static void many(void) {
+    enum { NO_TWEAK = -1 };
+    const metadata plain = many_of("18TensorListMetadataILi4EEE", 4, 36, 0, 1, 320, 4);
+    CHECK_EQ(apply(&plain, 3, NO_TWEAK), 4 * 3 + 1);
+    CHECK_EQ(apply(&plain, 15, NO_TWEAK), 4 * 15 + 1);
+    CHECK_EQ(apply(&plain, 3, 0), 4 * 15 + 1); /* the first block's tensor is not the first: all counts */
+    CHECK_EQ(apply(&plain, 3, 4), 4 * 15 + 1); /* one was left out */
+    const metadata one = many_of("18TensorListMetadataILi1EEE", 1, 110, 0, 1, 320, 4);
+    CHECK_EQ(apply(&one, 2, NO_TWEAK), 2 + 1);
+    const metadata scalars = many_of("28TensorListScalarListMetadataIfLi2EEE", 2, 64, 64 * 4, 1, 320, 0);
+    CHECK_EQ(apply(&scalars, 5, NO_TWEAK), 2 * 5 + 1);
+    const metadata doubles = many_of("28TensorListScalarListMetadataIdLi3ELb1EEE", 3, 336, 336 * 8, 2, 2240, 0);
+    CHECK_EQ(apply(&doubles, 5, NO_TWEAK), 3 * 5 + 1);
+    const metadata complexes = many_of("28TensorListScalarListMetadataIN3c107complexIfEELi2EEE", 2, 64, 64 * 8, 1, 320, 0);
+    CHECK_EQ(apply(&complexes, 5, NO_TWEAK), 2 * 15 + 1); /* not one of those that are known */
+    const metadata fused = many_of("32FusedOptimizerTensorListMetadataILi5EEE", 5, 30, 30 * 8, 1, 320, 4);
+    CHECK_EQ(apply(&fused, 4, NO_TWEAK), 5 * 4 + 2);
+    const metadata newer = many_of("18TensorListMetadataILi4EEE_of_another_version", 4, 36, 8, 1, 320, 4);
+    CHECK_EQ(apply(&newer, 3, NO_TWEAK), 4 * 15 + 1);
+    SYNC(NULL);
+}
+
 /* An odd mix of sizes: words are found at 8-byte offsets of the parameter buffer. */
 static void layouts(void) {
     add_kernel("mixed", 5, (const size_t[]){4, 12, 1, 8, 16});
@@ -293,6 +346,7 @@ int main(void) {
     kernel();
     by_value();
     lists();
+    many();
     layouts();
     strangers();
     stamps();

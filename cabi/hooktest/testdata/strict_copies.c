@@ -63,6 +63,7 @@ static CUresult sync_fill(job *j) { return CALL(cuMemsetD8_v2, A, 1, U64(j->byte
 /* The stream is held; does the copy stay out of the driver until it is released? */
 static void check(int line, CUstream on, CUresult (*call)(job *), void *host, size_t bytes, bool stays_out) {
     hold(on, held);
+    EVENTUALLY(count("queued") == 1); /* what came before has run, on other streams too */
     uint64_t queued = count("queued"), copies = count("copies");
     job j = {.call = call, .host = host, .bytes = bytes};
     begin_job(&j);
