@@ -132,7 +132,7 @@ func (p *Pool) activate() {
 		return
 	}
 	a := s.current
-	a.layout = follow.NewLayout(a.ran.Bytes(), a.stream, p.stitched.Done)
+	a.layout = follow.NewLayout(a.ran.Bytes(), a.stream, p.stitched.NoteFree(a.stream), p.stitched.Done)
 	s.areas = append(s.areas, a)
 	reserved := p.stitched.Stats().ReservedBytes
 	s.mostReserved = reserved + max(reserved/mostGrowth, alwaysCreated)

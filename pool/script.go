@@ -51,7 +51,7 @@ func (p *Pool) scriptDue(trimmed int64) bool {
 }
 
 // beginScript has the front follow the plan from the next request on, if what lies in the planned
-// addresses is all as planned, and of one stream.
+// addresses is all as planned, and of one stream, which may use the rest of them.
 func (p *Pool) beginScript() {
 	s := &p.service
 	c, a, f := &s.script, s.current, p.config.Front
@@ -70,7 +70,7 @@ func (p *Pool) beginScript() {
 			c.live[i] = requested
 		}
 	})
-	if asPlanned && c.area == a {
+	if asPlanned && c.area == a && a.layout.MayUseAll(a.stream) {
 		f.Follow(s.follower.Place(), scriptedTurns, c.live)
 		c.on = true
 	}
@@ -113,6 +113,9 @@ func (p *Pool) endScript() {
 		if c.live[i] > 0 && c.present[i] != c.live[i] {
 			_ = c.area.layout.Free(x.Offset, p.stitched.NoteFree(c.area.stream)) // it lay there
 		}
+	}
+	if done.Served > 0 { // and what was freed since lies in none of these
+		c.area.layout.HasUsedAll(c.area.stream, p.stitched.NoteFree(c.area.stream))
 	}
 	for i, x := range c.steps.List {
 		if c.present[i] > 0 && c.present[i] != c.live[i] && !c.area.layout.Place(x.Offset, x.Bytes, c.present[i], c.area.stream) {

@@ -187,7 +187,7 @@ func TestLayout(t *testing.T) {
 	const pages = 64
 	rng := rand.New(rand.NewPCG(1, 2))
 	frees, passed := map[uint64]uint64{}, map[uint64]uint64{}
-	l := NewLayout(pages*512, 0, func(stream, freed uint64, wait bool) bool {
+	l := NewLayout(pages*512, 0, 0, func(stream, freed uint64, wait bool) bool {
 		if wait {
 			passed[stream] = frees[stream]
 		}

@@ -26,9 +26,10 @@ type Layout struct {
 	done func(stream, freed uint64, wait bool) bool
 }
 
-// NewLayout returns the layout of so many free bytes that one stream may use.
-func NewLayout(bytes int64, stream uint64, done func(stream, freed uint64, wait bool) bool) *Layout {
-	return &Layout{spans: []*span{{hi: bytes, stream: stream}}, done: done}
+// NewLayout returns the layout of so many free bytes that one stream may use, and others once its work has passed its
+// free of that number.
+func NewLayout(bytes int64, stream, freed uint64, done func(stream, freed uint64, wait bool) bool) *Layout {
+	return &Layout{spans: []*span{{hi: bytes, stream: stream, freed: freed}}, done: done}
 }
 
 func (l *Layout) at(offset int64) int {
@@ -173,6 +174,33 @@ func (l *Layout) Each(stream uint64, visit func(offset, bytes, requested int64, 
 			visit(s.lo, s.hi-s.lo, s.requested, s.stream == stream && len(s.others) == 0)
 		}
 	}
+}
+
+// MayUseAll says whether a stream may use all that is free.
+func (l *Layout) MayUseAll(stream uint64) bool {
+	for _, s := range l.spans {
+		if s.requested == 0 && !l.mayUse(s, stream, false) {
+			return false
+		}
+	}
+	return true
+}
+
+// HasUsedAll notes that a stream, which could, may have used all that is free, until its free of that number.
+func (l *Layout) HasUsedAll(stream, freed uint64) {
+	kept := l.spans[:0]
+	for _, s := range l.spans {
+		if s.requested == 0 {
+			s.stream, s.freed = stream, freed
+			if n := len(kept); n > 0 && kept[n-1].requested == 0 {
+				kept[n-1].hi = s.hi
+				continue
+			}
+		}
+		kept = append(kept, s)
+	}
+	clear(l.spans[len(kept):])
+	l.spans = kept
 }
 
 // Used is how many allocations there are.
