@@ -14,17 +14,18 @@ func TestInMemory(t *testing.T) {
 	t.Parallel()
 	job := program(t, "inmemory")
 	for _, c := range []struct {
-		name, threads string
-		env           []string
-		followed      bool
+		name, how, threads string
+		env                []string
+		followed           bool
 	}{
-		{"planned", "1", nil, true},
-		{"planned, threads", "3", nil, false}, // whose requests mix differently each time
-		{"stitched lazily", "1", []string{"PENSTOCK_PLANNING=0", "PENSTOCK_STITCH=lazy", "PENSTOCK_STITCH_MIN=2MiB"}, false},
-		{"not at all", "2", []string{"PENSTOCK_PLANNING=0", "PENSTOCK_STITCH=none"}, false},
+		{"planned", "train", "1", nil, true},
+		{"planned, steadily", "steady", "1", nil, true},
+		{"planned, threads", "train", "3", nil, false}, // whose requests mix differently each time
+		{"stitched lazily", "train", "1", []string{"PENSTOCK_PLANNING=0", "PENSTOCK_STITCH=lazy", "PENSTOCK_STITCH_MIN=2MiB"}, false},
+		{"not at all", "train", "2", []string{"PENSTOCK_PLANNING=0", "PENSTOCK_STITCH=none"}, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			r := mustRun(t, append(append([]string(nil), inMemory...), c.env...), job, "train", c.threads)
+			r := mustRun(t, append(append([]string(nil), inMemory...), c.env...), job, c.how, c.threads)
 			var s struct {
 				Engine              string
 				Planned             int64  `json:"planned_allocations"`

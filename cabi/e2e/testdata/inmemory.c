@@ -1,7 +1,7 @@
 /*
  * A job that fits, on --engine none: iterations whose sizes repeat, a tensor of
  * another size in each, a second stream that reads late, threads. Every word is
- * compared. "front" is about allocations that are served without entering the engine;
+ * compared. "steady" is one whose sizes all repeat, but for two iterations; "front" is about allocations that are served without entering the engine;
  * "latency" times allocation and free instead.
  */
 #include "job.h"
@@ -14,7 +14,7 @@ static size_t layer_bytes(int k) { return (size_t)(3 + k % 5) * MiB / 2 + (size_
 
 typedef struct trainer {
     int id;
-    bool until_planned;
+    bool until_planned, steady;
     CUstream main, side;
     tensor weight[WEIGHTS], sum;
 } trainer;
@@ -28,9 +28,9 @@ static void must(tensor *t, size_t bytes, CUstream s, uint32_t value) {
 static void iterate(trainer *j, int it, void *event) {
     tensor act[LAYERS], input, extra;
     must(&input, 5 * MiB, j->main, 3);
-    must(&extra, (size_t)(2 * MiB + 4096 * (unsigned)(it * 37 % 300)), j->main, 9);
+    must(&extra, (size_t)(2 * MiB + 4096 * (unsigned)(j->steady ? 0 : it * 37 % 300)), j->main, 9);
     for (int k = 0; k < LAYERS; k++) {
-        if (it == 8 && k % 10 == 3) { /* one that is missing, one that is resized, late in the job */
+        if (it == 8 && !j->steady && k % 10 == 3) { /* one that is missing, one that is resized, late in the job */
             must(&act[k], layer_bytes(k) + 8192, j->main, (uint32_t)k);
         } else {
             must(&act[k], layer_bytes(k), j->main, (uint32_t)k);
@@ -40,7 +40,7 @@ static void iterate(trainer *j, int it, void *event) {
         add(it + k, j->main, &act[k], (uint32_t)it);
         add(it, j->main, &temporary, 1);
         drop(&temporary);
-        if (k % 8 == 5) { /* read late by another stream, and freed before that */
+        if (k % 8 == 5 && !j->steady) { /* read late by another stream, and freed before that */
             tensor lent;
             must(&lent, 3 * MiB, j->main, 2);
             OK(CALL(cuEventRecord, event, j->main));
@@ -61,6 +61,16 @@ static void iterate(trainer *j, int it, void *event) {
     drop(&extra), drop(&input);
 }
 
+/* Until the front has followed the plan for a while, before and after something else. */
+static void steady(trainer *j, void *event) {
+    long long enough = 4 * LAYERS;
+    for (int it = 10; it < 4 * MOST_ITERATIONS && stat_now("scripted_allocations") < 3 * enough; it++) {
+        j->steady = it % 16 != 0 || stat_now("scripted_allocations") < enough;
+        iterate(j, it, event);
+    }
+    CHECK(stat_now("scripted_allocations") >= 3 * enough);
+}
+
 static void *work(void *arg) {
     trainer *j = arg;
     CUcontext ctx;
@@ -69,7 +79,8 @@ static void *work(void *arg) {
     OK(CALL(cuCtxSetCurrent, ctx));
     OK(CALL(cuEventCreate, &event, 0));
     /* A single trainer goes on until its plan has been followed for a while: plans are made beside it, at their own pace. */
-    for (int it = 0; it < (j->until_planned ? MOST_ITERATIONS : ITERATIONS); it++) {
+    if (j->steady) steady(j, event);
+    for (int it = 0; !j->steady && it < (j->until_planned ? MOST_ITERATIONS : ITERATIONS); it++) {
         iterate(j, it, event);
         if (j->until_planned && it >= ITERATIONS && stat_now("planned_allocations") > 4 * LAYERS) break;
     }
@@ -78,11 +89,11 @@ static void *work(void *arg) {
     return NULL;
 }
 
-static int train(int threads) {
+static int train(int threads, bool steadily) {
     static trainer j[4];
     static char before[8192];
     for (int t = 0; t < threads; t++) {
-        j[t] = (trainer){.id = t, .until_planned = threads == 1 && !getenv("PENSTOCK_PLANNING"), .main = t ? new_stream() : NULL, .side = new_stream()};
+        j[t] = (trainer){.id = t, .until_planned = threads == 1 && !getenv("PENSTOCK_PLANNING"), .steady = steadily, .main = t ? new_stream() : NULL, .side = new_stream()};
         for (int i = 0; i < WEIGHTS; i++) must(&j[t].weight[i], 2 * MiB + 512, j[t].main, 0);
         must(&j[t].sum, 3 * MiB, j[t].side, 0);
     }
@@ -256,7 +267,8 @@ int main(int argc, char **argv) {
     CHECK_EQ(P.init(0), 0);
     int threads = atoi(argv[2]);
     CHECK(threads >= 1 && threads <= 8);
-    if (!strcmp(argv[1], "train")) return train(threads);
+    if (!strcmp(argv[1], "train")) return train(threads, false);
+    if (!strcmp(argv[1], "steady")) return train(threads, true);
     if (!strcmp(argv[1], "front")) return front(threads);
     CHECK(!strcmp(argv[1], "latency"));
     sizes_from = 512, sizes_step = 80 * 1024, latency(threads);
