@@ -175,7 +175,8 @@ typedef struct psk_list {
     enum { PSK_LIST_NONE, PSK_LIST_ROWS, PSK_LIST_BLOCKS } kind;
     uint32_t capacity;        /* addresses in a list */
     uint16_t blocks;          /* at most, of a grid */
-    uint16_t index_at;        /* where the first parameter has the tensor of each block */
+    uint16_t elements_at;     /* where the first parameter has the elements of each tensor */
+    uint16_t index_at;        /* and the tensor of each block, after which comes its chunk */
     uint8_t index_bytes;      /* of each */
     uint32_t nscan;
     psk_param scan[PSK_LIST_SCANS];

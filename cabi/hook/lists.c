@@ -97,6 +97,7 @@ static void recognise_many(psk_layout *l, const char *name) {
         uint32_t others = l->nscan - 1;
         if (depth + steps + others > PSK_LIST_SCANS) return;
         k->kind = PSK_LIST_BLOCKS;
+        k->elements_at = (uint16_t)(8 * n * depth);
         k->capacity = n, k->blocks = (uint16_t)blocks, k->index_at = (uint16_t)index, k->index_bytes = (uint8_t)(1 + large);
         for (unsigned d = 0; d < depth; d++) k->scan[k->nscan++] = (psk_param){.first = (uint16_t)(8 * n * d)};
         if (steps) k->scan[k->nscan++] = (psk_param){.first = (uint16_t)(8 * n * (depth + 1))};
@@ -106,17 +107,32 @@ static void recognise_many(psk_layout *l, const char *name) {
     }
 }
 
-/* The blocks' tensors are 0, and then each time the same or the next. */
+#define CHUNK_ELEMENTS 65536 /* what a block works on */
+
+static uint64_t number_at(const unsigned char *at, size_t bytes) {
+    uint64_t n = 0;
+    memcpy(&n, at, bytes); /* little-endian, as every machine with such a card */
+    return n;
+}
+
+/* The blocks' tensors are 0, and then each time the same or the next; their chunks go up by one from 0, or for the first tensor
+ * from where the launch before ended, to the last one of the tensor's elements. If that is not so, the structure is not the
+ * one that it is taken for. */
 static uint32_t blocks_used(const psk_list *k, const unsigned char *structure, unsigned blocks) {
     if (blocks > k->blocks) return 0;
+    const unsigned char *tensors = structure + k->index_at, *elements = structure + k->elements_at;
+    const unsigned char *chunks = structure + (k->index_at + k->blocks * k->index_bytes + 3) / 4 * 4;
     uint32_t last = 0;
+    uint64_t next = number_at(chunks, 4), elements_of = number_at(elements, 8);
     for (unsigned b = 0; b < blocks; b++) {
-        const unsigned char *at = structure + k->index_at + b * k->index_bytes;
-        uint32_t tensor = k->index_bytes == 1 ? at[0] : (uint32_t)(at[0] | at[1] << 8);
-        if (tensor != last && (b == 0 || tensor != last + 1)) return 0;
-        last = tensor;
+        uint32_t tensor = (uint32_t)number_at(tensors + b * k->index_bytes, k->index_bytes);
+        if (tensor != last) {
+            if (b == 0 || tensor != last + 1 || tensor >= k->capacity || next != (elements_of + CHUNK_ELEMENTS - 1) / CHUNK_ELEMENTS) return 0;
+            last = tensor, next = 0, elements_of = number_at(elements + 8 * tensor, 8);
+        }
+        if (number_at(chunks + 4 * b, 4) != next++ || next > (elements_of + CHUNK_ELEMENTS - 1) / CHUNK_ELEMENTS) return 0;
     }
-    return last < k->capacity ? last + 1 : 0;
+    return last + 1;
 }
 
 /* ---- */

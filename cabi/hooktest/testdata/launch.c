@@ -203,12 +203,12 @@ static void lists(void) {
 
 typedef struct metadata {
     char name[256];
-    int depth, most, index_at, index_bytes, blocks;
+    int depth, most, elements_at, index_at, index_bytes, blocks;
     size_t bytes;
 } metadata;
 
 static metadata many_of(const char *type, int depth, int most, int between, int index_bytes, int blocks, int end) {
-    metadata m = {.depth = depth, .most = most, .index_at = 8 * most * (depth + 1) + between, .index_bytes = index_bytes, .blocks = blocks};
+    metadata m = {.depth = depth, .most = most, .elements_at = 8 * most * depth, .index_at = 8 * most * (depth + 1) + between, .index_bytes = index_bytes, .blocks = blocks};
     snprintf(m.name, sizeof m.name, MANY, type);
     m.bytes = (size_t)(m.index_at + blocks * (index_bytes + 4) + end + 7) / 8 * 8;
     add_kernel(m.name, 3, (const size_t[]){m.bytes, 16, 8});
@@ -222,7 +222,14 @@ static uint32_t apply(const metadata *m, int tensors, int tweak) {
     for (int d = 0; d < m->depth; d++)
         for (int t = 0; t < m->most && t < 15; t++) ((uint64_t *)(void *)of)[d * m->most + t] = at(1 + 15 * d + t);
     if (strstr(m->name, "Fused")) ((uint64_t *)(void *)of)[m->most * (m->depth + 1)] = at(91);
-    for (int b = 0; b < 2 * tensors; b++) of[m->index_at + b * m->index_bytes] = (unsigned char)(b / 2 + (b == tweak ? 5 : 0));
+    int chunks = (m->index_at + m->blocks * m->index_bytes + 3) / 4 * 4;
+    for (int t = 0; t < tensors; t++) *(int64_t *)(void *)(of + m->elements_at + 8 * t) = 65537 + t + (t == 0 ? 7 * 65536 : 0);
+    for (int b = 0; b < 2 * tensors; b++) {
+        of[m->index_at + b * m->index_bytes] = (unsigned char)(b / 2 + (b == tweak ? 5 : 0));
+        /* The first tensor goes on from another launch. */
+        *(int32_t *)(void *)(of + chunks + 4 * b) = b % 2 + (b < 2 ? 7 : 0) + (b == tweak - 100 ? 1 : 0);
+    }
+    if (tweak == 200) *(int64_t *)(void *)(of + m->elements_at + 8) += 65536;
     void *params[] = {of, callable, &rate};
     OK(CALL(cuLaunchKernel, function(m->name), 2 * (unsigned)tensors, 1, 1, 1, 1, 1, 0, NULL, params, NULL));
     free(of);
@@ -236,6 +243,9 @@ static void many(void) {
     CHECK_EQ(apply(&plain, 15, NO_TWEAK), 4 * 15 + 1);
     CHECK_EQ(apply(&plain, 3, 0), 4 * 15 + 1); /* the first block's tensor is not the first: all counts */
     CHECK_EQ(apply(&plain, 3, 4), 4 * 15 + 1); /* one was left out */
+    CHECK_EQ(apply(&plain, 3, 103), 4 * 15 + 1); /* a chunk is another than the next */
+    CHECK_EQ(apply(&plain, 3, 102), 4 * 15 + 1); /* a tensor does not begin with its first */
+    CHECK_EQ(apply(&plain, 3, 200), 4 * 15 + 1); /* nor end with its last */
     const metadata one = many_of("18TensorListMetadataILi1EEE", 1, 110, 0, 1, 320, 4);
     CHECK_EQ(apply(&one, 2, NO_TWEAK), 2 + 1);
     const metadata scalars = many_of("28TensorListScalarListMetadataIfLi2EEE", 2, 64, 64 * 4, 1, 320, 0);
