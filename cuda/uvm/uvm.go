@@ -10,6 +10,7 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -64,6 +65,7 @@ type Space struct {
 	fd        int
 	gpu, host [uuidBytes]byte
 	patched   bool
+	keepsDead atomic.Bool // it does not know how to discard
 }
 
 // Open finds the descriptor whose address space holds a managed range, and
@@ -195,14 +197,24 @@ func (s *Space) Migrate(r cuda.Range, to cuda.Location) error {
 }
 
 // Discard lets go of a range's contents. The caller guarantees that nothing
-// touches it; the next write or migration brings it back with unspecified contents.
+// touches it; the next write or migration brings it back with unspecified contents. A
+// driver that does not know the request (before 580) moves the range to the host
+// instead, so that it is on the device no more there, either.
 func (s *Space) Discard(r cuda.Range) error {
+	if s.keepsDead.Load() {
+		return s.Migrate(r, cuda.Host)
+	}
 	var p [discardBytes]byte
 	putRange(p[:], r)
 	// With the unmap flag a write ends the discard, so that memory which is handed
 	// out again keeps what is written to it even if it was never migrated.
 	binary.LittleEndian.PutUint64(p[discardFlags:], discardUnmap)
-	return call(s.fd, reqDiscard, "UVM_DISCARD", p[:], discardStatus)
+	err := call(s.fd, reqDiscard, "UVM_DISCARD", p[:], discardStatus)
+	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOTTY) { // unknown; what the driver itself refuses has a status
+		s.keepsDead.Store(true)
+		return s.Migrate(r, cuda.Host)
+	}
+	return err
 }
 
 // FD is the descriptor of the address space. It stays the Space's own.
