@@ -27,8 +27,7 @@ static void ends(psk_op *op, uint64_t dst, uint64_t src) {
 #define STAGED_BYTES (64u << 10) /* the driver copies as much from pageable memory without waiting */
 
 static bool pageable(uint64_t addr) {
-    uint64_t block = addr >> PSK_BLOCK_SHIFT;
-    if (!addr || (block < PSK_TABLE_BLOCKS && __atomic_load_n(&psk_S.block_slot[block], __ATOMIC_ACQUIRE))) return false;
+    if (!addr || psk_published(addr)) return false;
     typedef CUresult (*attribute_fn)(void *, int, CUdeviceptr);
     static attribute_fn _Atomic attribute;
     attribute_fn fn = atomic_load(&attribute);

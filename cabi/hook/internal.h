@@ -299,11 +299,15 @@ void psk_trail_leave(const psk_op *op, psk_trail *t);
 /* ---- record.c ---- */
 void psk_op_add(psk_op *op, uint32_t slot);
 
+/* What is published where an address lies: a slot, PSK_SLOT_PLAIN, or 0 for nothing of ours. */
+static inline uint32_t psk_published(uint64_t addr) {
+    uint64_t block = addr >> PSK_BLOCK_SHIFT;
+    return block < PSK_TABLE_BLOCKS ? __atomic_load_n(&psk_S.block_slot[block], __ATOMIC_ACQUIRE) : 0;
+}
+
 /* The live allocation that an address lies in, 0 when none of ours. */
 static inline uint32_t psk_slot_of(uint64_t addr) {
-    uint64_t block = addr >> PSK_BLOCK_SHIFT;
-    if (block >= PSK_TABLE_BLOCKS) return 0;
-    uint32_t slot = __atomic_load_n(&psk_S.block_slot[block], __ATOMIC_ACQUIRE);
+    uint32_t slot = psk_published(addr);
     if (PSK_LIKELY(slot == 0) || slot >= PSK_MAX_SLOTS) return 0;
     return __atomic_load_n(&psk_S.slot_state[slot], __ATOMIC_ACQUIRE) == PSK_SLOT_FREE ? 0 : slot;
 }

@@ -42,17 +42,12 @@ static void recognise_cat(psk_layout *l, const char *name) {
     k->scan[k->nscan++] = (psk_param){.index = 1};
 }
 
-static bool known(uint64_t word) {
-    uint64_t block = word >> PSK_BLOCK_SHIFT;
-    return block < PSK_TABLE_BLOCKS && __atomic_load_n(&psk_S.block_slot[block], __ATOMIC_ACQUIRE);
-}
-
 static uint32_t rows_used(const psk_list *k, const unsigned char *list, unsigned rows) {
     if (rows > k->capacity) return 0;
     for (unsigned i = 0; i < rows; i++) {
         uint64_t word;
         memcpy(&word, list + 8 * i, 8);
-        if (word && !known(word)) return 0; /* an empty tensor has no address */
+        if (word && !psk_published(word)) return 0; /* an empty tensor has no address */
     }
     return rows;
 }

@@ -93,8 +93,7 @@ void psk_strict_inspect(psk_op *op) {
 
 void psk_inspect_word(void *arg, uint64_t word) {
     psk_op *op = arg;
-    uint64_t block = word >> PSK_BLOCK_SHIFT;
-    if (block >= PSK_TABLE_BLOCKS || !__atomic_load_n(&psk_S.block_slot[block], __ATOMIC_ACQUIRE)) return;
+    if (!psk_published(word)) return;
     if (psk_S.inspect_n == PSK_MAX_INSPECT)
         op->flags |= PSK_FLAG_OPAQUE;
     else

@@ -11,8 +11,7 @@
 
 static void note_plain(void *arg, uint64_t word) {
     psk_op *op = arg;
-    uint64_t block = word >> PSK_BLOCK_SHIFT;
-    if (block >= PSK_TABLE_BLOCKS || __atomic_load_n(&psk_S.block_slot[block], __ATOMIC_ACQUIRE) != PSK_SLOT_PLAIN) return;
+    if (psk_published(word) != PSK_SLOT_PLAIN) return;
     if (op->nplain < PSK_TRAIL_MAX) op->plain[op->nplain] = word;
     op->nplain++;
 }

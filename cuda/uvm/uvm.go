@@ -202,7 +202,7 @@ func (s *Space) Migrate(r cuda.Range, to cuda.Location) error {
 // instead, so that it is on the device no more there, either.
 func (s *Space) Discard(r cuda.Range) error {
 	if s.keepsDead.Load() {
-		return s.Migrate(r, cuda.Host)
+		return s.Evict(r)
 	}
 	var p [discardBytes]byte
 	putRange(p[:], r)
@@ -212,7 +212,7 @@ func (s *Space) Discard(r cuda.Range) error {
 	err := call(s.fd, reqDiscard, "UVM_DISCARD", p[:], discardStatus)
 	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOTTY) { // unknown; what the driver itself refuses has a status
 		s.keepsDead.Store(true)
-		return s.Migrate(r, cuda.Host)
+		return s.Evict(r)
 	}
 	return err
 }

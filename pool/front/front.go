@@ -23,7 +23,6 @@ type Front struct {
 	device int
 	at     [256]uint64
 	notes  [C.FRONT_NOTES]C.struct_front_note
-	script *Script // loaded last
 }
 
 // New returns a front that serves nothing yet. It stays for the rest of the process.

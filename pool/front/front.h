@@ -389,13 +389,23 @@ static inline void front_serve(struct front *f, int32_t device, int64_t most, in
     front_unlock(f);
 }
 
-/* Has a script followed that was loaded, from a step on. */
-static inline void front_script_begin(struct front *f, uint64_t base, uint64_t end, uint64_t stream, int64_t unit, int32_t start, int32_t next, int64_t most_turns, const int64_t *live)
+/* Takes over a script: its addresses, stream, unit of bytes, and first step that is repeated, and its steps as script_load has them. */
+static inline int front_script_load(struct front *f, uint64_t base, uint64_t end, uint64_t stream, int64_t unit, int32_t start, int32_t count, const int64_t *bytes, const uint64_t *at,
+                                    const uint32_t *first, const uint32_t *others)
 {
     struct script *s = &f->script;
     front_lock(f);
-    s->base = base, s->end = end, s->stream = stream, s->unit = unit, s->start = start, s->most_turns = most_turns;
-    script_begin(s, next, live);
+    s->base = base, s->end = end, s->stream = stream, s->unit = unit, s->start = start;
+    int loaded = script_load(s, count, bytes, at, first, others);
+    front_unlock(f);
+    return loaded;
+}
+
+/* Has the script followed that was loaded, from a step on. */
+static inline void front_script_begin(struct front *f, int32_t next, int64_t most_turns, const int64_t *live)
+{
+    front_lock(f);
+    script_begin(&f->script, next, most_turns, live);
     front_unlock(f);
 }
 

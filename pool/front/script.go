@@ -26,7 +26,6 @@ type Script struct {
 
 // Load takes a script over; false when there is no memory for it.
 func (f *Front) Load(s *Script) bool {
-	f.script = s
 	if len(s.Bytes) == 0 {
 		return false
 	}
@@ -34,17 +33,15 @@ func (f *Front) Load(s *Script) bool {
 	if len(s.Others) > 0 {
 		others = (*C.uint32_t)(&s.Others[0])
 	}
-	C.front_lock(f.c)
-	defer C.front_unlock(f.c)
-	return C.script_load(&f.c.script, C.int32_t(len(s.Bytes)), (*C.int64_t)(&s.Bytes[0]), (*C.uint64_t)(&s.At[0]), (*C.uint32_t)(&s.First[0]), others) != 0
+	return C.front_script_load(f.c, C.uint64_t(s.Range.Base), C.uint64_t(s.Range.End()), C.uint64_t(s.Stream), C.int64_t(s.Unit), C.int32_t(s.Start),
+		C.int32_t(len(s.Bytes)), (*C.int64_t)(&s.Bytes[0]), (*C.uint64_t)(&s.At[0]), (*C.uint32_t)(&s.First[0]), others) != 0
 }
 
 // Follow serves requests by the script that was loaded, from the one with a number on, and frees what lies at its
 // places, until the first one that is repeated was due so many times; live has of each request what was asked for by the
 // allocation that is live now, 0 for none.
 func (f *Front) Follow(next, mostTurns int, live []int64) {
-	s := f.script
-	C.front_script_begin(f.c, C.uint64_t(s.Range.Base), C.uint64_t(s.Range.End()), C.uint64_t(s.Stream), C.int64_t(s.Unit), C.int32_t(s.Start), C.int32_t(next), C.int64_t(mostTurns), (*C.int64_t)(&live[0]))
+	C.front_script_begin(f.c, C.int32_t(next), C.int64_t(mostTurns), (*C.int64_t)(&live[0]))
 }
 
 // Followed is what was done by the script since it began.

@@ -91,8 +91,8 @@ static inline int script_load(struct script *s, int32_t count, const int64_t *by
     return 1;
 }
 
-/* Begins at a step. live has of each step what was asked for if its allocation is live, else 0. */
-static inline void script_begin(struct script *s, int32_t next, const int64_t *live)
+/* Begins at a step, for so many turns at most. live has of each step what was asked for if its allocation is live, else 0. */
+static inline void script_begin(struct script *s, int32_t next, int64_t most_turns, const int64_t *live)
 {
     for (int32_t i = 0; i < s->place_count; i++)
         s->places[i].step = SCRIPT_NOTHING;
@@ -101,7 +101,7 @@ static inline void script_begin(struct script *s, int32_t next, const int64_t *l
         if ((s->used[i] = live[i] > 0))
             s->places[s->steps[i].place].step = i;
     }
-    s->next = next;
+    s->next = next, s->most_turns = most_turns;
     s->served = s->freed = s->turns = s->served_bytes = s->grown = 0;
     __atomic_store_n(&s->on, 1, __ATOMIC_RELEASE);
 }

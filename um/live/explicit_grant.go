@@ -95,6 +95,10 @@ func (e *swap) search(q *question) (found []cuda.Ptr, chases bool, err error) {
 			ranges[r] = true
 		}
 	}
+	if len(ranges) == 0 { // nor is the stream waited for
+		l.mu.Lock()
+		return nil, false, nil
+	}
 	l.plainSpanMu.Lock()
 	spans[1] = kernels.Span{Lo: l.plainSpan[0], Hi: l.plainSpan[1]}
 	l.plainSpanMu.Unlock()
