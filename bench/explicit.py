@@ -38,7 +38,7 @@ def parse():
     p.add_argument("--fill", action="store_true", help="PyTorch fills uninitialised memory")
     p.add_argument("--plain", action="store_true", help="nothing is deterministic, losses are not compared")
     p.add_argument("--no-gc", action="store_true", help="Python's cyclic garbage collector is off after the first iteration")
-    p.add_argument("--foreach", action="store_true", help="language models: the optimizer handles many tensors in a launch")
+    p.add_argument("--optimizer", default="loop", choices=["loop", "foreach", "fused"], help="how that of language models works, see bench/workloads.py")
     p.add_argument("--against", action="append", default=[], metavar="NAME=VALUE", help="each run is followed by one with this in its environment; may be repeated")
     p.add_argument("--name", default="explicit", help="results go to bench/results/NAME.json")
     return p.parse_args()
@@ -147,8 +147,8 @@ def body():
     flags = ["--on-device"] if a.on_device else []
     if a.no_gc:
         flags.append("--no-gc")
-    if a.foreach:
-        flags.append("--foreach")
+    if a.optimizer != "loop":
+        flags += ["--optimizer", a.optimizer]
     if not a.fill and not a.plain:
         flags.append("--no-fill")
     began = time.monotonic()

@@ -49,7 +49,7 @@ class Settings:
 
     on_device = False
     lengths = None  # random.Random: of the sequences
-    foreach = None  # of the optimizer; None: as the model has it
+    optimizer = "loop"  # how a language model's works: tensor by tensor, many in a launch (foreach), all of a step in one kernel (fused)
     batch = None
 
 
@@ -91,8 +91,8 @@ def language_model(family, batch, length, bf16=True, checkpointing=False, lora=F
         model = get_peft_model(model, LoraConfig(r=16, target_modules=["q_proj", "v_proj"], task_type="CAUSAL_LM"))
         if checkpointing:
             model.enable_input_require_grads()
-    fused = instead == "fsdp-offload"  # on the CPU the only fast one
-    optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-4, fused=fused, foreach=Settings.foreach)
+    way = "fused" if instead == "fsdp-offload" else Settings.optimizer  # on the CPU the only fast one
+    optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-4, fused=way == "fused", foreach=way == "foreach")
     saving = torch.autograd.graph.save_on_cpu(pin_memory=True) if instead == "save-on-cpu" else contextlib.nullcontext()
 
     def step():
@@ -332,11 +332,11 @@ def main():
     parser.add_argument("--no-fill", action="store_true", help="do not fill uninitialised memory under --deterministic")
     parser.add_argument("--no-gc", action="store_true", help="no cyclic garbage collection by Python after the first iteration")
     parser.add_argument("--when-asked", action="store_true", help="a line on stdin says how many iterations to do next, a JSON line answers; ITERS is not used")
-    parser.add_argument("--foreach", action="store_true", help="language models: the optimizer handles many tensors in a launch, which is PyTorch's default")
+    parser.add_argument("--optimizer", default="loop", choices=["loop", "foreach", "fused"], help="of language models: a tensor at a time, operation by operation over many (PyTorch's default), or a kernel for all of a step")
     parser.add_argument("--kernels", type=int, metavar="N", help="profile N more iterations: kernel_s is what their kernels took on the GPU, in each")
     parser.add_argument("--caps", metavar="BATCH,RATIO,RATIO[,...]", help="for a batch: ratios of what it asks for, lowest first")
     args = parser.parse_args()
-    Settings.on_device, Settings.foreach = args.on_device, args.foreach or None
+    Settings.on_device, Settings.optimizer = args.on_device, args.optimizer
     models, iters = args.models.split(","), [int(n) for n in args.iters.split(",")]
     unknown = [m for m in models if m not in MODELS]
     if unknown:
