@@ -62,6 +62,7 @@ type application struct {
 	nextSample  time.Duration
 	sampleEvery time.Duration
 	launchCost  time.Duration
+	copiesSlow  bool // the job's work on the CPU takes longer while something crosses the bus
 }
 
 // moment is the state of the counters at one time.
@@ -169,7 +170,7 @@ func (a *application) step() {
 			a.err = a.memory.free(e)
 		case trace.KindLaunch, trace.KindCopy:
 			a.queued++
-			a.clock += a.launchCost
+			a.clock += a.cpuTime()
 			a.memory.launch(e, a.finished)
 			if a.blocked {
 				return
@@ -184,6 +185,14 @@ func (a *application) step() {
 		}
 	}
 	a.mark(a.next)
+}
+
+// cpuTime is what the job's thread takes from this launch to the next.
+func (a *application) cpuTime() time.Duration {
+	if !a.copiesSlow {
+		return a.launchCost
+	}
+	return time.Duration(float64(a.launchCost) * a.gpu.CPUSlowdown())
 }
 
 // finished is called when an operation is done.

@@ -84,7 +84,7 @@ func newSwapper(t *trace.Trace, o Options, budget int64) *swapper {
 	x.streams = newStreamNumbers(x.driver)
 	x.allocations = newAllocations(explicit.SmallBytes, swapperSource{x}, x.wake)
 	x.app = newApplication(t, o, g, x)
-	x.app.queue = strictQueue
+	x.app.queue, x.app.copiesSlow = strictQueue, true
 	if x.app.err = x.open(t, o, budget); x.app.err != nil {
 		return x
 	}

@@ -366,6 +366,19 @@ func TestLaunchCost(t *testing.T) {
 	}
 }
 
+// TestCopiesSlowTheCPU: copies keep a job back that its CPU keeps back.
+func TestCopiesSlowTheCPU(t *testing.T) {
+	p := h200(t)
+	o := Options{Policy: PolicyPenstock, Engine: EngineExplicit, Ratio: 1.5, Profile: p, LaunchCost: 2 * time.Millisecond}
+	tr := network(20, 4)
+	slow := mustRun(t, tr, o)
+	o.Profile.CopiesInSlowCPU, o.Profile.CopiesOutSlowCPU = 0, 0
+	fast := mustRun(t, tr, o)
+	if most := fast.IterationSeconds * (1 + p.CopiesInSlowCPU + p.CopiesOutSlowCPU); slow.IterationSeconds <= fast.IterationSeconds || slow.IterationSeconds > most {
+		t.Errorf("%g s an iteration beside copies, %g when they do not slow the CPU, want more, and at most %g", slow.IterationSeconds, fast.IterationSeconds, most)
+	}
+}
+
 // TestExplicitEngineOnLogs replays every shared log, the long ones at one ratio
 // (bench/simulated_policies.py has the rest).
 func TestExplicitEngineOnLogs(t *testing.T) {

@@ -116,6 +116,9 @@ type Profile struct {
 	// the memory of a handle that was released; 0 = it is not cleared.
 	ClearSetup          time.Duration
 	ClearBytesPerSecond float64
+	// CopiesInSlowCPU and CopiesOutSlowCPU are by how much longer a job's own work on the CPU takes
+	// while something crosses the bus to the device, and to the host: 0.1 is a tenth.
+	CopiesInSlowCPU, CopiesOutSlowCPU float64
 	// ReserveCall is cuMemAddressReserve and cuMemAddressFree.
 	ReserveCall time.Duration
 

@@ -302,3 +302,40 @@ func TestMappingTakesTurns(t *testing.T) {
 		t.Errorf("unmapping, which takes longer than what is left of the gap, ends after %v, not %v", took, 2*create+between+p.Device.Unmap.At(2*mib))
 	}
 }
+
+// TestCPUSlowdown: the job's CPU is slower while bytes cross the bus, by which way they go.
+func TestCPUSlowdown(t *testing.T) {
+	r := newRig(t, Options{})
+	device, err := r.th.MemAlloc(64 * mib)
+	r.must(err)
+	host, err := r.th.HostAlloc(64 * mib)
+	r.must(err)
+	other := r.stream()
+	p := r.g.Profile()
+	for _, c := range []struct {
+		name    string
+		in, out int64
+		want    float64
+	}{
+		{"idle", 0, 0, 1},
+		{"in", 32 * mib, 0, 1 + p.CopiesInSlowCPU},
+		{"out", 0, 32 * mib, 1 + p.CopiesOutSlowCPU},
+		{"both ways", 32 * mib, 32 * mib, 1 + p.CopiesInSlowCPU + p.CopiesOutSlowCPU},
+	} {
+		if c.in > 0 {
+			r.must(r.th.CopyAsync(device, host, c.in, r.s))
+		}
+		if c.out > 0 {
+			r.must(r.th.CopyAsync(host+cuda.Ptr(32*mib), device+cuda.Ptr(32*mib), c.out, other))
+		}
+		during := 0.0
+		r.g.At(r.th.Now()+100*us, func() { during = r.g.CPUSlowdown() })
+		r.g.Run()
+		if during != c.want || r.g.CPUSlowdown() != 1 {
+			t.Errorf("%s: %g during copies, %g after, want %g and 1", c.name, during, r.g.CPUSlowdown(), c.want)
+		}
+	}
+	if p.CopiesInSlowCPU <= 0 || p.CopiesOutSlowCPU <= 0 {
+		t.Errorf("nothing was tested: %g, %g", p.CopiesInSlowCPU, p.CopiesOutSlowCPU)
+	}
+}
