@@ -105,6 +105,11 @@ type Driver interface {
 	// access it at the same address until HostUnregister. Both ends are at page boundaries.
 	HostRegister(p Ptr, bytes int64) error
 	HostUnregister(p Ptr) error
+	// AllocationAt is the allocation that p lies in, whoever in this process made it, when kernels of
+	// this device can read it at these addresses: pinned host memory, managed memory, and memory of the
+	// device that was allocated as a whole. Not what is mapped piece by piece (AddressReserve), which
+	// whoever mapped it may unmap at any time.
+	AllocationAt(p Ptr) (r Range, ok bool)
 
 	// MemAllocManaged returns unified memory attached globally. Nothing is resident until touched or prefetched.
 	MemAllocManaged(bytes int64) (Ptr, error)

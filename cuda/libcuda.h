@@ -61,6 +61,7 @@ _Static_assert(sizeof(psk_access_desc) == 12, "CUmemAccessDesc");
     X(cuMemFreeHost, 1, (p), uint64_t p) \
     X(cuMemHostRegister_v2, 0, (p, n, flags), uint64_t p, size_t n, unsigned flags) \
     X(cuMemHostUnregister, 0, (p), uint64_t p) \
+    X(cuPointerGetAttributes, 0, (n, attributes, values, p), unsigned n, int *attributes, void **values, uint64_t p) \
     X(cuMemAllocManaged, 0, (p, n, flags), uint64_t *p, size_t n, unsigned flags) \
     X(cuMemPrefetchAsync, 0, (p, n, dev, s), uint64_t p, size_t n, int dev, uintptr_t s) \
     X(cuMemPrefetchAsync_v2, 0, (p, n, loc, flags, s), uint64_t p, size_t n, psk_location loc, unsigned flags, uintptr_t s) \
@@ -120,6 +121,26 @@ static inline psk_result psk_load_module(const psk_driver *d, uintptr_t *m, cons
     void *values[] = {log, (void *)(uintptr_t)(log_bytes - 1)};
     memset(log, 0, log_bytes);
     return psk_cuModuleLoadDataEx(d, m, image, 2, options, values);
+}
+
+/* What the driver knows of the memory that an address lies in; zeros of what it does not know. */
+typedef struct {
+    uint64_t base, at; /* at: where kernels of the context find the address, 0 when nowhere */
+    size_t bytes;
+    unsigned type; /* CUmemorytype: 1 host, 2 device */
+    int device;
+    unsigned managed, legacy; /* legacy: of cuMemAlloc, and not mapped piece by piece */
+    uint64_t pool;            /* of cuMemAllocAsync: the pool */
+} psk_memory;
+static inline psk_result psk_memory_at(const psk_driver *d, uint64_t p, psk_memory *m)
+{
+    int attributes[] = {2 /* MEMORY_TYPE */, 3 /* DEVICE_POINTER */, 8 /* IS_MANAGED */, 9 /* DEVICE_ORDINAL */,
+                        10 /* IS_LEGACY_CUDA_IPC_CAPABLE */, 11 /* RANGE_START_ADDR */, 12 /* RANGE_SIZE */, 17 /* MEMPOOL_HANDLE: CUDA 11.3 */};
+    void *values[] = {&m->type, &m->at, &m->managed, &m->device, &m->legacy, &m->base, &m->bytes, &m->pool};
+    enum { ALL = sizeof attributes / sizeof attributes[0] };
+    memset(m, 0, sizeof *m);
+    psk_result r = psk_cuPointerGetAttributes(d, ALL, attributes, values, p);
+    return r == 1 /* invalid value */ ? psk_cuPointerGetAttributes(d, ALL - 1, attributes, values, p) : r;
 }
 
 static inline void psk_zero(uint64_t p, size_t n) { memset((void *)(uintptr_t)p, 0, n); }

@@ -154,6 +154,22 @@ func (n *Native) HostUnregister(p Ptr) error {
 	return check(C.psk_relaxed_cuMemHostUnregister(n.fn, C.uint64_t(p)), "cuMemHostUnregister")
 }
 
+// AllocationAt asks the driver for the allocation that p lies in.
+func (n *Native) AllocationAt(p Ptr) (r Range, ok bool) {
+	var m C.psk_memory
+	if C.psk_memory_at(n.fn, C.uint64_t(p), &m) != 0 {
+		return Range{}, false
+	}
+	r = Range{Base: Ptr(m.base), Bytes: int64(m.bytes)}
+	switch {
+	case r.Base > p || r.End() <= p || Ptr(m.at) != p:
+		return Range{}, false
+	case m.managed != 0 || m._type == 1:
+		return r, true
+	}
+	return r, m._type == 2 && C.int(m.device) == C.int(n.info.Ordinal) && (m.legacy != 0 || m.pool != 0)
+}
+
 // CopyAsync copies between any two addresses the device can reach.
 func (n *Native) CopyAsync(dst, src Ptr, bytes int64, s Stream) error {
 	if bytes < 0 {

@@ -362,6 +362,27 @@ func TestHostMemoryAndWords(t *testing.T) {
 	}
 }
 
+// TestAllocationAt: what kernels can read at its own addresses, and nobody takes away meanwhile. The stub has a kind of
+// memory at each megabyte.
+func TestAllocationAt(t *testing.T) {
+	for _, old := range []bool{false, true} {
+		if old {
+			t.Setenv("OLD_ATTRIBUTES", "1")
+		}
+		n, _ := open(t, Options{})
+		for i, want := range []bool{true, true, true, !old, false, false, false, false} {
+			base := Ptr(i) << 20
+			r, ok := n.AllocationAt(base + 80)
+			if ok != want || ok && r != (Range{Base: base, Bytes: 4096}) {
+				t.Errorf("memory of kind %d, old driver %v: %v, %v", i, old, r, ok)
+			}
+			if r, ok := n.AllocationAt(base + 4096); ok {
+				t.Errorf("behind memory of kind %d: %v", i, r)
+			}
+		}
+	}
+}
+
 func TestKernels(t *testing.T) {
 	n, calls := open(t, Options{})
 	m := must[Module](t)(n.LoadModule([]byte(".version 7.0")))

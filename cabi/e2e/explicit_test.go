@@ -273,6 +273,7 @@ func TestExplicitSafety(t *testing.T) {
 		{args: []string{"hosttables"}},
 		{args: []string{"devicetables"}},
 		{args: []string{"plaintables"}},
+		{args: []string{"foreigntables"}},
 		{args: []string{"follow"}},
 		{args: []string{"streams"}},
 		{args: []string{"manystreams"}},

@@ -53,9 +53,6 @@ static void free_nodes(node_set *nodes, size_t n) {
 
 /* ---- collecting one node's addresses ---- */
 
-/* Fewer address bits than this name no device memory: sizes and counts. */
-#define LOWEST_ADDRESS (1ull << 32)
-
 typedef struct collector {
     uint64_t *addrs;
     uint32_t n, cap;
@@ -64,7 +61,7 @@ typedef struct collector {
 
 static void collect(void *arg, uint64_t addr) {
     collector *c = arg;
-    if (addr < LOWEST_ADDRESS || addr >> PSK_BLOCK_SHIFT >= PSK_TABLE_BLOCKS) return;
+    if (!psk_may_be_address(addr)) return;
     if (c->n && c->addrs[c->n - 1] == addr) return; /* the launch removes the other doubles */
     if (c->n == c->cap) {
         uint32_t cap = c->cap ? c->cap * 2 : 16;

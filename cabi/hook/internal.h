@@ -285,7 +285,7 @@ void psk_strict_done(psk_op *op);
 /* Before the parameters are read: counts a launch of a function, and makes it ask for a grant when that is due. */
 void psk_strict_function(psk_op *op, const psk_layout *l, void **params, void **extra);
 void psk_strict_inspect(psk_op *op); /* makes it ask */
-/* For an operation with PSK_FLAG_INSPECT: notes a parameter word that lies in published memory. */
+/* For an operation with PSK_FLAG_INSPECT: notes a parameter word that is an address of published memory, or of other that the driver knows. */
 void psk_inspect_word(void *op, uint64_t word);
 
 /* ---- trail.c ---- */
@@ -304,6 +304,14 @@ static inline uint32_t psk_published(uint64_t addr) {
     uint64_t block = addr >> PSK_BLOCK_SHIFT;
     return block < PSK_TABLE_BLOCKS ? __atomic_load_n(&psk_S.block_slot[block], __ATOMIC_ACQUIRE) : 0;
 }
+
+/* Fewer address bits than this name no memory that a kernel reads: sizes and counts. */
+#define PSK_LOWEST_ADDRESS (1ull << 32)
+
+static inline bool psk_may_be_address(uint64_t word) { return word >= PSK_LOWEST_ADDRESS && word >> PSK_BLOCK_SHIFT < PSK_TABLE_BLOCKS; }
+
+/* CUmemorytype of what the driver knows at an address; 0: nothing, or pageable memory. It asks the driver. */
+uint32_t psk_memory_type(uint64_t addr);
 
 /* The live allocation that an address lies in, 0 when none of ours. */
 static inline uint32_t psk_slot_of(uint64_t addr) {

@@ -61,7 +61,7 @@
 #include <stdint.h>
 #include "stamp.h"
 
-#define PSK_HOOK_ABI 10u
+#define PSK_HOOK_ABI 11u
 
 #define PSK_BLOCK_SHIFT 21                        /* address table granularity: 2 MiB */
 #define PSK_TABLE_BLOCKS (1u << (47 - PSK_BLOCK_SHIFT)) /* user addresses have 47 bits */
@@ -74,7 +74,7 @@
 #define PSK_ENTRY_SLOTS 22
 #define PSK_MAX_FUNCS 65536
 #define PSK_MAX_UNFINISHED 512u                   /* strict mode; the driver's own queue holds about twice as many */
-#define PSK_MAX_INSPECT 4096u
+#define PSK_MAX_INSPECT 16384u
 
 /* In block_slot: the engine's plain device memory. Always resident, named in no
  * record, and its addresses are reported to inspections. */
@@ -213,8 +213,8 @@ typedef struct psk_shared {
     uint32_t inspect_n;    /* addresses below */
     uint64_t granted;      /* atomic; written by the engine: the seq of the asking operation, which may go */
     uint64_t inspect_seq;  /* atomic; the operation that asks, stored before its record is published */
-    /* Of an operation with PSK_FLAG_INSPECT: every parameter word that lies in a
-     * block of a slot or of PSK_SLOT_PLAIN. When there are more, it is PSK_FLAG_OPAQUE too. */
+    /* Of an operation with PSK_FLAG_INSPECT: every parameter word that lies in a block of a slot or
+     * of PSK_SLOT_PLAIN, or in other memory that the driver knows. When there are more, it is PSK_FLAG_OPAQUE too. */
     uint64_t inspect_addr[PSK_MAX_INSPECT];
     uint64_t cpu_waits, cpu_wait_ns; /* operations that waited for ABSENT slots or a grant, and for how long */
     uint64_t grants_asked, refused, followed;

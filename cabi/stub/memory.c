@@ -389,13 +389,25 @@ CUresult cuPointerGetAttribute(void *data, int attribute, CUdeviceptr p) {
         case 3: case 4: *(uint64_t *)data = p; break;
         case 8: *(unsigned *)data = r->kind == MANAGED; break;
         case 9: *(int *)data = 0; break;
+        case 10: *(unsigned *)data = r->kind == DEVICE; break;
         case 11: *(uint64_t *)data = r->base; break;
         case 12: *(size_t *)data = r->bytes; break;
+        case 17: *(uint64_t *)data = 0; break;
         default: rc = CUDA_ERROR_NOT_SUPPORTED;
         }
     }
     pthread_mutex_unlock(&mu);
     return rc;
+}
+
+/* Of memory that it does not know all attributes are zero. */
+CUresult cuPointerGetAttributes(unsigned n, int *attributes, void **data, CUdeviceptr p) {
+    READY();
+    for (unsigned i = 0; i < n; i++) {
+        CUresult rc = cuPointerGetAttribute(data[i], attributes[i], p);
+        if (rc == CUDA_ERROR_NOT_SUPPORTED) return CUDA_ERROR_INVALID_VALUE;
+    }
+    return CUDA_SUCCESS;
 }
 
 /* ---- managed memory: advice, prefetch, discard ---- */

@@ -10,7 +10,7 @@ const (
 	spans = 2 // that a search looks for at once
 	// mostPieces is how many blocks a search has at most, each for a piece of a range, and
 	// leastPieceBytes how large these are while there is no need for larger ones.
-	mostPieces      = 8192
+	mostPieces      = 32768
 	leastPieceBytes = 256 << 10
 	pieceBytes      = 16 // of one in the table
 )

@@ -209,6 +209,23 @@ func (t *Thread) HostRegister(p cuda.Ptr, bytes int64) error {
 	return nil
 }
 
+// AllocationAt is the plain, pinned, registered or managed allocation that p lies in.
+func (t *Thread) AllocationAt(p cuda.Ptr) (r cuda.Range, ok bool) {
+	g := t.g
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	t.spend(g.profile.StreamCall)
+	for _, list := range [][]*plainAlloc{g.plain, g.pinned, g.registered} {
+		if i, found := findPlain(list, p); found {
+			return list[i].Range, true
+		}
+	}
+	if pieces, found := g.pieces(cuda.Range{Base: p, Bytes: 1}, false, nil); found {
+		return pieces[0].seg.Range, true
+	}
+	return cuda.Range{}, false
+}
+
 // HostUnregister undoes HostRegister.
 func (t *Thread) HostUnregister(p cuda.Ptr) error {
 	g := t.g

@@ -124,6 +124,26 @@ int cuMemUnmap(uint64_t p, size_t n) { return 0; }
 int cuMemSetAccess(uint64_t p, size_t n, const access_desc *d, size_t c) { say("access %#lx %zu %d:%d %d", (long)p, n, d->loc.type, d->loc.id, d->flags); return c == 1 ? 0 : 1; }
 int cuMemGetAllocationGranularity(size_t *g, const prop *p, int o) { *g = 2 << 20; return 0; }
 int cuMemHostRegister_v2(uint64_t p, size_t n, unsigned f) { say("register %#lx %zu %u", (long)p, n, f); return 0; }
+int cuPointerGetAttributes(unsigned n, int *attributes, void **values, uint64_t p)
+{
+    /* By the address: pinned, managed, cuMemAlloc, a pool's, mapped, of another device, pinned but elsewhere for kernels; unknown. */
+    static const struct { unsigned type, managed, legacy; int device; uint64_t pool, offset; } memory[] = {
+        {1}, {2, 1}, {2, 0, 1}, {2, 0, 0, 0, 7}, {2}, {2, 0, 1, 1}, {1, 0, 0, 0, 0, 64}};
+    size_t kind = p >> 20;
+    if (getenv("OLD_ATTRIBUTES") && n == 8) return 1;
+    for (unsigned i = 0; i < n && kind < sizeof memory / sizeof *memory; i++) switch (attributes[i]) {
+    case 2: *(unsigned *)values[i] = memory[kind].type; break;
+    case 3: *(uint64_t *)values[i] = p + memory[kind].offset; break;
+    case 8: *(unsigned *)values[i] = memory[kind].managed; break;
+    case 9: *(int *)values[i] = memory[kind].device; break;
+    case 10: *(unsigned *)values[i] = memory[kind].legacy; break;
+    case 11: *(uint64_t *)values[i] = kind << 20; break;
+    case 12: *(size_t *)values[i] = 4096; break;
+    case 17: *(uint64_t *)values[i] = memory[kind].pool; break;
+    default: return 1;
+    }
+    return 0;
+}
 int cuMemHostUnregister(uint64_t p) { say("unregister %#lx", (long)p); return 0; }
 int cuModuleLoadDataEx(uintptr_t *m, const char *image, unsigned n, int *options, void **values)
 {

@@ -293,6 +293,9 @@ func TestTable(t *testing.T) {
 	if !slices.Equal(x.blocks[9:14], []uint32{0, 5, 5, 5, 0}) || x.states[5] != 2 {
 		t.Errorf("published: %v, state %d", x.blocks[9:14], x.states[5])
 	}
+	if !h.Published(r.Base) || !h.Published(r.End()-1) || h.Published(r.Base-1) || h.Published(r.End()) || h.Published(1<<63) {
+		t.Error("not just what was published is said to be")
+	}
 	h.SetResident(5, true)
 	if x.states[5] != 1 {
 		t.Errorf("resident: state %d", x.states[5])

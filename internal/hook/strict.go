@@ -72,6 +72,12 @@ func (h *Shared) PublishPlain(r cuda.Range) { h.setBlocks(r, C.PSK_SLOT_PLAIN) }
 // WithdrawPlain ends that.
 func (h *Shared) WithdrawPlain(r cuda.Range) { h.setBlocks(r, 0) }
 
+// Published says whether an address lies in memory that was published, a slot's or plain.
+func (h *Shared) Published(p cuda.Ptr) bool {
+	b := uint64(p) >> C.PSK_BLOCK_SHIFT
+	return b < uint64(len(h.blocks)) && atomic.LoadUint32(&h.blocks[b]) != 0
+}
+
 // Refuse ends the waiting for an engine that has failed: operations that name
 // an absent slot or ask for a grant return the driver's error code (CUresult)
 // to their caller and are not run. 0 takes it back.
@@ -81,7 +87,7 @@ func (h *Shared) Refuse(code uint32) {
 
 // Inspection is the operation that asks for a grant (a record with FlagOpaque
 // or FlagInspect, and not FlagCaptured), and the addresses in its parameters
-// that lie in published blocks, slots and plain ones; none are told for one
+// that lie in published blocks, slots and plain ones, or in other memory that the driver knows; none are told for one
 // without FlagInspect. Valid from when its record was drained until Grant; the
 // addresses until the next call.
 func (h *Shared) Inspection() (seq uint64, addresses []uint64) {

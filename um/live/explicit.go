@@ -63,6 +63,7 @@ type StrictHook interface {
 	LastSeq(slot uint32) uint64
 	Arrived(word cuda.Ptr)
 	SetArriving(slot, ticket uint32)
+	Published(p cuda.Ptr) bool
 	PublishPlain(r cuda.Range)
 	WithdrawPlain(r cuda.Range)
 	Refuse(code uint32)

@@ -62,9 +62,13 @@ func (e *swap) answer() {
 	e.hook.Grant(q.seq)
 }
 
+// foreignBytes is how much of memory that is not the engine's is searched, from where a parameter points at.
+const foreignBytes = 16 << 20
+
 // search looks in everything that an operation's parameters name for addresses of
 // tensors, after what was queued on its stream before; and for such of plain memory: a kernel that finds these reaches memory through
-// addresses, and the next time it may be that of a tensor. Where nothing has written since an allocation is not
+// addresses, and the next time it may be that of a tensor. Tables of addresses may lie in memory of others as well: PyTorch
+// hands them to MAGMA in pinned host memory, and MAGMA has some of its own on the device. Where nothing has written since an allocation is not
 // looked: what a grouped GEMM left in memory that is now a kernel's output would have that one searched for ever. The
 // caller holds the lock, which is released meanwhile.
 func (e *swap) search(q *question) (found []cuda.Ptr, chases bool, err error) {
@@ -91,7 +95,11 @@ func (e *swap) search(q *question) (found []cuda.Ptr, chases bool, err error) {
 	}
 	l.mu.Unlock()
 	for _, p := range plain {
-		if r, ok := l.containing(p); ok && !e.unwritten(r.Base, q.seq) {
+		if r, ok := l.containing(p); !ok {
+			if r, ok := e.foreign(p); ok {
+				ranges[r] = true
+			}
+		} else if !e.unwritten(r.Base, q.seq) {
 			ranges[r] = true
 		}
 	}
@@ -125,6 +133,18 @@ func (e *swap) search(q *question) (found []cuda.Ptr, chases bool, err error) {
 		}
 	}
 	return found, chases || len(found) > 0, nil
+}
+
+// foreign is what to search where a parameter points at memory that is not the engine's. What it points at in the engine's
+// own, where nothing is allocated, is of no use to anyone, and may go at any time.
+func (e *swap) foreign(p cuda.Ptr) (r cuda.Range, ok bool) {
+	if e.hook.Published(p) {
+		return r, false
+	}
+	if r, ok = e.l.driver.AllocationAt(p); ok && r.Bytes > foreignBytes {
+		r = cuda.Range{Base: p, Bytes: min(foreignBytes, int64(r.End()-p))}
+	}
+	return r, ok
 }
 
 // unwritten says whether plain memory has been given out and no operation has come since

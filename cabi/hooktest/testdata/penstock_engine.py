@@ -2,7 +2,7 @@
 
 import ctypes as C
 
-ABI = 10
+ABI = 11
 TABLE_SHIFT, RING, ENTRY_SLOTS = 21, 1 << 16, 22
 OFF, OBSERVE, GATED = 0, 1, 2
 FREE, RESIDENT, ABSENT = 0, 1, 2
@@ -31,7 +31,7 @@ class Shared(C.Structure):
         (n, C.c_uint64) for n in ("copies", "graph_launches", "gated", "opaque_launches", "route_elf",
                                   "route_dlsym", "route_getproc", "route_runtime", "unhooked")] + [
         ("_4", C.c_uint64 * 7), ("slot_ticket", C.POINTER(C.c_uint32)), ("arrived", C.c_void_p), ("refuse", C.c_uint32), ("inspect_n", C.c_uint32),
-        ("granted", C.c_uint64), ("inspect_seq", C.c_uint64), ("inspect_addr", C.c_uint64 * 4096)] + [
+        ("granted", C.c_uint64), ("inspect_seq", C.c_uint64), ("inspect_addr", C.c_uint64 * 16384)] + [
         (n, C.c_uint64) for n in ("cpu_waits", "cpu_wait_ns", "grants_asked", "refused", "followed", "probes", "probe_word")] + [
         ("probing", C.c_uint32), ("_5", C.c_uint32), ("report_all", C.c_void_p), ("_6", C.c_uint64 * 2)]
 

@@ -390,13 +390,18 @@ static void schedule(void) {
     CHECK_EQ(S->funcs[id_of("always")].launches, 100);
 }
 
-/* The words of a launch's parameters that lie in published memory, slots and plain; more than fit make it opaque. */
-static uint64_t wide_words[5000];
+/* The words of a launch's parameters that lie in published memory, slots and plain, and in other that the driver
+ * knows; more than fit make it opaque. */
+static uint64_t wide_words[PSK_MAX_INSPECT + 1];
 static CUresult launch_wide(job *j) { return launch1("wide", j->s, wide_words); }
 static void addresses(void) {
     add_kernel("wide", no_op, 1, (const size_t[]){sizeof wide_words});
     own(PSK_SLOT_PLAIN, at(PLAIN), 2 * MiB, 0);
-    uint64_t given[] = {at(15) + 8, 5, at(PLAIN) + 12345, at(PLAIN + 1), ~0ull, at(15) + 8, at(16)};
+    uint64_t *pinned;
+    OK(CALL(cuMemHostAlloc, (void **)&pinned, U64(4096), U64(0)));
+    uint64_t pageable = (uint64_t)(uintptr_t)wide_words, nothing = 0x123456789000;
+    uint64_t given[] = {at(15) + 8, 5, at(PLAIN) + 12345, at(PLAIN + 1), ~0ull, pageable, (uint64_t)(uintptr_t)pinned + 40, nothing, at(15) + 8, at(16)};
+    uint64_t noted[] = {at(15) + 8, at(PLAIN) + 12345, at(PLAIN + 1) /* not published, but memory */, (uint64_t)(uintptr_t)pinned + 40, at(15) + 8, at(16)};
     memcpy(wide_words, given, sizeof given);
     job j = {.call = launch_wide};
     begin_job(&j);
@@ -404,8 +409,8 @@ static void addresses(void) {
     CHECK_EQ(r->flags, PSK_FLAG_INSPECT | PSK_FLAG_GATED | PSK_FLAG_PROGRESS);
     CHECK_EQ(r->n, 2); /* plain memory is no slot */
     CHECK(r->slots[0] == 15 && r->slots[1] == 16);
-    CHECK_EQ(S->inspect_n, 4);
-    CHECK(S->inspect_addr[0] == at(15) + 8 && S->inspect_addr[1] == at(PLAIN) + 12345 && S->inspect_addr[2] == at(15) + 8 && S->inspect_addr[3] == at(16));
+    CHECK_EQ(S->inspect_n, sizeof noted / sizeof *noted);
+    for (size_t i = 0; i < sizeof noted / sizeof *noted; i++) CHECK_EQ(S->inspect_addr[i], noted[i]);
     waits(&j);
     grant(r->seq);
     OK(end_job(&j));
@@ -422,6 +427,7 @@ static void addresses(void) {
         OK(end_job(&j));
     }
     SYNC(NULL);
+    OK(CALL(cuMemFreeHost, pinned));
 }
 
 /* A grant does not replace the waits for what the parameters name. */
