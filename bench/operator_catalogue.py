@@ -247,6 +247,16 @@ entry("eigh", lambda m: (m.positive(2, 384),), torch.linalg.eigvalsh)
 entry("eigh of many", lambda m: (m.positive(512, 32),), torch.linalg.eigvalsh)
 one("eigenvalues", lambda a: torch.linalg.eigvals(a / 30).abs().sort()[0], 512, 512)
 entry("lstsq", lambda m: (m.normal(64, 256, 64), m.normal(64, 256, 16)), lambda a, b: torch.linalg.lstsq(a, b).solution)
+for dtype in (torch.float64, torch.complex64):
+    entry(f"solve of many {dtype}", lambda m, d=dtype: (m.positive(256, 24).to(d), m.normal(256, 24, 24).to(d)), torch.linalg.solve)
+    entry(f"cholesky_solve {dtype}", lambda m, d=dtype: (m.normal(64, 128, 32).to(d), torch.linalg.cholesky(m.positive(64, 128).to(d))), torch.cholesky_solve)
+    entry(f"triangular solve {dtype}", lambda m, d=dtype: (m.positive(64, 128).tril().to(d), m.normal(64, 128, 64).to(d)), lambda a, b: torch.linalg.solve_triangular(a, b, upper=False))
+entry("cholesky_inverse", lambda m: (torch.linalg.cholesky(m.positive(64, 128)),), torch.cholesky_inverse)
+entry("ldl", lambda m: (m.positive(16, 128),), lambda a: torch.linalg.ldl_factor(a)[0])
+entry("lobpcg", lambda m: (m.positive(1, 512)[0], m.normal(512, 8)), lambda a, x: torch.lobpcg(a, X=x, niter=4)[0])
+one("slogdet", lambda a: torch.linalg.slogdet(a), 256, 64, 64)
+one("matrix rank", lambda a: torch.linalg.matrix_rank(a), 64, 96, 64)
+one("eigenvectors of many", lambda a: torch.linalg.eigh(a + a.mT)[0], 512, 24, 24)
 one("matrix_exp", lambda a: torch.linalg.matrix_exp(a / 50), 16, 256, 256)
 one("pinv", torch.linalg.pinv, 4, 256, 128)
 one("cross", lambda a: torch.linalg.cross(a, a.roll(1, 0)), 1 << 18, 3)
@@ -345,24 +355,61 @@ one("vmap", torch.vmap(lambda a: (a @ a.t()).softmax(-1)), 32, 256, 128)
 one("gradient of a gradient", lambda x: torch.autograd.grad(torch.autograd.grad((x.sigmoid() ** 2).sum(), x, create_graph=True)[0].square().sum(), x)[0], 1024, 1024, grad=True)
 
 
-def captured(f, x):
-    still, side = x.detach().clone(), torch.cuda.Stream()
+def squeeze(device):
+    """Touches other memory, so that what is idle leaves the device."""
+    for i in range(24):
+        torch.full((8 << 20,), float(i), device=device)
+
+
+def captured(work, *inputs):
+    """Of work on the inputs in a graph, which is replayed with other contents of them, each time after they had to leave."""
+    still, side = [t.detach().clone() for t in inputs], torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.no_grad(), torch.cuda.stream(side):
-        f(still)  # what libraries allocate at first is not in the graph
+        work(*still)  # what libraries allocate at first is not in the graph
     torch.cuda.current_stream().wait_stream(side)
     graph = torch.cuda.CUDAGraph()
     with torch.no_grad(), torch.cuda.graph(graph):
-        y = f(still)
+        y = work(*still)
     results = []
     for i in range(3):
-        still.copy_(x.detach() * (i + 1))
+        squeeze(still[0].device)
+        for s, t in zip(still, inputs):
+            if s.is_floating_point():
+                s.copy_(t.detach() * (i + 1))
         graph.replay()
-        results.append(y.clone())
+        results += [t.clone() for t in (y if isinstance(y, (tuple, list)) else [y])]
     return results
 
 
-entry("captured graph", lambda m: (m.module(nn.Sequential(nn.Linear(1024, 2048), nn.GELU(), nn.Linear(2048, 1024))), m.normal(1024, 1024)), captured)
+entry("captured graph", lambda m: (m.module(nn.Sequential(nn.Linear(1024, 2048), nn.GELU(), nn.Linear(2048, 1024))), m.normal(1024, 1024)), lambda f, x: captured(f, x))
+entry("captured lstm", lambda m: (m.module(nn.LSTM(256, 256, batch_first=True)), m.normal(32, 64, 256)), lambda f, x: captured(lambda t: f(t)[0], x))
+entry("captured grouped matmul", lambda m: (m.normal(2048, 1024, dtype=torch.bfloat16), m.normal(8, 1024, 1024, dtype=torch.bfloat16), torch.arange(1, 9, device=m.device, dtype=torch.int32) * 256), lambda *x: captured(grouped, *x))
+entry("captured foreach", many, lambda *x: captured(lambda *t: torch._foreach_mul(t, 3.0), *x))
+entry("captured sort and scan", lambda m: (m.normal(1 << 20),), lambda x: captured(lambda t: (t.sort()[0], t.cumsum(0)), x))
+
+
+def captured_step(*tensors):
+    """An optimizer's step in a graph."""
+    parameters = [t.clone().requires_grad_() for t in tensors]
+    for p, t in zip(parameters, tensors):
+        p.grad = t.clone()
+    optimizer = torch.optim.AdamW(parameters, lr=0.01, capturable=True)
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        optimizer.step()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        optimizer.step()
+    for _ in range(2):
+        squeeze(tensors[0].device)
+        graph.replay()
+    return [p.detach() for p in parameters]
+
+
+entry("captured optimizer", many, captured_step)
 
 
 def beside(x):
@@ -413,6 +460,16 @@ def own_kernel(x, y):
 entry("a kernel of one's own", lambda m: (m.normal(1 << 21), m.normal(1 << 21)), own_kernel)
 
 
+def written_at_run_time(x, y):
+    f = torch.cuda.jiterator._create_jit_fn("template <typename T> T blend(T x, T y, T a) { return x * a + y * (1 - a); }", a=0.25)
+    return f(x, y)
+
+
+entry("jiterator", lambda m: (m.normal(2048, 1024), m.normal(2048, 1024)), written_at_run_time)
+one("special functions", lambda x: (torch.special.bessel_j1(x), torch.special.zeta(x.abs() + 1.5, torch.ones_like(x)), torch.lgamma(x)), 1024, 1024)
+entry("gcd", lambda m: (m.integers(1 << 20, 1 << 20), m.integers(1 << 20, 1 << 20)), torch.gcd)
+
+
 def table_of_addresses(*tensors):
     """A kernel that finds its tensors through a table in device memory."""
     f = torch.cuda._compile_kernel(
@@ -425,6 +482,21 @@ def table_of_addresses(*tensors):
 
 
 entry("a table of addresses", lambda m: [m.normal(1 << 20) for _ in range(8)], table_of_addresses)
+
+
+def pinned_table(*tensors):
+    """The same with the table in pinned host memory, where kernels reach it as well."""
+    f = torch.cuda._compile_kernel(
+        'extern "C" __global__ void sums_of(float** x, float* y, int n, long each) { for (long i = blockIdx.x * (long)blockDim.x + threadIdx.x; i < each; i += (long)gridDim.x * blockDim.x) { float s = 0; for (int k = 0; k < n; k++) s += x[k][i]; y[i] = s; } }', "sums_of"
+    )
+    table = torch.tensor([t.data_ptr() for t in tensors]).pin_memory()
+    y = torch.empty_like(tensors[0])
+    f((256, 1, 1), (256, 1, 1), (table, y, len(tensors), y.numel()))
+    torch.cuda.synchronize()  # while the table lives
+    return y
+
+
+entry("a table in pinned memory", lambda m: [m.normal(1 << 20) for _ in range(8)], pinned_table)
 
 
 def through_dlpack(x):

@@ -446,6 +446,7 @@ func engineClose() {
 		return
 	}
 	state.closed = true
+	e.Autopsy()
 	s := e.Stats()
 	if err := e.Close(); err != nil {
 		fmt.Fprintf(os.Stderr, "%s: at exit: %v\n", live.Speaker(state.label), err)

@@ -208,11 +208,14 @@ func TestExplicitCrowded(t *testing.T) {
 func TestExplicitIllegal(t *testing.T) {
 	t.Parallel()
 	job := program(t, "explicit")
-	for _, mode := range []string{"illegal", "illegal", "illegalbehind"} {
+	for _, mode := range []string{"illegal", "illegal", "illegalbehind", "illegalalone"} {
 		began := time.Now()
 		r := mustRun(t, explicitly("STUB_ABORT=0"), job, mode)
 		if took := time.Since(began); took > 15*time.Second { // the engine's patience with moves is 20 s
 			t.Errorf("%s: told after %v\n%s", mode, took, r.stderr)
+		}
+		if !strings.Contains(r.stderr, "memory that is not mapped") || !strings.Contains(r.stderr, "--engine managed") {
+			t.Errorf("%s: the verdict does not say what an illegal access can mean:\n%s", mode, r.stderr)
 		}
 		if strings.Contains(r.stderr, "one at a time") {
 			t.Errorf("the driver's refusal is taken for what it cannot do:\n%s", r.stderr)

@@ -75,7 +75,7 @@ type shared struct {
 	arrived                               *uint32
 	refuse, inspectN                      uint32
 	granted, inspectSeq                   uint64
-	inspectAddr                           [4096]uint64
+	inspectAddr                           [16384]uint64
 	cpuWaits, cpuWaitNS, asked, refused   uint64
 	followed                              uint64
 	probes, probeWord                     uint64
@@ -440,8 +440,8 @@ func TestStrict(t *testing.T) {
 	if seq, addresses := h.Inspection(); seq != 9 || !slices.Equal(addresses, []uint64{1, 2, 3}) {
 		t.Errorf("inspection of %d: %v", seq, addresses)
 	}
-	x.s.inspectN = 5000
-	if _, addresses := h.Inspection(); len(addresses) != 4096 {
+	x.s.inspectN = 20000
+	if _, addresses := h.Inspection(); len(addresses) != 16384 {
 		t.Errorf("%d addresses", len(addresses))
 	}
 	h.SetInspect(0, InspectAlways) // not published yet

@@ -269,7 +269,7 @@ func (e *swap) op(rec *hook.Record) {
 // is on the device stays usable. The caller holds the lock.
 func (e *swap) fail(err error) {
 	l := e.l
-	l.failed = err
+	l.failed = illegal(err)
 	code := uint32(resultUnknown)
 	var driver *cuda.Error
 	switch {
@@ -278,9 +278,30 @@ func (e *swap) fail(err error) {
 	case errors.As(err, &driver) && driver.EndsContext():
 		code = uint32(driver.Code) // as the driver answers the job's own calls
 	}
-	l.log.Error("the explicit engine has failed; launches that need what is not on the device are refused from now on", zap.Error(err))
+	l.log.Error("the explicit engine has failed; launches that need what is not on the device are refused from now on", zap.Error(l.failed))
 	e.hook.Refuse(code)
 	e.wakeAll()
+}
+
+// illegal says what an access to memory that is not mapped can mean.
+func illegal(err error) error {
+	if !errors.Is(err, cuda.ErrIllegalAddress) {
+		return err
+	}
+	return fmt.Errorf("a kernel or a copy has reached memory that is not mapped (%w): if the job ends so with --engine managed as well, it is at fault; if not, something finds memory in a way that this engine does not see, so stay with --engine managed and please report it", err)
+}
+
+// Autopsy notes, before the last Stats, what has ended the context, which the job may have been told of first.
+func (l *Live) Autopsy() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.swap == nil || l.failed != nil || l.driver.BindThread() != nil {
+		return
+	}
+	var driver *cuda.Error
+	if _, err := l.driver.StreamQuery(0); errors.As(err, &driver) && driver.EndsContext() {
+		l.failed = illegal(err)
+	}
 }
 
 func (e *swap) wakeAll() {

@@ -864,11 +864,23 @@ static void illegal(bool behind) {
     }
     CHECK_EQ(r, CUDA_ERROR_ILLEGAL_ADDRESS);
     CHECK_EQ(CALL(cuStreamSynchronize, s), CUDA_ERROR_ILLEGAL_ADDRESS);
+    P.close();
     exit(0);
 }
 
 static void illegal_beside(void) { illegal(false); }
 static void illegal_behind(void) { illegal(true); }
+
+/* Of which the job is told, while the engine has nothing to do. */
+static void illegal_alone(void) {
+    CUstream s = new_stream();
+    uint64_t n = 4, nowhere = 4096;
+    uint32_t inc = 1;
+    OK(launch_dlsym(f_add, 1, 1, 1, 1, 1, 1, 0, s, (void *[]){&nowhere, &n, &inc}, NULL));
+    CHECK_EQ(CALL(cuStreamSynchronize, s), CUDA_ERROR_ILLEGAL_ADDRESS);
+    P.close();
+    exit(0);
+}
 
 int main(int argc, char **argv) {
     CHECK(argc >= 2);
@@ -882,7 +894,7 @@ int main(int argc, char **argv) {
         const char *name;
         void (*run)(void);
     } modes[] = {{"train", train}, {"frozen", frozen}, {"streams", streams}, {"manystreams", many_streams}, {"ownstreams", own_streams}, {"tails", tails}, {"race", race}, {"copies", copies}, {"nevernamed", never_named},
-                 {"plaintables", plain_tables}, {"foreigntables", foreign_tables}, {"freed", freed}, {"recordstream", record_stream}, {"graphs", graphs}, {"graphasks", graph_asks}, {"nccl", nccl}, {"crowded", crowded}, {"illegal", illegal_beside}, {"illegalbehind", illegal_behind}};
+                 {"plaintables", plain_tables}, {"foreigntables", foreign_tables}, {"freed", freed}, {"recordstream", record_stream}, {"graphs", graphs}, {"graphasks", graph_asks}, {"nccl", nccl}, {"crowded", crowded}, {"illegal", illegal_beside}, {"illegalbehind", illegal_behind}, {"illegalalone", illegal_alone}};
     tensor small; /* resolves what threads share */
     must(&small, 4096, NULL, 0);
     stub_touch_fn = (int (*)(uint64_t, size_t))driver("stub_touch");
