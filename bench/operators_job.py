@@ -5,7 +5,8 @@
 Memory that it fills, changes and checks again is used by turns with the operators': between making
 inputs and using them, between forward and backward, and before results are read, all of it is touched
 once, so that whatever a budget leaves no room for has to leave. One JSON line for each operator:
-{"operator", "index", "digests", "brought_in_bytes", "error"}; digests are CRCs of outputs as bytes on the host,
+{"operator", "index", "digests", "sizes", "scatters", "brought_in_bytes", "error"}; digests are CRCs of outputs as bytes on
+the host, sizes the sums of their absolute values, scatters says that PyTorch itself says that the operator is not deterministic,
 brought_in_bytes is what came to the device under Penstock while the operator ran (forward). A last line has the
 digests of the pressure's own memory.
 Exit status 3 when the GPU cannot be used any more after an error; what is left can be run by --first.
@@ -65,6 +66,14 @@ def digest(t):
     return zlib.crc32(t.cpu().reshape(-1).view(torch.uint8).numpy())
 
 
+def size(t):
+    """The sum of its absolute values, of those that are numbers."""
+    t = t.detach()
+    if t.layout != torch.strided:
+        t = t.coalesce().values() if t.layout == torch.sparse_coo else t.values()
+    return float(t.abs().to(torch.float64).nan_to_num(0, 0, 0).sum()) if t.dtype != torch.bool else float(t.sum())
+
+
 def differentiable(inputs):
     """Leaves among the inputs, which get gradients from now on."""
     leaves = [t for t in tensors(inputs) if t.is_floating_point() or t.is_complex()]
@@ -98,7 +107,7 @@ def run(name, device, press):
         torch.autograd.backward(wanted, [torch.cos(t.detach()) if not t.is_complex() else t.detach() for t in wanted])
         outputs += [t.grad for t in leaves if t.grad is not None]
         press()
-    return [digest(t) for t in outputs], brought_in
+    return {"digests": [digest(t) for t in outputs], "sizes": [size(t) for t in outputs], "brought_in_bytes": brought_in}
 
 
 def main():
@@ -108,7 +117,7 @@ def main():
     p.add_argument("--first", type=int, default=0)
     p.add_argument("--only", default="", help="those whose name has this in it")
     a = p.parse_args()
-    warnings.filterwarnings("ignore")
+    torch.set_warn_always(True)  # PyTorch's own are given once else
     torch.use_deterministic_algorithms(True, warn_only=True)
     torch.utils.deterministic.fill_uninitialized_memory = False
     torch.backends.cudnn.benchmark = False
@@ -117,10 +126,13 @@ def main():
         if index < a.first or a.only not in name:
             continue
         line = {"operator": name, "index": index, "digests": None, "error": None}
-        try:
-            line["digests"], line["brought_in_bytes"] = run(name, a.device, press)
-        except Exception as e:  # whatever an operator raises is its result
-            line["error"] = f"{type(e).__name__}: {str(e).strip().splitlines()[0][:300] if str(e).strip() else ''}"
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            try:
+                line.update(run(name, a.device, press))
+            except Exception as e:  # whatever an operator raises is its result
+                line["error"] = f"{type(e).__name__}: {str(e).strip().splitlines()[0][:300] if str(e).strip() else ''}"
+        line["scatters"] = any("does not have a deterministic" in str(w.message) for w in said)
         print(json.dumps(line), flush=True)
         if line["error"] and a.device == "cuda":
             try:
