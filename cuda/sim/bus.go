@@ -12,21 +12,6 @@ import (
 // bus in this simulator is part of a flow, so no policy can move bytes faster
 // than the bus.
 
-// CPUSlowdown is how much longer the job's own work on the CPU takes at this moment than
-// with an idle bus, as a factor: copies make memory slower for everyone.
-func (g *GPU) CPUSlowdown() float64 {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	factor := 1.0
-	if len(g.bus[cuda.Device].flows) > 0 {
-		factor += g.profile.CopiesInSlowCPU
-	}
-	if len(g.bus[cuda.Host].flows) > 0 {
-		factor += g.profile.CopiesOutSlowCPU
-	}
-	return factor
-}
-
 // flow is a transfer in progress.
 type flow struct {
 	remaining float64 // bytes
@@ -148,4 +133,19 @@ func (g *GPU) arrive(d *direction) {
 			f.done()
 		}
 	}
+}
+
+// CPUSlowdown is how much longer the job's own work on the CPU takes at this moment than
+// with an idle bus, as a factor: copies make memory slower for everyone.
+func (g *GPU) CPUSlowdown() float64 {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	factor := 1.0
+	if len(g.bus[cuda.Device].flows) > 0 {
+		factor += g.profile.CopiesInSlowCPU
+	}
+	if len(g.bus[cuda.Host].flows) > 0 {
+		factor += g.profile.CopiesOutSlowCPU
+	}
+	return factor
 }

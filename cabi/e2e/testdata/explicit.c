@@ -270,8 +270,25 @@ static void foreign_tables(void) {
         a->value += 7, b->value += 7;
         SYNC(s);
     }
-    for (int i = 0; i < TARGETS; i++) check_value(&t[i]);
     CHECK(stat_now("pointer_chasing_launches") >= 16);
+    /* And in a graph, which is launched with other contents of its table. */
+    CUgraph g;
+    CUgraphExec exec;
+    OK(CALL(cuStreamBeginCapture_v2, s, 0));
+    table_add(s, at[0], 1, 2);
+    OK(CALL(cuStreamEndCapture, s, &g));
+    OK(CALL(cuGraphInstantiateWithFlags, &exec, g, U64(0)));
+    for (int it = 0; it < 2 * TARGETS; it++) {
+        tensor *a = &t[it % TARGETS];
+        away(a);
+        *(uint64_t *)(uintptr_t)at[0] = DEVICE(a);
+        OK(CALL(cuGraphLaunch, exec, s));
+        a->value += 2;
+        SYNC(s);
+    }
+    OK(CALL(cuGraphExecDestroy, exec));
+    OK(CALL(cuGraphDestroy, g));
+    for (int i = 0; i < TARGETS; i++) check_value(&t[i]);
     OK(CALL(cuMemFree_v2, own));
     OK(CALL(cuMemFree_v2, large));
     OK(CALL(cuMemHostUnregister, registered));
