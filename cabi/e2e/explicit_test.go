@@ -284,6 +284,7 @@ func TestExplicitSafety(t *testing.T) {
 		{args: []string{"tails"}},
 		{args: []string{"copies"}},
 		{args: []string{"nevernamed"}},
+		{args: []string{"attributes"}},
 		{args: []string{"freed"}, env: []string{"STUB_COPY_MBPS=600"}},
 		{args: []string{"recordstream"}},
 		{args: []string{"graphs"}},

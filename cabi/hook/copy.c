@@ -26,19 +26,6 @@ static void ends(psk_op *op, uint64_t dst, uint64_t src) {
 
 #define STAGED_BYTES (64u << 10) /* the driver copies as much from pageable memory without waiting */
 
-uint32_t psk_memory_type(uint64_t addr) {
-    typedef CUresult (*attribute_fn)(void *, int, CUdeviceptr);
-    static attribute_fn _Atomic attribute;
-    attribute_fn fn = atomic_load(&attribute);
-    if (!fn) {
-        fn = (attribute_fn)psk_driver_symbol("cuPointerGetAttribute");
-        if (!fn) return 0;
-        atomic_store(&attribute, fn);
-    }
-    unsigned type = 0;
-    return fn(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, addr) == CUDA_SUCCESS ? type : 0;
-}
-
 static bool pageable(uint64_t addr) { return addr && !psk_published(addr) && psk_memory_type(addr) == 0; }
 
 static void async_form(psk_op *op, uint64_t dst, uint64_t src, uint64_t bytes) {

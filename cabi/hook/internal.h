@@ -310,7 +310,7 @@ static inline uint32_t psk_published(uint64_t addr) {
 
 static inline bool psk_may_be_address(uint64_t word) { return word >= PSK_LOWEST_ADDRESS && word >> PSK_BLOCK_SHIFT < PSK_TABLE_BLOCKS; }
 
-/* CUmemorytype of what the driver knows at an address; 0: nothing, or pageable memory. It asks the driver. */
+/* query.c: CUmemorytype of what the driver knows at an address; 0: nothing, or pageable memory. It asks the driver. */
 uint32_t psk_memory_type(uint64_t addr);
 
 /* The live allocation that an address lies in, 0 when none of ours. */

@@ -617,6 +617,47 @@ static void copies(void) {
 
 /* ---- memory that nothing has named ---- */
 
+/* What the driver says of a tensor's address is the same when the tensor is away. */
+static void attributes(void) {
+    enum { CONTEXT = 1, TYPE = 2, POINTER = 3, HOST_POINTER = 4, MANAGED = 8, ORDINAL = 9, START = 11, SIZE = 12 };
+    CUstream s = new_stream();
+    tensor t;
+    must(&t, 10 * MiB, s, 1);
+    SYNC(s);
+    begin_pressure();
+    for (int round = 0; round < 2; round++) {
+        if (round == 1) away(&t);
+        CUdeviceptr p = DEVICE(&t) + 5 * MiB, pointer = 0, start = 0;
+        unsigned type = 0, managed = 1;
+        int ordinal = -1;
+        size_t bytes = 0;
+        void *context = NULL, *host = NULL;
+        OK(CALL(cuPointerGetAttribute, &type, 2, p));
+        CHECK_EQ(type, CU_MEMORYTYPE_DEVICE);
+        type = 0;
+        int asked[] = {CONTEXT, TYPE, POINTER, MANAGED, ORDINAL, START, SIZE};
+        void *to[] = {&context, &type, &pointer, &managed, &ordinal, &start, &bytes};
+        if (round == 1) { /* the stub has no contexts */
+            OK(CALL(cuPointerGetAttributes, sizeof asked / sizeof *asked, asked, to, p));
+            CHECK(context);
+        } else {
+            OK(CALL(cuPointerGetAttributes, sizeof asked / sizeof *asked - 1, asked + 1, to + 1, p));
+        }
+        CHECK(type == CU_MEMORYTYPE_DEVICE && pointer == p && !managed && !ordinal && start <= p && p < start + bytes);
+        CHECK(round == 0 || (start == DEVICE(&t) && bytes == t.bytes));
+        OK(CALL(cuMemGetAddressRange_v2, &start, &bytes, p));
+        CHECK(start <= p && p < start + bytes);
+        if (round == 1) CHECK(CALL(cuPointerGetAttribute, &host, HOST_POINTER, p) != CUDA_SUCCESS);
+        CHECK(round == 0 || !resident(DEVICE(&t), t.bytes)); /* that somebody asks brings nothing in */
+    }
+    CUdeviceptr at = DEVICE(&t);
+    drop(&t);
+    for (int i = 0; i < 8; i++) pressure();
+    unsigned type = 0;
+    CHECK(resident(at, 10 * MiB) || CALL(cuPointerGetAttribute, &type, 2, at) != CUDA_SUCCESS);
+    CHECK(CALL(cuPointerGetAttribute, &type, 2, (CUdeviceptr)(uintptr_t)&type) != CUDA_SUCCESS);
+}
+
 /* A range that is used again without having been named may be in use by something
  * that the hook does not see: it stays. */
 static void never_named(void) {
@@ -910,7 +951,7 @@ int main(int argc, char **argv) {
     const struct {
         const char *name;
         void (*run)(void);
-    } modes[] = {{"train", train}, {"frozen", frozen}, {"streams", streams}, {"manystreams", many_streams}, {"ownstreams", own_streams}, {"tails", tails}, {"race", race}, {"copies", copies}, {"nevernamed", never_named},
+    } modes[] = {{"train", train}, {"frozen", frozen}, {"streams", streams}, {"manystreams", many_streams}, {"ownstreams", own_streams}, {"tails", tails}, {"race", race}, {"copies", copies}, {"nevernamed", never_named}, {"attributes", attributes},
                  {"plaintables", plain_tables}, {"foreigntables", foreign_tables}, {"freed", freed}, {"recordstream", record_stream}, {"graphs", graphs}, {"graphasks", graph_asks}, {"nccl", nccl}, {"crowded", crowded}, {"illegal", illegal_beside}, {"illegalbehind", illegal_behind}, {"illegalalone", illegal_alone}};
     tensor small; /* resolves what threads share */
     must(&small, 4096, NULL, 0);

@@ -1,0 +1,85 @@
+/*
+ * What the driver says of an address. It knows nothing of a tensor that is away, and a library that asks
+ * (CUDA-aware MPI, __cuda_array_interface__) would take its address for host memory. Where the driver knows nothing
+ * and a live allocation of the engine's is there, the answer is the one that it would have on the device.
+ */
+#include "internal.h"
+
+CUresult psk_w_cuPointerGetAttribute(void *data, int attribute, CUdeviceptr p);
+
+uint32_t psk_memory_type(uint64_t addr) {
+    unsigned type = 0;
+    return PSK_REAL(cuPointerGetAttribute)(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, addr) == CUDA_SUCCESS ? type : 0;
+}
+
+enum { /* CUpointer_attribute */
+    CONTEXT = 1,
+    DEVICE_POINTER = 3,
+    SYNC_MEMOPS = 6,
+    BUFFER_ID = 7,
+    IS_MANAGED = 8,
+    DEVICE_ORDINAL = 9,
+    IS_LEGACY_CUDA_IPC_CAPABLE = 10,
+    RANGE_START_ADDR = 11,
+    RANGE_SIZE = 12,
+};
+
+/* The blocks of the live allocation that an address lies in; false when it is none of the engine's, or nobody moves them. */
+static bool owned(uint64_t p, uint32_t *slot, uint64_t *base, uint64_t *bytes) {
+    if (PSK_LOAD(psk_S.mode) != PSK_MODE_STRICT || !(*slot = psk_slot_of(p))) return false;
+    uint64_t first = p >> PSK_BLOCK_SHIFT, end = first + 1;
+    while (first > 0 && psk_published((first - 1) << PSK_BLOCK_SHIFT) == *slot) first--;
+    while (psk_published(end << PSK_BLOCK_SHIFT) == *slot) end++;
+    *base = first << PSK_BLOCK_SHIFT;
+    *bytes = (end - first) << PSK_BLOCK_SHIFT;
+    return true;
+}
+
+/* An attribute of a tensor's address; false for those that device memory does not have, or that are not known. */
+static bool answer(void *data, int attribute, uint64_t p, uint32_t slot, uint64_t base, uint64_t bytes) {
+    typedef CUresult (*ask_fn)(void *);
+    ask_fn ask;
+    switch (attribute) {
+    case CONTEXT:
+        ask = (ask_fn)psk_driver_symbol("cuCtxGetCurrent");
+        return ask && ask(data) == CUDA_SUCCESS;
+    case DEVICE_ORDINAL:
+        ask = (ask_fn)psk_driver_symbol("cuCtxGetDevice");
+        return ask && ask(data) == CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_MEMORY_TYPE: *(unsigned *)data = CU_MEMORYTYPE_DEVICE; return true;
+    case DEVICE_POINTER: *(CUdeviceptr *)data = p; return true;
+    case BUFFER_ID: *(unsigned long long *)data = 1ull << 48 | slot; return true;
+    case SYNC_MEMOPS: case IS_MANAGED: case IS_LEGACY_CUDA_IPC_CAPABLE: *(unsigned *)data = 0; return true;
+    case RANGE_START_ADDR: *(CUdeviceptr *)data = base; return true;
+    case RANGE_SIZE: *(size_t *)data = bytes; return true;
+    }
+    return false;
+}
+
+CUresult psk_w_cuPointerGetAttribute(void *data, int attribute, CUdeviceptr p) {
+    uint32_t slot;
+    uint64_t base, bytes;
+    CUresult r = PSK_REAL(cuPointerGetAttribute)(data, attribute, p);
+    if (r == CUDA_SUCCESS || !data || !owned(p, &slot, &base, &bytes) || psk_memory_type(p)) return r;
+    return answer(data, attribute, p, slot, base, bytes) ? CUDA_SUCCESS : r;
+}
+
+/* Which answers with zeros where the driver knows nothing. */
+CUresult psk_w_cuPointerGetAttributes(unsigned n, int *attributes, void **data, CUdeviceptr p) {
+    uint32_t slot;
+    uint64_t base, bytes;
+    CUresult r = PSK_REAL(cuPointerGetAttributes)(n, attributes, data, p);
+    if (r != CUDA_SUCCESS || !owned(p, &slot, &base, &bytes) || psk_memory_type(p)) return r;
+    for (unsigned i = 0; i < n; i++) answer(data[i], attributes[i], p, slot, base, bytes);
+    return r;
+}
+
+CUresult psk_w_cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *bytes, CUdeviceptr p) {
+    uint32_t slot;
+    uint64_t at, n;
+    CUresult r = PSK_REAL(cuMemGetAddressRange_v2)(base, bytes, p);
+    if (r == CUDA_SUCCESS || !owned(p, &slot, &at, &n) || psk_memory_type(p)) return r;
+    if (base) *base = at;
+    if (bytes) *bytes = n;
+    return CUDA_SUCCESS;
+}
