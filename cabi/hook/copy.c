@@ -10,6 +10,8 @@
  */
 #include "internal.h"
 
+#include <string.h>
+
 static void begin(psk_op *op, uint32_t id, CUstream s, int ptsz, uint64_t bytes) {
     psk_op_begin(op, PSK_REC_COPY, id, s, ptsz);
     op->grid = (uint32_t)(bytes ^ bytes >> 32);
@@ -35,6 +37,22 @@ static void async_form(psk_op *op, uint64_t dst, uint64_t src, uint64_t bytes) {
 
 static void sync_form(psk_op *op) { op->waits = op->id != PSK_COPY_D2D; }
 
+/* ---- addresses that are copied to where no launch will show them ---- */
+
+#define KEPT_BYTES (64u << 10) /* __constant__ memory has as much */
+
+/* A copy from the host to the globals of a module, or to device memory that a library has for itself, of addresses of
+ * tensors: kernels may find them there without a parameter that leads to them. */
+static void keep(psk_op *op, uint64_t dst, uint64_t src, uint64_t bytes) {
+    if (PSK_LIKELY(op->mode != PSK_MODE_STRICT) || op->id == PSK_COPY_D2D || op->id == PSK_COPY_D2H || bytes > KEPT_BYTES) return;
+    if (psk_published(dst) || psk_published(src) || !src || psk_memory_type(dst) != CU_MEMORYTYPE_DEVICE || psk_memory_type(src) == CU_MEMORYTYPE_DEVICE) return;
+    for (const char *at = (const char *)(uintptr_t)src; bytes >= 8; at += 8, bytes -= 8) {
+        uint64_t word;
+        memcpy(&word, at, 8);
+        if (psk_op_address(op, word)) op->flags |= PSK_FLAG_KEEP;
+    }
+}
+
 /* One wrapper: its record is made by `describe`, which sees the arguments and op.
  * With `probe` it may be a probe of the self-test. */
 #define WRAP_PROBED(name, args, call, probe, describe)                   \
@@ -50,11 +68,12 @@ static void sync_form(psk_op *op) { op->waits = op->id != PSK_COPY_D2D; }
 /* ---- two addresses and a length ---- */
 #define LINEAR(name, id, dst_t, src_t, ptsz)                                                                   \
     WRAP(name, (dst_t dst, src_t src, size_t bytes), (dst, src, bytes),                                        \
-         (begin(&op, id, NULL, ptsz, bytes), ends(&op, (uint64_t)(dst), (uint64_t)(src)), sync_form(&op)))
+         (begin(&op, id, NULL, ptsz, bytes), ends(&op, (uint64_t)(dst), (uint64_t)(src)),                      \
+          keep(&op, (uint64_t)(dst), (uint64_t)(src), bytes), sync_form(&op)))
 #define LINEAR_ASYNC(name, id, dst_t, src_t, ptsz)                                                             \
     WRAP(name, (dst_t dst, src_t src, size_t bytes, CUstream s), (dst, src, bytes, s),                         \
          (begin(&op, id, s, ptsz, bytes), ends(&op, (uint64_t)(dst), (uint64_t)(src)),                         \
-          async_form(&op, (uint64_t)(dst), (uint64_t)(src), bytes)))
+          keep(&op, (uint64_t)(dst), (uint64_t)(src), bytes), async_form(&op, (uint64_t)(dst), (uint64_t)(src), bytes)))
 typedef const void *host_src;
 typedef void *host_dst;
 LINEAR(cuMemcpy, PSK_COPY_UNKNOWN, CUdeviceptr, CUdeviceptr, 0)

@@ -119,6 +119,7 @@ enum {
     PSK_FLAG_HAS_DST = 16,
     PSK_FLAG_COOPERATIVE = 32,
     PSK_FLAG_INSPECT = 64,   /* strict mode: what its parameters name is to be scanned for addresses */
+    PSK_FLAG_KEEP = 128,     /* strict mode: a copy of their addresses to where no launch will show them: its slots are not to leave any more */
 };
 
 /* psk_func.inspect: when launches of a function ask for a grant (strict mode) */

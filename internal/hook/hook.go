@@ -54,6 +54,7 @@ const (
 	FlagCaptured = C.PSK_FLAG_CAPTURED
 	FlagOpaque   = C.PSK_FLAG_OPAQUE
 	FlagInspect  = C.PSK_FLAG_INSPECT
+	FlagKeep     = C.PSK_FLAG_KEEP
 )
 
 // MaxStreams is how many streams the hook tells apart.

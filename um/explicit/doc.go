@@ -56,6 +56,8 @@
 //   - A tensor that no operation has ever named stays: something that does not
 //     name it may be using it. A part of a pack may leave before it is named, when
 //     another part of it was named.
+//   - A tensor whose address was left where no operation will show it ([Op].Keep) stays
+//     while it lives.
 //   - A chunk's contents are in exactly one place that counts: the device unless
 //     it is on the host or leaving. A host copy that is kept beside it counts for
 //     nothing until a checksum of the device, taken when nothing can write there any

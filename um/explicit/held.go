@@ -55,7 +55,7 @@ func (r *Runtime) Retake(p cuda.Ptr, bytes int64, stream int) (size int64, err e
 	}
 	delete(r.held, p)
 	t.held, t.freed, t.freedAt = false, false, nil
-	t.bytes, t.stream, t.others, t.named = bytes, stream, nil, false
+	t.bytes, t.stream, t.others, t.named, t.kept = bytes, stream, nil, false, false
 	for i := range t.chunks {
 		t.chunks[i].summed = false // of garbage, and of as much as there was before
 	}

@@ -15,6 +15,8 @@ type Op struct {
 	Stream int    // stream index
 	Slots  []uint32
 	Name   string // for messages; may be empty
+	// Keep says that addresses of what it names are left where no operation will show them: that stays from then on.
+	Keep bool
 	// Work is the same whenever the same work is done, and else seldom: which kernel or kind of copy,
 	// whatever it touches; not by how many tensors either, for allocations that share a range are one.
 	Work uint32
@@ -57,7 +59,7 @@ func (r *Runtime) Op(o Op) {
 		t := r.slots[s]
 		x.tensors = append(x.tensors, t)
 		touched = append(touched, t.instance)
-		t.named = true
+		t.named, t.kept = true, t.kept || o.Keep
 		t.queued = append(t.queued, x.position)
 		t.lastUse, t.lastName = x.position, x.name
 		t.usedOn(o.Stream) // whether or not record_stream said so
@@ -260,7 +262,7 @@ func (r *Runtime) Explain() string {
 	if x == nil {
 		return "no operation waits"
 	}
-	var used, fresh, idle, dead, deadBusy int64 // of device memory
+	var used, fresh, kept, idle, dead, deadBusy int64 // of device memory
 	for _, t := range r.slots {
 		switch {
 		case t == nil || t.freed:
@@ -268,6 +270,8 @@ func (r *Runtime) Explain() string {
 			used += t.deviceBytes()
 		case !t.named:
 			fresh += t.deviceBytes()
+		case t.kept:
+			kept += t.deviceBytes()
 		default:
 			idle += t.deviceBytes()
 		}
@@ -279,9 +283,9 @@ func (r *Runtime) Explain() string {
 			deadBusy += t.deviceBytes()
 		}
 	}
-	text := fmt.Sprintf("%s touches %s, %s of it absent; of the budget of %s plain memory has %s and asks for %s, %d unfinished operations use %s, %s were never used, %s could leave, "+
+	text := fmt.Sprintf("%s touches %s, %s of it absent; of the budget of %s plain memory has %s and asks for %s, %d unfinished operations use %s, %s were never used, %s stay because their addresses were copied to memory of others, %s could leave, "+
 		"%s are freed and %s freed and in use, %s are spare, %s on their way in, %s out, %s being released",
-		nameOf(x.name), um.SizeText(x.bytes()), um.SizeText(x.lacks()), um.SizeText(r.config.BudgetBytes), um.SizeText(r.plainBytes), um.SizeText(r.plainNeed), r.pending.Len(), um.SizeText(used), um.SizeText(fresh),
+		nameOf(x.name), um.SizeText(x.bytes()), um.SizeText(x.lacks()), um.SizeText(r.config.BudgetBytes), um.SizeText(r.plainBytes), um.SizeText(r.plainNeed), r.pending.Len(), um.SizeText(used), um.SizeText(fresh), um.SizeText(kept),
 		um.SizeText(idle), um.SizeText(dead), um.SizeText(deadBusy), um.SizeText(r.physical.spares), um.SizeText(r.incoming), um.SizeText(r.outgoing), um.SizeText(r.physical.limbo))
 	for s := range r.lastOn { // one that stands still is what the others wait for
 		if first, ok := r.pending.FirstOn(s); ok && first != x {

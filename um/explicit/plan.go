@@ -207,7 +207,7 @@ func (r *Runtime) lookAtTensors(o *outlook) {
 				}
 			}
 		}
-		if t.named && r.config.Ahead {
+		if t.named && !t.kept && r.config.Ahead {
 			if from, until, ok := r.history.Rest(t.instance, shortRest); ok {
 				o.later = append(o.later, leaver{t, from, until})
 			}
@@ -280,9 +280,9 @@ func (r *Runtime) wanted(t *tensor, next int64) bool {
 }
 
 // evictable says whether a tensor may leave at all: nothing that was reported
-// still uses it, and something has used it.
+// still uses it, something has used it, and nobody may use it unseen.
 func (r *Runtime) evictable(t *tensor) bool {
-	return t.named && !t.freed && len(t.queued) == 0
+	return t.named && !t.kept && !t.freed && len(t.queued) == 0
 }
 
 // mayLeave says whether a tensor may leave to make room at a position.

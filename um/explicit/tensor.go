@@ -58,6 +58,7 @@ type tensor struct {
 	leaves   int64 // bytes that are to leave by the current plan
 	serial   uint64
 	named    bool
+	kept     bool    // it stays on the device (Op.Keep)
 	queued   []int64 // positions of unfinished operations that name it, in order
 	lastUse  int64
 	lastName string // of the last operation that named it

@@ -256,6 +256,7 @@ static void foreign_tables(void) {
     OK(CALL(cuMemAlloc_v2, &large, U64(LARGE)));
     unmanaged = LARGE + 2 * MiB;
     begin_pressure();
+    CUresult (*copy)(CUdeviceptr, const void *, size_t) = (CUresult(*)(CUdeviceptr, const void *, size_t))unhooked("cuMemcpyHtoD_v2"); /* as if a kernel had written it */
     CUdeviceptr at[] = {(uintptr_t)pinned + 64, (uintptr_t)registered + 8, own + 128, large + FAR};
     for (int it = 0; it < 4 * (int)(sizeof at / sizeof *at); it++) {
         tensor *a = &t[it % TARGETS], *b = &t[(it + 1) % TARGETS];
@@ -265,7 +266,7 @@ static void foreign_tables(void) {
         if (it % 4 < 2)
             memcpy((void *)(uintptr_t)table, list, sizeof list);
         else
-            OK(CALL(cuMemcpyHtoD_v2, table, list, U64(sizeof list)));
+            OK(copy(table, list, sizeof list));
         table_add(s, table, 2, 7);
         a->value += 7, b->value += 7;
         SYNC(s);
@@ -294,6 +295,45 @@ static void foreign_tables(void) {
     OK(CALL(cuMemHostUnregister, registered));
     OK(CALL(cuMemFreeHost, pinned));
     free(registered);
+}
+
+/* Addresses that are copied to a module's globals: a kernel may find them there, and nothing ever shows it. */
+static void globals(void) {
+    CUstream s = new_stream();
+    f_table = function("table_add");
+    tensor t[3], other;
+    for (int i = 0; i < 3; i++) must(&t[i], LAYER_BYTES, s, 100);
+    must(&other, LAYER_BYTES, s, 5);
+    SYNC(s);
+    CUdeviceptr global; /* as good as one: device memory that the engine did not give out */
+    OK(CALL(cuMemAlloc_v2, &global, U64(4096)));
+    unmanaged = 2 * MiB;
+    uint64_t list[] = {1, DEVICE(&t[0]), 2, DEVICE(&t[1]) + 4096}, more[] = {DEVICE(&t[2])}, numbers[] = {7, 8, 9};
+    begin_pressure();
+    for (int i = 0; i < 3; i++) away(&t[i]);
+    OK(CALL(cuMemcpyHtoD_v2, global, list, U64(sizeof list)));
+    OK(CALL(cuMemcpyAsync, global + 64, (uintptr_t)more, U64(sizeof more), s));
+    OK(CALL(cuMemcpyHtoD_v2, global + 128, numbers, U64(sizeof numbers)));
+    SYNC(s);
+    away(&other);
+    for (int i = 0; i < 12; i++) {
+        pressure();
+        for (int k = 0; k < 3; k++) CHECK_EQ(resident(DEVICE(&t[k]), t[k].bytes), t[k].bytes);
+    }
+    /* Past the hook, as a kernel that reads the globals. */
+    CUresult (*fill)(CUdeviceptr, unsigned, size_t, CUstream) = (CUresult(*)(CUdeviceptr, unsigned, size_t, CUstream))unhooked("cuMemsetD32Async");
+    for (int k = 0; k < 3; k++) OK(fill(DEVICE(&t[k]), t[k].value = 40 + (uint32_t)k, t[k].bytes / 4, s));
+    SYNC(s);
+    for (int k = 0; k < 3; k++) check_value(&t[k]);
+    /* What comes after them at the same addresses is free to leave. */
+    for (int k = 0; k < 3; k++) drop(&t[k]);
+    for (int k = 0; k < 3; k++) {
+        must(&t[k], LAYER_BYTES, s, 9);
+        SYNC(s);
+        away(&t[k]);
+        check_value(&t[k]);
+    }
+    OK(CALL(cuMemFree_v2, global));
 }
 
 /* A pair of kernels of which the second reaches only what the first names, as with a
@@ -951,7 +991,7 @@ int main(int argc, char **argv) {
     const struct {
         const char *name;
         void (*run)(void);
-    } modes[] = {{"train", train}, {"frozen", frozen}, {"streams", streams}, {"manystreams", many_streams}, {"ownstreams", own_streams}, {"tails", tails}, {"race", race}, {"copies", copies}, {"nevernamed", never_named}, {"attributes", attributes},
+    } modes[] = {{"train", train}, {"frozen", frozen}, {"streams", streams}, {"manystreams", many_streams}, {"ownstreams", own_streams}, {"tails", tails}, {"race", race}, {"copies", copies}, {"nevernamed", never_named}, {"attributes", attributes}, {"globals", globals},
                  {"plaintables", plain_tables}, {"foreigntables", foreign_tables}, {"freed", freed}, {"recordstream", record_stream}, {"graphs", graphs}, {"graphasks", graph_asks}, {"nccl", nccl}, {"crowded", crowded}, {"illegal", illegal_beside}, {"illegalbehind", illegal_behind}, {"illegalalone", illegal_alone}};
     tensor small; /* resolves what threads share */
     must(&small, 4096, NULL, 0);
