@@ -3,6 +3,7 @@ package explicit
 import (
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/penstock-gpu/penstock/correlate"
 	"github.com/penstock-gpu/penstock/cuda"
@@ -85,9 +86,15 @@ func (r *Runtime) Op(o Op) {
 	r.accountStall()
 }
 
+// foreachKernel is in the names of PyTorch's kernels for operations on many tensors at once.
+const foreachKernel = "multi_tensor_apply_kernel"
+
 // noteWait counts what an operation waits for.
 func (r *Runtime) noteWait(x *op) {
 	r.stats.WaitedOps++
+	if strings.Contains(x.name, foreachKernel) {
+		r.stats.WaitedForeach++
+	}
 	for _, t := range x.tensors {
 		if t.state != Absent {
 			continue

@@ -103,6 +103,7 @@ type Stats struct {
 	Ops, WaitedOps                     int64
 	WaitedForMap, WaitedForFetch       int64 // of these: for fresh memory, for contents that nobody was bringing
 	WaitedForLeaving                   int64 // for contents on their way out
+	WaitedForeach                      int64 // of all that waited: of PyTorch's operations on many tensors at once
 	ReusedRanges, FreshRanges          int64 // allocations that found mapped memory, and those that did not
 	Packs, PackedAllocs                int64 // ranges that allocations shared, and these: see pack.go
 	Plans                              int64

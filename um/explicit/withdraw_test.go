@@ -192,3 +192,29 @@ func TestFailed(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestKept: what an operation leaves the addresses of stays when others want its room, until it is freed.
+func TestKept(t *testing.T) {
+	r, _ := full(t)
+	r.Op(Op{Seq: 3, Stream: 1, Slots: []uint32{1}, Keep: true, Name: "a copy"})
+	r.Progress(1, 3)
+	if m, ok := r.Next(Out); ok {
+		t.Fatalf("%v of a tensor that is kept", m.Kind)
+	}
+	if text := r.Explain(); !strings.Contains(text, "8388608 bytes stay because") {
+		t.Errorf("not explained: %s", text)
+	}
+	if err := r.Check(); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestWaitedForeach: launches that wait are told apart by whether they work on many tensors.
+func TestWaitedForeach(t *testing.T) {
+	r, _ := full(t)
+	before := r.Stats()
+	r.Op(Op{Seq: 3, Slots: []uint32{2}, Name: "_ZN2at6native12_GLOBAL__N_125multi_tensor_apply_kernelIN"})
+	if now := r.Stats(); before.WaitedForeach != 0 || now.WaitedForeach != 1 || now.WaitedOps != before.WaitedOps+1 {
+		t.Errorf("%d of %d waited, then %d of %d", before.WaitedForeach, before.WaitedOps, now.WaitedForeach, now.WaitedOps)
+	}
+}

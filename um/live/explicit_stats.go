@@ -21,6 +21,7 @@ type ExplicitStats struct {
 	WaitedForMap       int64   `json:"waited_for_map"`
 	WaitedForFetch     int64   `json:"waited_for_fetch"`
 	WaitedForLeaving   int64   `json:"waited_for_leaving"`
+	WaitedForeach      int64   `json:"waited_foreach_launches"`
 	HostBytes          int64   `json:"host_bytes"`      // pinned memory in use
 	HostKeptBytes      int64   `json:"host_kept_bytes"` // of these: copies of what is on the device, given back when they are wanted
 	HostPeakBytes      int64   `json:"host_peak_bytes"`
@@ -84,7 +85,7 @@ func (e *swap) report(s *Stats) {
 		InGBPerSecond: rate(r.FetchedBytes, s.InSeconds), OutGBPerSecond: rate(r.EvictedBytes, s.OutSeconds),
 		FetchStallSeconds: stall[explicit.ForFetch].Seconds(), SpaceStallSeconds: stall[explicit.ForSpace].Seconds(), MapStallSeconds: stall[explicit.ForMap].Seconds(),
 		GrantStallSeconds: e.grantTime.Seconds(), CleanBytes: r.CleanBytes, InPlaceBytes: r.InPlaceBytes,
-		WaitedLaunches: r.WaitedOps, WaitedForMap: r.WaitedForMap, WaitedForFetch: r.WaitedForFetch, WaitedForLeaving: r.WaitedForLeaving,
+		WaitedLaunches: r.WaitedOps, WaitedForMap: r.WaitedForMap, WaitedForFetch: r.WaitedForFetch, WaitedForLeaving: r.WaitedForLeaving, WaitedForeach: r.WaitedForeach,
 		HostBytes: h.InUseBytes, HostKeptBytes: r.KeptBytes, HostNeedBytes: r.HostPeakBytes, HostPeakBytes: h.PeakBytes, HostPinnedBytes: h.GrownBytes, HostWaitSeconds: h.Waited.Seconds(),
 		PlainBytes: r.PlainBytes, Maps: r.Maps, Reclaims: r.Reclaims, HandlesCreated: r.Created, HandlesReleased: r.Released,
 		ReusedRanges: r.ReusedRanges, FreshRanges: r.FreshRanges, FrontAllocs: served, Packs: r.Packs, PackedAllocs: r.PackedAllocs,

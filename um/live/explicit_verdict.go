@@ -7,6 +7,7 @@ import "fmt"
 const (
 	mostGrants     = 0.03 // of all launches
 	enoughLaunches = 1000
+	mostForeach    = 0.25 // of the launches that waited, for an optimizer to be spoken of
 )
 
 // explicitLines are the verdict's lines of the explicit engine alone.
@@ -69,6 +70,9 @@ func (s Stats) explicitWarnings() (w []string) {
 	}
 	if often(x.Chasers) {
 		w = append(w, fmt.Sprintf("%.1f %% of the launches find tensors through addresses in memory: the job waits for its own kernels all the time; --engine managed may be faster", percent(x.Chasers)))
+	}
+	if x.WaitedForeach > enoughLaunches && float64(x.WaitedForeach) > mostForeach*float64(x.WaitedLaunches) {
+		w = append(w, fmt.Sprintf("%.0f %% of the launches that waited work on many tensors at once, as PyTorch's optimizers do by default (foreach): with fused=True or foreach=False they move less", 100*float64(x.WaitedForeach)/float64(x.WaitedLaunches)))
 	}
 	return w
 }

@@ -599,6 +599,7 @@ func TestExplicitVerdict(t *testing.T) {
 		{"in place", func(s *Stats, x *ExplicitStats) { x.InPlaceBytes = 1 << 30 }, "launches used 1.00 GiB in host memory"},
 		{"unresolved", func(s *Stats, x *ExplicitStats) { x.Unresolved = 200 }, "warning: 10.0 % of the launches have parameters that cannot be read"},
 		{"chasing", func(s *Stats, x *ExplicitStats) { x.Chasers = 100 }, "warning: 5.0 % of the launches find tensors through addresses"},
+		{"foreach", func(s *Stats, x *ExplicitStats) { x.WaitedLaunches, x.WaitedForeach = 4000, 1200 }, "warning: 30 % of the launches that waited work on many tensors"},
 	} {
 		x := &ExplicitStats{}
 		s := Stats{Engine: "explicit", Hooked: true, Faults: unavailable, PredictionHitRate: unavailable, H2DBytes: 3 << 30, D2HBytes: 4 << 30, Launches: 2000, Explicit: x}
@@ -607,7 +608,7 @@ func TestExplicitVerdict(t *testing.T) {
 			t.Errorf("%s: %q is not in\n%s", c.name, c.want, text)
 		}
 	}
-	few := Stats{Engine: "explicit", Hooked: true, Launches: 2000, Explicit: &ExplicitStats{Unresolved: 20, Chasers: 20}}
+	few := Stats{Engine: "explicit", Hooked: true, Launches: 2000, Explicit: &ExplicitStats{Unresolved: 20, Chasers: 20, WaitedLaunches: 8000, WaitedForeach: 1900}}
 	if text := few.Verdict(); strings.Contains(text, "warning") {
 		t.Errorf("one launch of a hundred is no reason to warn:\n%s", text)
 	}
