@@ -8,9 +8,12 @@
  * asynchronous ones from or to pageable memory, which the driver stages. Small
  * ones from pageable memory it takes along.
  */
+#define _GNU_SOURCE
 #include "internal.h"
 
 #include <string.h>
+#include <sys/uio.h>
+#include <unistd.h>
 
 static void begin(psk_op *op, uint32_t id, CUstream s, int ptsz, uint64_t bytes) {
     psk_op_begin(op, PSK_REC_COPY, id, s, ptsz);
@@ -41,15 +44,24 @@ static void sync_form(psk_op *op) { op->waits = op->id != PSK_COPY_D2D; }
 
 #define KEPT_BYTES (64u << 10) /* __constant__ memory has as much */
 
+/* What the copy will read; false where nobody can, which is the driver's to say. */
+static bool source(const psk_op *op, uint64_t src, void *to, size_t bytes) {
+    if (op->id == PSK_COPY_H2D) return memcpy(to, (const void *)(uintptr_t)src, bytes);
+    struct iovec here = {to, bytes}, there = {(void *)(uintptr_t)src, bytes};
+    return process_vm_readv(getpid(), &here, 1, &there, 1, 0) == (ssize_t)bytes;
+}
+
 /* A copy from the host to the globals of a module, or to device memory that a library has for itself, of addresses of
  * tensors: kernels may find them there without a parameter that leads to them. */
 static void keep(psk_op *op, uint64_t dst, uint64_t src, uint64_t bytes) {
     if (PSK_LIKELY(op->mode != PSK_MODE_STRICT) || op->id == PSK_COPY_D2D || op->id == PSK_COPY_D2H || bytes > KEPT_BYTES) return;
     if (psk_published(dst) || psk_published(src) || !src || psk_memory_type(dst) != CU_MEMORYTYPE_DEVICE || psk_memory_type(src) == CU_MEMORYTYPE_DEVICE) return;
-    for (const char *at = (const char *)(uintptr_t)src; bytes >= 8; at += 8, bytes -= 8) {
-        uint64_t word;
-        memcpy(&word, at, 8);
-        if (psk_op_address(op, word)) op->flags |= PSK_FLAG_KEEP;
+    uint64_t words[512];
+    for (size_t n; bytes >= 8; src += n * 8, bytes -= n * 8) {
+        n = bytes / 8 < 512 ? bytes / 8 : 512;
+        if (!source(op, src, words, n * 8)) return;
+        for (size_t i = 0; i < n; i++)
+            if (psk_op_address(op, words[i])) op->flags |= PSK_FLAG_KEEP;
     }
 }
 

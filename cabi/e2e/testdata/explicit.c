@@ -306,14 +306,15 @@ static void globals(void) {
     must(&other, LAYER_BYTES, s, 5);
     SYNC(s);
     CUdeviceptr global; /* as good as one: device memory that the engine did not give out */
-    OK(CALL(cuMemAlloc_v2, &global, U64(4096)));
+    OK(CALL(cuMemAlloc_v2, &global, U64(16384)));
     unmanaged = 2 * MiB;
-    uint64_t list[] = {1, DEVICE(&t[0]), 2, DEVICE(&t[1]) + 4096}, more[] = {DEVICE(&t[2])}, numbers[] = {7, 8, 9};
+    uint64_t list[1000] = {1, DEVICE(&t[0])}, more[] = {DEVICE(&t[2])}, numbers[] = {7, 8, 9};
+    list[999] = DEVICE(&t[1]) + 4096;
     begin_pressure();
     for (int i = 0; i < 3; i++) away(&t[i]);
     OK(CALL(cuMemcpyHtoD_v2, global, list, U64(sizeof list)));
-    OK(CALL(cuMemcpyAsync, global + 64, (uintptr_t)more, U64(sizeof more), s));
-    OK(CALL(cuMemcpyHtoD_v2, global + 128, numbers, U64(sizeof numbers)));
+    OK(CALL(cuMemcpyAsync, global + 8192, (uintptr_t)more, U64(sizeof more), s));
+    OK(CALL(cuMemcpyHtoD_v2, global + 12288, numbers, U64(sizeof numbers)));
     SYNC(s);
     away(&other);
     for (int i = 0; i < 12; i++) {
