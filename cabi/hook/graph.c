@@ -387,6 +387,7 @@ static void begin(psk_op *op, CUgraphExec h, CUstream s, int ptsz) {
     psk_op_begin(op, PSK_REC_GRAPH, 0, s, ptsz);
     PSK_COUNT(psk_S.graph_launches);
     if (op->mode == PSK_MODE_STRICT && any_to_inspect(h)) psk_strict_inspect(op);
+    collector words = {0}; /* to inspect, which asks the driver: not under the lock */
     pthread_mutex_lock(&mu);
     exec *e = find(h);
     if (!e) op->flags |= PSK_FLAG_OPAQUE;
@@ -396,10 +397,13 @@ static void begin(psk_op *op, CUgraphExec h, CUstream s, int ptsz) {
         if (n->opaque) op->flags |= PSK_FLAG_OPAQUE;
         for (uint32_t k = 0; k < n->naddrs; k++) {
             psk_op_address(op, n->addrs[k]);
-            if (PSK_UNLIKELY(op->flags & PSK_FLAG_INSPECT)) psk_inspect_word(op, n->addrs[k]);
+            if (PSK_UNLIKELY(op->flags & PSK_FLAG_INSPECT)) collect(&words, n->addrs[k]);
         }
     }
     pthread_mutex_unlock(&mu);
+    if (words.failed) op->flags |= PSK_FLAG_OPAQUE;
+    for (uint32_t i = 0; i < words.n; i++) psk_inspect_word(op, words.addrs[i]);
+    free(words.addrs);
     if (op->flags & PSK_FLAG_OPAQUE) PSK_COUNT(psk_S.opaque_launches);
 }
 

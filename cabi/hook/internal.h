@@ -13,7 +13,8 @@
  *   gate.c, strict.c  a mode's waits before it and progress after it
  *   trail.c    what the launch before it on its stream named
  *   func.c     parameter layouts of kernels; streams.c  stream indices, captures
- *   launch.c, copy.c, graph.c  the wrappers; nccl.c  those of NCCL's calls; observe.c  of managed memory
+ *   launch.c, copy.c, graph.c  the wrappers; nccl.c  those of NCCL's calls; observe.c  of managed memory;
+ *              query.c  of what is known of an address
  *
  * Locks: the table locks of func.c, streams.c and graph.c, under which no other
  * is taken and no driver call made; one lock a stream (gated and strict mode),
@@ -102,6 +103,10 @@ bool psk_keep(const void *at);
 bool psk_nccl_name(const char *name);
 bool psk_nccl_export(const void *p);
 void *psk_nccl_wrapper(const char *name, void *real);
+
+/* ---- query.c ---- */
+/* CUmemorytype of what the driver knows at an address; 0: nothing, or pageable memory. It asks the driver. */
+uint32_t psk_memory_type(uint64_t addr);
 
 /* ---- attach.c ---- */
 extern psk_shared psk_S;
@@ -285,7 +290,7 @@ void psk_strict_done(psk_op *op);
 /* Before the parameters are read: counts a launch of a function, and makes it ask for a grant when that is due. */
 void psk_strict_function(psk_op *op, const psk_layout *l, void **params, void **extra);
 void psk_strict_inspect(psk_op *op); /* makes it ask */
-/* For an operation with PSK_FLAG_INSPECT: notes a parameter word that is an address of published memory, or of other that the driver knows. */
+/* For an operation with PSK_FLAG_INSPECT: notes a parameter word that is an address of published memory, or of other that the driver knows, which it asks. */
 void psk_inspect_word(void *op, uint64_t word);
 
 /* ---- trail.c ---- */
@@ -309,9 +314,6 @@ static inline uint32_t psk_published(uint64_t addr) {
 #define PSK_LOWEST_ADDRESS (1ull << 32)
 
 static inline bool psk_may_be_address(uint64_t word) { return word >= PSK_LOWEST_ADDRESS && word >> PSK_BLOCK_SHIFT < PSK_TABLE_BLOCKS; }
-
-/* query.c: CUmemorytype of what the driver knows at an address; 0: nothing, or pageable memory. It asks the driver. */
-uint32_t psk_memory_type(uint64_t addr);
 
 /* The live allocation that an address lies in, 0 when none of ours. */
 static inline uint32_t psk_slot_of(uint64_t addr) {
