@@ -54,24 +54,31 @@ def tensors(x):
     return []
 
 
-def digest(t):
+def dense(t):
+    """The dense tensors that are a tensor's contents."""
     t = t.detach()
     if t.layout == torch.sparse_coo:
-        return [digest(t.coalesce().indices()), digest(t.coalesce().values())]
+        t = t.coalesce()
+        return [t.indices(), t.values()]
     if t.layout in (torch.sparse_csr, torch.sparse_csc):
-        return [digest(t.values())]
+        return [t.values()]
+    return [t]
+
+
+def crc(t):
     t = t.resolve_conj().resolve_neg().contiguous().reshape(-1)
     if t.is_complex():
         t = torch.view_as_real(t)
     return zlib.crc32(t.cpu().reshape(-1).view(torch.uint8).numpy())
 
 
+def digest(t):
+    return [crc(x) for x in dense(t)]
+
+
 def size(t):
     """The sum of its absolute values, of those that are numbers."""
-    t = t.detach()
-    if t.layout != torch.strided:
-        t = t.coalesce().values() if t.layout == torch.sparse_coo else t.values()
-    return float(t.abs().to(torch.float64).nan_to_num(0, 0, 0).sum()) if t.dtype != torch.bool else float(t.sum())
+    return sum(float((x if x.dtype == torch.bool else x.abs()).to(torch.float64).nan_to_num(0, 0, 0).sum()) for x in dense(t))
 
 
 def differentiable(inputs):

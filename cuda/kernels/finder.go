@@ -8,8 +8,8 @@ import (
 
 const (
 	spans = 2 // that a search looks for at once
-	// mostPieces is how many blocks a search has at most, each for a piece of a range, and
-	// leastPieceBytes how large these are while there is no need for larger ones.
+	// mostPieces is how many blocks a search has at most, each for a piece of a range: twice as many
+	// as the launch hook notes addresses of one launch (PSK_MAX_INSPECT); and leastPieceBytes how large these are while there is no need for larger ones.
 	mostPieces      = 32768
 	leastPieceBytes = 256 << 10
 	pieceBytes      = 16 // of one in the table

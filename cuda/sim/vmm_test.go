@@ -339,3 +339,30 @@ func TestCPUSlowdown(t *testing.T) {
 		t.Errorf("nothing was tested: %g, %g", p.CopiesInSlowCPU, p.CopiesOutSlowCPU)
 	}
 }
+
+// TestAllocationAt: the allocation that an address lies in, but none that is mapped piece by piece.
+func TestAllocationAt(t *testing.T) {
+	r := newRig(t, Options{})
+	plain, err := r.th.MemAlloc(mib)
+	r.must(err)
+	pinned, err := r.th.HostAlloc(mib)
+	r.must(err)
+	managed, err := r.th.MemAllocManaged(4 * mib)
+	r.must(err)
+	for _, want := range []cuda.Range{{Base: plain, Bytes: mib}, {Base: pinned, Bytes: mib}, {Base: managed, Bytes: 4 * mib}} {
+		if got, ok := r.th.AllocationAt(want.End() - 1); !ok || got != want {
+			t.Errorf("%v: %v, %v", want, got, ok)
+		}
+	}
+	mapped, err := r.th.AddressReserve(2*mib, 0, 0)
+	r.must(err)
+	h, err := r.th.MemCreate(2*mib, cuda.Device)
+	r.must(err)
+	r.must(r.th.Map(mapped, 2*mib, h))
+	r.must(r.th.MemFree(plain))
+	for _, p := range []cuda.Ptr{mapped, plain, 4096} {
+		if got, ok := r.th.AllocationAt(p); ok {
+			t.Errorf("%#x: %v", uint64(p), got)
+		}
+	}
+}
