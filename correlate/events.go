@@ -3,7 +3,7 @@ package correlate
 import "github.com/penstock-gpu/penstock/trace"
 
 // Asked says how many bytes of an allocation were asked for, where that is not what was recorded.
-func (h *History) Asked(id InstanceID, bytes int64) { h.instances[id].asked = bytes }
+func (h *History) Asked(id InstanceID, bytes int64) { h.instance(id).asked = bytes }
 
 // Events are what the log remembers from a position on, and from which position it does: first the
 // allocations that were alive then, then in order the allocations and frees, of as many bytes as were asked for, and
@@ -11,10 +11,10 @@ func (h *History) Asked(id InstanceID, bytes int64) { h.instances[id].asked = by
 func (h *History) Events(from int64) ([]trace.Event, int64) {
 	from = min(max(from, h.base), h.now)
 	touched := make([][]trace.Access, h.now-from)
-	name := func(id InstanceID) uint64 { return uint64(h.instances[id].gen)<<32 | uint64(id) }
+	name := func(id InstanceID) uint64 { return uint64(h.instance(id).gen)<<32 | uint64(id) }
 	var events []trace.Event
-	for i := range h.instances {
-		in, id := &h.instances[i], InstanceID(i)
+	for id := InstanceID(firstInstance); int64(id) < h.instances.end; id++ {
+		in := h.instance(id)
 		if !in.used {
 			continue
 		}
@@ -27,8 +27,9 @@ func (h *History) Events(from int64) ([]trace.Event, int64) {
 		}
 	}
 	for at := range touched {
-		for _, t := range h.steps[from-h.base+int64(at)].turns {
-			in := &h.instances[t.id]
+		for i, s := int64(0), h.steps.at(from+int64(at)); i < s.turnsEnd-s.turns; i++ {
+			t := h.turns.at(s.turns + i)
+			in := h.instance(t.id)
 			switch {
 			case in.gen != t.gen: // no operation knows of it
 			case t.death:

@@ -23,7 +23,8 @@ const (
 	maxInsertedOps   = 64  // unexpected operations in a row before the cursor is given up
 	defaultMaxOps    = 1 << 18
 	defaultMaxIndex  = 1 << 18
-	trimFraction     = 4 // a quarter of the log is dropped at a time
+	trimFraction     = 64 // of the log is dropped at a time
+	trimUses         = 4  // the share of an instance's uses that must be forgotten for the others to be moved
 	noInstance       = 0
 	firstInstance    = 1
 	lostCursor       = int64(-1)
@@ -59,9 +60,10 @@ type instance struct {
 // step is what the log remembers of one operation.
 type step struct {
 	signature  uint64
-	freshBytes int64  // allocated between the previous operation and this one
-	freedBytes int64  // freed between the previous operation and this one
-	turns      []turn // between the previous operation and this one, in order
+	freshBytes int64 // allocated between the previous operation and this one
+	freedBytes int64 // freed between the previous operation and this one
+	turns      int64 // the first turn between the previous operation and this one
+	turnsEnd   int64 // the one after the last
 }
 
 // turn is the beginning of an allocation's life, or its end.
@@ -86,12 +88,13 @@ type HistoryStats struct {
 // the present repeats. See the package comment.
 type History struct {
 	maxOps int
-	base   int64 // position of steps[0]
-	steps  []step
+	base   int64 // the first position that is remembered
+	steps  log[step]
+	turns  log[turn]
 	now    int64 // position of the next operation to be observed
 	cursor int64 // position that matches now-1, or lostCursor
 
-	instances []instance
+	instances log[instance] // by InstanceID
 	recycled  []InstanceID
 	graveyard []InstanceID // dead instances in order of death
 
@@ -102,8 +105,8 @@ type History struct {
 
 	// what was allocated and freed since the last operation
 	freshBytes, freedBytes int64
-	turns                  []turn
-	turnOrdinal            int // turns matched so far since the last operation
+	newTurns               int64 // the first of them
+	turnOrdinal            int64 // turns matched so far since the last operation
 
 	stats HistoryStats
 }
@@ -123,13 +126,12 @@ func NewHistory(c HistoryConfig) *History {
 	if err != nil {
 		panic(err) // only a size <= 0 fails, and it is positive
 	}
-	return &History{
-		maxOps:    c.MaxOps,
-		cursor:    lostCursor,
-		instances: make([]instance, firstInstance),
-		index:     index,
-	}
+	h := &History{maxOps: c.MaxOps, cursor: lostCursor, index: index}
+	h.instances.add(instance{}) // noInstance
+	return h
 }
+
+func (h *History) instance(id InstanceID) *instance { return h.instances.at(int64(id)) }
 
 // Now is the position that the next observed operation will have.
 func (h *History) Now() int64 { return h.now }
@@ -154,10 +156,10 @@ func (h *History) Period() int64 {
 func (h *History) Stats() HistoryStats {
 	s := h.stats
 	s.Period = h.Period()
-	s.InstancesLive = int64(len(h.instances) - firstInstance - len(h.recycled))
-	s.Bytes = int64(cap(h.steps))*48 + int64(cap(h.instances))*80 + int64(h.index.Len())*64
-	for i := range h.instances {
-		s.Bytes += int64(cap(h.instances[i].uses)) * 8
+	s.InstancesLive = h.instances.end - firstInstance - int64(len(h.recycled))
+	s.Bytes = h.steps.elements()*40 + h.turns.elements()*12 + h.instances.elements()*88 + int64(h.index.Len())*64
+	for id := range h.instances.end {
+		s.Bytes += int64(cap(h.instances.at(id).uses)) * 8
 	}
 	return s
 }
@@ -165,10 +167,10 @@ func (h *History) Stats() HistoryStats {
 // Alloc records an allocation and returns the name of its life.
 func (h *History) Alloc(bytes int64) InstanceID {
 	id := h.newInstance()
-	in := &h.instances[id]
+	in := h.instance(id)
 	*in = instance{bytes: bytes, asked: bytes, born: h.now, died: noPosition, uses: in.uses[:0], gen: in.gen, live: true, used: true}
 	h.matchBirth(id)
-	h.turns = append(h.turns, turn{id: id, gen: in.gen})
+	h.turns.add(turn{id: id, gen: in.gen})
 	h.freshBytes += bytes
 	return id
 }
@@ -179,8 +181,7 @@ func (h *History) newInstance() InstanceID {
 		h.recycled = h.recycled[:n-1]
 		return id
 	}
-	h.instances = append(h.instances, instance{})
-	return InstanceID(len(h.instances) - 1)
+	return InstanceID(h.instances.add(instance{}))
 }
 
 // Ref names one life of one allocation for as long as it is remembered, and nothing afterwards.
@@ -190,7 +191,7 @@ type Ref struct {
 }
 
 // Ref is the name to keep of a life that may end.
-func (h *History) Ref(id InstanceID) Ref { return Ref{id, h.instances[id].gen} }
+func (h *History) Ref(id InstanceID) Ref { return Ref{id, h.instance(id).gen} }
 
 // Foretell says that an allocation, just made, takes the place of several of the past, born and dead at positions
 // in the log: unless more is known of it, it is expected to be used when one of them was.
@@ -199,17 +200,17 @@ func (h *History) Foretell(id InstanceID, past []Ref, born, died int64) {
 		return
 	}
 	together := h.newInstance()
-	in := &h.instances[together]
-	*in = instance{bytes: h.instances[id].bytes, born: born, died: died, uses: in.uses[:0], gen: in.gen, used: true}
+	in := h.instance(together)
+	*in = instance{bytes: h.instance(id).bytes, born: born, died: died, uses: in.uses[:0], gen: in.gen, used: true}
 	for _, ref := range past {
-		if p := &h.instances[ref.id]; p.gen == ref.gen {
+		if p := h.instance(ref.id); p.gen == ref.gen {
 			in.uses = append(in.uses, p.uses...)
 		}
 	}
 	slices.Sort(in.uses)
 	in.uses = slices.Compact(in.uses)
 	h.graveyard = append(h.graveyard, together)
-	h.instances[id].past, h.instances[id].pastGen = together, in.gen
+	h.instance(id).past, h.instance(id).pastGen = together, in.gen
 }
 
 // matchBirth links an allocation to its counterpart: the one made at the same
@@ -222,31 +223,31 @@ func (h *History) matchBirth(id InstanceID) {
 	if next == nil {
 		return
 	}
-	in := &h.instances[id]
-	for i := h.turnOrdinal; i < len(next.turns); i++ {
-		past := next.turns[i]
-		p := &h.instances[past.id]
+	in := h.instance(id)
+	for i := next.turns + h.turnOrdinal; i < next.turnsEnd; i++ {
+		past := h.turns.at(i)
+		p := h.instance(past.id)
 		if past.death || p.gen != past.gen || p.bytes != in.bytes {
 			continue
 		}
 		in.past, in.pastGen = past.id, p.gen
-		h.turnOrdinal = i + 1
+		h.turnOrdinal = i + 1 - next.turns
 		return
 	}
 }
 
 // Free records the end of an allocation's life.
 func (h *History) Free(id InstanceID) {
-	in := &h.instances[id]
+	in := h.instance(id)
 	if !in.live {
 		return
 	}
 	in.live = false
 	in.died = h.now
 	h.freedBytes += in.bytes
-	h.turns = append(h.turns, turn{id: id, gen: in.gen, death: true})
+	h.turns.add(turn{id: id, gen: in.gen, death: true})
 	h.graveyard = append(h.graveyard, id)
-	if len(h.turns) > h.maxOps {
+	if h.turns.end-h.newTurns > int64(h.maxOps) {
 		h.forgetTurns()
 	}
 }
@@ -254,10 +255,10 @@ func (h *History) Free(id InstanceID) {
 // forgetTurns forgets what was allocated and freed since the last operation: where there is
 // so much of it, operations are not seen, and there may be no next one to trim the log.
 func (h *History) forgetTurns() {
-	h.turns = nil
+	h.turns.truncate(h.newTurns)
 	kept := h.graveyard[:0]
 	for _, id := range h.graveyard {
-		if in := &h.instances[id]; in.born == h.now { // no operation knows of it
+		if in := h.instance(id); in.born == h.now { // no operation knows of it
 			h.recycle(id)
 		} else {
 			kept = append(kept, id)
@@ -268,7 +269,7 @@ func (h *History) forgetTurns() {
 
 // recycle makes room for another life.
 func (h *History) recycle(id InstanceID) {
-	in := &h.instances[id]
+	in := h.instance(id)
 	*in = instance{uses: in.uses[:0], gen: in.gen + 1}
 	h.recycled = append(h.recycled, id)
 }
@@ -293,11 +294,11 @@ func (h *History) Observe(signature uint64, touched []InstanceID) {
 	}
 	h.stats.Ops++
 
-	h.steps = append(h.steps, step{
+	h.steps.add(step{
 		signature: signature, freshBytes: h.freshBytes, freedBytes: h.freedBytes,
-		turns: h.turns,
+		turns: h.newTurns, turnsEnd: h.turns.end,
 	})
-	h.freshBytes, h.freedBytes, h.turns, h.turnOrdinal = 0, 0, nil, 0
+	h.freshBytes, h.freedBytes, h.newTurns, h.turnOrdinal = 0, 0, h.turns.end, 0
 	for _, id := range touched {
 		h.Touch(id, h.now)
 	}
@@ -308,7 +309,7 @@ func (h *History) Observe(signature uint64, touched []InstanceID) {
 	if h.now-h.base > contextOps {
 		h.index.Add(h.context(), h.now-1)
 	}
-	if len(h.steps) > h.maxOps {
+	if h.now-h.base > int64(h.maxOps) {
 		h.trim()
 	}
 }
@@ -316,7 +317,12 @@ func (h *History) Observe(signature uint64, touched []InstanceID) {
 // Touch records that an operation, the newest or one shortly before it, touches an
 // allocation, too, which was found out after it had been observed.
 func (h *History) Touch(id InstanceID, position int64) {
-	in := &h.instances[id]
+	in := h.instance(id)
+	if n := len(in.uses); n > 0 && n == cap(in.uses) {
+		if old := indexAfter(in.uses, h.base-1); old > n/trimUses {
+			in.uses = append(in.uses[:0], in.uses[old:]...)
+		}
+	}
 	i := len(in.uses)
 	for i > 0 && in.uses[i-1] > position {
 		i--
@@ -414,19 +420,19 @@ func (h *History) at(p int64) *step {
 	if p < h.base || p >= h.now {
 		return nil
 	}
-	return &h.steps[p-h.base]
+	return h.steps.at(p)
 }
 
 // counterpart is the life in the log whose uses after the cursor foretell id's:
 // itself when it has been alive since before the cursor, or else its counterpart
 // in the previous iteration.
 func (h *History) counterpart(id InstanceID) *instance {
-	in := &h.instances[id]
+	in := h.instance(id)
 	if in.born <= h.cursor {
 		return in // it has lived through what is repeated, and is its own best witness
 	}
 	if in.past != noInstance {
-		if p := &h.instances[in.past]; p.gen == in.pastGen && p.used {
+		if p := h.instance(in.past); p.gen == in.pastGen && p.used {
 			return p
 		}
 		in.past = noInstance
@@ -511,7 +517,7 @@ func (h *History) Future(visit func(position, freshBytes, freedBytes int64) bool
 		return
 	}
 	for p := h.cursor + 1; p < h.now; p++ {
-		s := &h.steps[p-h.base]
+		s := h.steps.at(p)
 		fresh, freed := s.freshBytes, s.freedBytes
 		if p == h.cursor+1 { // some of it has happened already
 			fresh = max(0, fresh-h.freshBytes)
@@ -537,37 +543,20 @@ func indexAfter(sorted []int64, p int64) int {
 	return i
 }
 
-// trim forgets the oldest part of the log and the lives that ended in it.
+// trim forgets the oldest part of the log and the lives that ended in it. Uses in it are
+// forgotten by Touch.
 func (h *History) trim() {
-	drop := int64(len(h.steps) / trimFraction)
-	h.base += drop
-	h.steps = append(h.steps[:0:0], h.steps[drop:]...)
+	h.base += int64(h.maxOps / trimFraction)
+	h.turns.forget(h.steps.at(h.base).turns)
+	h.steps.forget(h.base)
 	if h.Locked() && h.cursor < h.base {
 		h.cursor = lostCursor
 		h.version++
 		h.stats.Lost++
 	}
-	kept := h.graveyard[:0]
-	for _, id := range h.graveyard {
-		in := &h.instances[id]
-		if in.died < h.base {
-			h.recycle(id)
-		} else {
-			kept = append(kept, id)
-		}
-	}
-	h.graveyard = kept
-	for i := range h.instances {
-		in := &h.instances[i]
-		if n := len(in.uses); n > 0 && in.uses[0] < h.base {
-			first := after(in.uses, h.base-1)
-			k := n
-			if first != noPosition {
-				for k = 0; in.uses[k] != first; k++ {
-				}
-			}
-			in.uses = append(in.uses[:0], in.uses[k:]...)
-		}
+	for len(h.graveyard) > 0 && h.instance(h.graveyard[0]).died < h.base {
+		h.recycle(h.graveyard[0])
+		h.graveyard = h.graveyard[1:]
 	}
 }
 
@@ -578,12 +567,14 @@ func (h *History) Turns(before int64, visit func(position, bytes int64, death bo
 		return
 	}
 	for p := h.cursor + 1; p < h.now && h.now-1+(p-h.cursor) <= before; p++ {
-		turns := h.steps[p-h.base].turns
+		s := h.steps.at(p)
+		from := s.turns
 		if p == h.cursor+1 {
-			turns = turns[h.turnOrdinal:] // the others have been
+			from += h.turnOrdinal // the others have been
 		}
-		for _, t := range turns {
-			if in := &h.instances[t.id]; in.gen == t.gen {
+		for i := from; i < s.turnsEnd; i++ {
+			t := h.turns.at(i)
+			if in := h.instance(t.id); in.gen == t.gen {
 				visit(h.now-1+(p-h.cursor), in.bytes, t.death)
 			}
 		}
