@@ -1,9 +1,9 @@
 """Whether ordinary PyTorch programs behave under `penstock run --budget 4GiB` as they do without.
 
-    python3 bench/behaviours.py [--only NAME,NAME] [--timeout 60]
+    python3 bench/behaviours.py [--only NAME,NAME] [--engines managed,explicit] [--timeout 60]
 
 Each check (behaviour_checks.py) runs in its own process, under stock PyTorch
-and under Penstock; what both print must be equal. A check that fails under
+and under Penstock with each engine; what they print must be equal. A check that fails under
 stock as well says nothing of Penstock and is shown as skipped. Stock checks run
 a few at a time, Penstock's one after another: managed memory stays within one limit.
 Exit status 1 when a check failed, or was skipped (but for torch_compile).
@@ -27,6 +27,7 @@ CHECKS = (
     "memory_statistics", "cuda_graph", "torch_compile",
 )  # fmt: skip
 KILL = "kill"
+ENGINES = ("managed", "explicit")
 BUDGET = "4GiB"
 HOST_BUDGET = {"out_of_memory": "2GiB"}  # so that both budgets together can be exceeded
 STOCK_AT_ONCE = 4
@@ -36,6 +37,7 @@ KILL_AFTER_S = (0.0, 0.35, 0.81)  # after the job is under way
 def parse():
     p = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     p.add_argument("--only", default=",".join((*CHECKS, KILL)))
+    p.add_argument("--engines", default=",".join(ENGINES))
     p.add_argument("--timeout", type=float, default=60, help="seconds a check may take, each way")
     p.add_argument("--name", default="behaviours", help="results go to bench/results/NAME.json")
     a = p.parse_args()
@@ -43,6 +45,10 @@ def parse():
     for name in a.only:
         if name not in (*CHECKS, KILL):
             p.error(f"unknown check {name!r}: choose from {', '.join((*CHECKS, KILL))}")
+    a.engines = a.engines.split(",")
+    for name in a.engines:
+        if name not in ENGINES:
+            p.error(f"unknown engine {name!r}: choose from {', '.join(ENGINES)}")
     return a
 
 
@@ -53,18 +59,19 @@ def extra_environment(name, folder):
     return {"TORCHINDUCTOR_CACHE_DIR": folder + "/inductor", "TRITON_CACHE_DIR": folder + "/triton"}
 
 
-def command(name, penstock, report=None):
+def command(name, engine, report=None):
     argv = [sys.executable, c.BENCH / "behaviour_checks.py", name]
-    return c.penstock_argv(argv, BUDGET, "penstock", report, HOST_BUDGET.get(name)) if penstock else argv
+    return c.penstock_argv(argv, BUDGET, "penstock", report, HOST_BUDGET.get(name), engine=engine) if engine else argv
 
 
-def run_check(name, penstock, timeout_s):
+def run_check(name, engine, timeout_s):
+    """engine: None for stock PyTorch."""
     with tempfile.TemporaryDirectory(prefix="penstock-bench-", ignore_cleanup_errors=True) as d:
         report = Path(d) / "report.json"
-        r = c.run(command(name, penstock, report), c.environment(extra_environment(name, d)), timeout_s)
+        r = c.run(command(name, engine, report), c.environment(extra_environment(name, d)), timeout_s)
         found = [x for x in c.json_lines(r["stdout"]) if x.get("check") == name]
         result = found[-1] if found else {"check": name, "ok": False, "compare": {}, "detail": ""}
-        result.update(penstock=penstock, rc=r["rc"], wall_s=r["wall_s"], timed_out=r["timed_out"], stderr_tail=c.tail(r["stderr"], 30, 4000))
+        result.update(engine=engine or "stock", rc=r["rc"], wall_s=r["wall_s"], timed_out=r["timed_out"], stderr_tail=c.tail(r["stderr"], 30, 4000))
         if r["timed_out"]:
             # Also when the check itself was done: a process that does not end is a failure.
             result.update(ok=False, detail=f"did not end within {timeout_s:.0f} s; {result['detail']}")
@@ -72,18 +79,18 @@ def run_check(name, penstock, timeout_s):
             result["detail"] = f"exit status {r['rc']}: {c.tail(r['stderr'], 2, 300)}"
         elif r["rc"] != 0 and result["ok"]:
             result.update(ok=False, detail=f"exit status {r['rc']} after the check was done: {c.tail(r['stderr'], 2, 300)}")
-        if penstock and result["ok"]:
+        if engine and result["ok"]:
             result["report"] = c._load(report)
-            problem = report_problem(result["report"])
+            problem = report_problem(result["report"], engine)
             if problem:
                 result.update(ok=False, detail=problem)
     return result
 
 
-def report_problem(r):
+def report_problem(r, engine):
     if r is None:
         return "no report was written: Penstock was not in the process"
-    if r.get("engine") != "managed" or not r.get("hooked"):
+    if r.get("engine") != engine or not r.get("hooked"):
         return f"Penstock was not fully there: engine {r.get('engine')!r}, hooked {r.get('hooked')}"
     if r.get("failure"):
         return f"the engine failed: {r['failure']}"
@@ -121,12 +128,12 @@ def wait_for_line(process, wanted, timeout_s):
     return seen.is_set()
 
 
-def kill_once(card, penstock, after_s, timeout_s):
+def kill_once(card, engine, after_s, timeout_s):
     """What is wrong, or None."""
     idle = card.require_free()
     before = listing()
     with tempfile.TemporaryFile("w+") as err:
-        p = c.start(command("churn", penstock), c.environment(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=err, text=True)
+        p = c.start(command("churn", engine), c.environment(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=err, text=True)
         try:
             if not wait_for_line(p, "under way", timeout_s):
                 err.seek(0)
@@ -152,10 +159,10 @@ def kill_once(card, penstock, after_s, timeout_s):
     return None
 
 
-def run_kill(card, penstock, timeout_s):
-    result = {"check": KILL, "penstock": penstock, "ok": True, "compare": {}, "detail": f"kill -9 at {len(KILL_AFTER_S)} moments: nothing in /dev/shm, /tmp or on the card"}
-    for after_s in KILL_AFTER_S if penstock else KILL_AFTER_S[:1]:
-        problem = kill_once(card, penstock, after_s, timeout_s)
+def run_kill(card, engine, timeout_s):
+    result = {"check": KILL, "engine": engine or "stock", "ok": True, "compare": {}, "detail": f"kill -9 at {len(KILL_AFTER_S)} moments: nothing in /dev/shm, /tmp or on the card"}
+    for after_s in KILL_AFTER_S if engine else KILL_AFTER_S[:1]:
+        problem = kill_once(card, engine, after_s, timeout_s)
         if problem:
             result.update(ok=False, detail=f"killed {after_s} s after it was under way: {problem}")
             break
@@ -186,23 +193,25 @@ def body():
     document = {**c.header(card), "budget": BUDGET, "summary": [], "runs": []}
     stock = {}
     with concurrent.futures.ThreadPoolExecutor(STOCK_AT_ONCE) as pool:
-        for r in pool.map(lambda n: run_check(n, False, a.timeout * 2), names):  # twice: they share the processors
+        for r in pool.map(lambda n: run_check(n, None, a.timeout * 2), names):  # twice: they share the processors
             stock[r["check"]] = r
     print(f"under penstock run --budget {BUDGET}, beside stock PyTorch; {c.CAP_NOTE}; {document['gpu']}", flush=True)
     for name in a.only:
-        card.require_free()
         if name == KILL:
-            stock[name], ours = run_kill(card, False, a.timeout), run_kill(card, True, a.timeout)
-        else:
-            ours = run_check(name, True, a.timeout)
-        state, why = verdict(stock[name], ours)
-        document["runs"] += [stock[name], ours]
-        document["summary"].append({"check": name, "verdict": state, "detail": why})
+            card.require_free()
+            stock[name] = run_kill(card, None, a.timeout)
+        document["runs"].append(stock[name])
         document.setdefault("torch", stock[name].get("torch"))
-        print(f"{state:4}  {name:24} {why}", flush=True)
-        if state == "FAIL" and ours.get("stderr_tail"):
-            print("      " + ours["stderr_tail"][-1500:].replace("\n", "\n      "), flush=True)
-        c.save(a.name, document)
+        for engine in a.engines:
+            card.require_free()
+            ours = run_kill(card, engine, a.timeout) if name == KILL else run_check(name, engine, a.timeout)
+            state, why = verdict(stock[name], ours)
+            document["runs"].append(ours)
+            document["summary"].append({"check": name, "engine": engine, "verdict": state, "detail": why})
+            print(f"{state:4}  {name:24} {engine:8} {why}", flush=True)
+            if state == "FAIL" and ours.get("stderr_tail"):
+                print("      " + ours["stderr_tail"][-1500:].replace("\n", "\n      "), flush=True)
+            c.save(a.name, document)
     states = [s["verdict"] for s in document["summary"]]
     print(f"{states.count('ok')} ok, {states.count('FAIL')} failed, {states.count('skip')} skipped")
     # torch.compile needs a compiler that a machine may lack; the others have no excuse.

@@ -250,11 +250,11 @@ func (r *Runtime) lookAtGhosts(p *plan, o *outlook) {
 			}
 		}
 		if absent > 0 {
-			o.need(t, t.queued[0], absent)
+			o.need(t, t.queued.First(), absent)
 		}
 		switch {
 		case !t.released: // a move is in the way
-			o.free(t.queued[len(t.queued)-1]+1, t.n)
+			o.free(t.queued.Last()+1, t.n)
 		case here > 0 && !t.pinned():
 			t.forgetFinished()
 			c := r.candidate(t, here)
@@ -332,7 +332,7 @@ func (r *Runtime) lookAtTensors(p *plan, o *outlook) {
 						}
 					}
 				}
-				if !o.ahead && len(t.queued) == 0 {
+				if !o.ahead && !t.busy() {
 					next = o.now + 1 // foretold, or fresh
 				}
 				if missing > 0 {
@@ -423,7 +423,7 @@ func (r *Runtime) dead(e *extent) bool {
 // wanted says whether an absent tensor is to be fetched at all.
 func (r *Runtime) wanted(t *tensor, next int64) bool {
 	switch {
-	case len(t.queued) > 0:
+	case t.busy():
 		return true
 	case !t.named:
 		return !t.offered

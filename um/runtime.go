@@ -325,7 +325,7 @@ func (r *Runtime) Op(o Op) {
 	}
 	r.history.Observe(o.Signature, touched)
 	for _, t := range x.tensors {
-		t.queued = append(t.queued, x.position)
+		t.queued.Add(x.position)
 		t.lastUse = x.position
 		t.named = true
 		t.predictedVersion = 0
@@ -380,7 +380,7 @@ func (r *Runtime) Progress(stream int, seq uint64) {
 		}
 		for _, t := range x.tensors {
 			t.open--
-			t.used(x.position)
+			t.queued.Remove(x.position)
 			died = died || t.freed && !t.busy()
 		}
 	})
@@ -493,8 +493,6 @@ func (r *Runtime) Check() error {
 // LiveBytes are the bytes of live tensors, as asked for.
 func (r *Runtime) LiveBytes() int64 { return r.liveBytes }
 
-// ReservedBytes are the bytes of live tensors in whole blocks, and of free
-// blocks that are kept on the device.
-func (r *Runtime) ReservedBytes() int64 {
-	return int64(r.liveBlocks+r.arena.freeOnDevice) * BlockBytes
-}
+// ReservedBytes are the bytes of live tensors in whole blocks. Free blocks that are on the device
+// are not reserved: the driver gives their memory to whoever asks for some.
+func (r *Runtime) ReservedBytes() int64 { return int64(r.liveBlocks) * BlockBytes }

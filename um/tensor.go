@@ -6,6 +6,7 @@ import (
 	"github.com/penstock-gpu/penstock/correlate"
 	"github.com/penstock-gpu/penstock/cuda"
 	"github.com/penstock-gpu/penstock/evict"
+	"github.com/penstock-gpu/penstock/um/internal/queue"
 )
 
 // tensor is one allocation of 1 MiB and more. It outlives its free as a ghost:
@@ -27,8 +28,8 @@ type tensor struct {
 	freed    bool  // it is dead; operations queued before may still need its blocks
 	released bool  // its blocks are free: the counts above mean nothing any more
 
-	queued  []int64 // positions of unfinished operations that name it, in order
-	open    int     // of these, how many may run already: it must stay
+	queued  queue.Positions // of unfinished operations that name it
+	open    int             // of these, how many may run already: it must stay
 	lastUse int64
 	others  []int // streams other than its own that use it (record_stream)
 
@@ -49,7 +50,7 @@ type tensor struct {
 func (t *tensor) missing() int32 { return t.n - t.present }
 
 // busy says whether unfinished operations use it.
-func (t *tensor) busy() bool { return len(t.queued) > 0 }
+func (t *tensor) busy() bool { return t.queued.Len() > 0 }
 
 // pinned says whether an operation that may run already uses its blocks.
 func (t *tensor) pinned() bool {
@@ -77,13 +78,6 @@ func (t *tensor) inherit(g *tensor) {
 func (t *tensor) forgetFinished() {
 	if len(t.prior) > 0 {
 		t.prior = slices.DeleteFunc(t.prior, func(g *tensor) bool { return !g.busy() })
-	}
-}
-
-// used removes a finished operation from the queue.
-func (t *tensor) used(position int64) {
-	if i := slices.Index(t.queued, position); i >= 0 {
-		t.queued = slices.Delete(t.queued, i, i+1)
 	}
 }
 
@@ -120,8 +114,8 @@ func (r *Runtime) holder(b int32) *tensor {
 
 // ownNextUse is the position of the next operation that names the tensor, queued or predicted.
 func (r *Runtime) ownNextUse(t *tensor) int64 {
-	if len(t.queued) > 0 {
-		return t.queued[0]
+	if t.busy() {
+		return t.queued.First()
 	}
 	return r.predictedUse(t)
 }
@@ -144,8 +138,8 @@ func (r *Runtime) predictedUse(t *tensor) int64 {
 func (r *Runtime) nextUse(t *tensor) int64 {
 	next := r.ownNextUse(t)
 	for _, g := range t.prior {
-		if len(g.queued) > 0 {
-			next = min(next, g.queued[0])
+		if g.busy() {
+			next = min(next, g.queued.First())
 		}
 	}
 	return next
@@ -154,12 +148,12 @@ func (r *Runtime) nextUse(t *tensor) int64 {
 // soonestQueued is the position of the first unfinished operation that needs the
 // tensor's blocks; ok is false when there is none.
 func (t *tensor) soonestQueued() (position int64, ok bool) {
-	if len(t.queued) > 0 {
-		position, ok = t.queued[0], true
+	if t.busy() {
+		position, ok = t.queued.First(), true
 	}
 	for _, g := range t.prior {
-		if len(g.queued) > 0 && (!ok || g.queued[0] < position) {
-			position, ok = g.queued[0], true
+		if g.busy() && (!ok || g.queued.First() < position) {
+			position, ok = g.queued.First(), true
 		}
 	}
 	return position, ok
@@ -168,12 +162,12 @@ func (t *tensor) soonestQueued() (position int64, ok bool) {
 // lastQueued is the position of the last unfinished operation that needs the
 // tensor's blocks; ok is false when there is none.
 func (t *tensor) lastQueued() (position int64, ok bool) {
-	if n := len(t.queued); n > 0 {
-		position, ok = t.queued[n-1], true
+	if t.busy() {
+		position, ok = t.queued.Last(), true
 	}
 	for _, g := range t.prior {
-		if n := len(g.queued); n > 0 && (!ok || g.queued[n-1] > position) {
-			position, ok = g.queued[n-1], true
+		if g.busy() && (!ok || g.queued.Last() > position) {
+			position, ok = g.queued.Last(), true
 		}
 	}
 	return position, ok

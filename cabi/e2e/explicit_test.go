@@ -281,6 +281,7 @@ func TestExplicitSafety(t *testing.T) {
 		{args: []string{"streams"}},
 		{args: []string{"manystreams"}},
 		{args: []string{"ownstreams"}},
+		{args: []string{"released"}},
 		{args: []string{"tails"}},
 		{args: []string{"copies"}},
 		{args: []string{"nevernamed"}},

@@ -65,6 +65,7 @@ type Move struct {
 	keep    []Mapping // of the unmapped ones, handles that become spare
 	limbo   int64     // bytes in limbo
 	created bool
+	empties bool // it is one of those that EmptyCache asks for
 }
 
 // What names the allocation that a move belongs to, for messages.
@@ -159,6 +160,11 @@ func (r *Runtime) nextIn() *Move {
 	}
 	if m := r.bare(); m != nil {
 		return m
+	}
+	if r.emptying {
+		if m := r.empty(); m != nil {
+			return m
+		}
 	}
 	if m := r.mapEarly(); m != nil {
 		return m
@@ -420,6 +426,9 @@ func (r *Runtime) Done(m *Move) {
 	r.flying[d]--
 	t := m.tensor
 	if t == nil { // it only made room
+		if m.empties {
+			r.empties--
+		}
 		r.epoch++
 		return
 	}
@@ -434,7 +443,7 @@ func (r *Runtime) Done(m *Move) {
 		r.incoming -= c.bytes
 		c.where, c.submitted, c.handle = onDevice, false, m.Handle
 		r.keep(t, c)
-		r.recent.delay(t.queued, r.process.Now()) // what names it waited for it
+		r.recent.delay(t.queued.All(), r.process.Now()) // what names it waited for it
 		t.arrived = r.moves
 		if m.Kind == MoveFetch {
 			r.fetching--

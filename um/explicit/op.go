@@ -61,7 +61,7 @@ func (r *Runtime) Op(o Op) {
 		x.tensors = append(x.tensors, t)
 		touched = append(touched, t.instance)
 		t.named, t.kept = true, t.kept || o.Keep
-		t.queued = append(t.queued, x.position)
+		t.queued.Add(x.position)
 		t.lastUse, t.lastName = x.position, x.name
 		t.usedOn(o.Stream) // whether or not record_stream said so
 	}
@@ -212,8 +212,7 @@ func nameOf(name string) string {
 func (r *Runtime) join(x *op, t *tensor) {
 	x.tensors = append(x.tensors, t)
 	t.named = true
-	t.queued = append(t.queued, x.position)
-	slices.Sort(t.queued)
+	t.queued.Add(x.position)
 	r.history.Touch(t.instance, x.position) // so that it is there before it is asked for next time
 	r.mostNamed = max(r.mostNamed, x.bytes())
 	x.waiting = x.waiting || t.state == Absent
@@ -250,7 +249,7 @@ func (r *Runtime) Progress(stream int, seq uint64) {
 	finished := r.pending.Finish(stream, seq, func(x *op) {
 		last = x.position
 		for _, t := range x.tensors {
-			t.finished(x.position)
+			t.queued.Remove(x.position)
 		}
 	})
 	if !finished {

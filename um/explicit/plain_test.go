@@ -63,3 +63,60 @@ func TestRoomForPlainMemoryIsNotTakenAgain(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestEmptyCache: dead memory and spare handles are given back, but for what an operation still uses,
+// which goes when that is done.
+func TestEmptyCache(t *testing.T) {
+	const n = 200
+	b := &bystander{state: map[uint32]State{}, last: map[uint32]uint64{}, next: 1 << 40}
+	r := New(Config{BudgetBytes: n * PageBytes, HostBudgetBytes: n * PageBytes, Addresses: cuda.Range{Base: 1 << 44, Bytes: 1 << 40}, Ahead: true}, b)
+	handles := map[cuda.Handle]bool{}
+	next := cuda.Handle(77)
+	moves := func() {
+		for {
+			m, ok := r.Next(In)
+			if !ok {
+				return
+			}
+			for _, h := range m.Release {
+				if !handles[h] {
+					t.Fatalf("handle %d is released, and is none", h)
+				}
+				delete(handles, h)
+			}
+			if m.Handle == 0 && m.Kind != MoveTrim {
+				next++
+				m.Handle = next
+				handles[next] = true
+			}
+			r.Done(m)
+		}
+	}
+	var all []cuda.Ptr
+	for seq := uint64(1); seq <= n; seq++ {
+		stream := int((seq - 1) / (n - 10))
+		p, err := r.Malloc(PageBytes, stream)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Op(Op{Seq: seq, Stream: stream, Slots: []uint32{uint32(seq)}})
+		moves()
+		all = append(all, p)
+	}
+	r.Progress(0, n-10) // the other stream's ten are at work
+	for _, p := range all[1:] {
+		if err := r.Free(p); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, want := range []int{1 + 10, 1} {
+		r.EmptyCache()
+		if moves(); r.Emptying() || len(handles) != want || r.ReservedBytes() != int64(want)*PageBytes {
+			t.Errorf("emptying %t, %d handles of %d pages live or in use, %d bytes reserved", r.Emptying(), len(handles), want, r.ReservedBytes())
+		}
+		if err := r.Check(); err != nil {
+			t.Error(err)
+		}
+		r.Progress(1, n)
+	}
+}

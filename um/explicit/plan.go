@@ -252,8 +252,8 @@ func (r *Runtime) lookAtFuture(p *plan, o *outlook) {
 
 // nextUse is the position of the next operation that names the tensor, queued or predicted.
 func (r *Runtime) nextUse(t *tensor) int64 {
-	if len(t.queued) > 0 {
-		return t.queued[0]
+	if t.busy() {
+		return t.queued.First()
 	}
 	now := r.history.Now()
 	if !t.named {
@@ -276,13 +276,13 @@ func (r *Runtime) freeUntil(t *tensor) int64 {
 // wanted says whether an absent tensor is to be brought in at all. One that nothing
 // has named yet could not leave again, so it is not mapped before it is named.
 func (r *Runtime) wanted(t *tensor, next int64) bool {
-	return len(t.queued) > 0 || t.named && r.config.Ahead && next < correlate.Unknown
+	return t.busy() || t.named && r.config.Ahead && next < correlate.Unknown
 }
 
 // evictable says whether a tensor may leave at all: nothing that was reported
 // still uses it, something has used it, and nobody may use it unseen.
 func (r *Runtime) evictable(t *tensor) bool {
-	return t.named && !t.kept && !t.freed && len(t.queued) == 0
+	return t.named && !t.kept && !t.freed && !t.busy()
 }
 
 // mayLeave says whether a tensor may leave to make room at a position.

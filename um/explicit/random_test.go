@@ -725,6 +725,9 @@ func TestRandomWork(t *testing.T) {
 				if i%1000 == 999 {
 					w.r.trial.on = w.rng.Intn(3) > 0
 				}
+				if i%1000 == 499 && seed%4 == 0 {
+					w.r.EmptyCache()
+				}
 				if i%50 == 0 {
 					w.drain()
 					if err := w.r.Check(); err != nil {

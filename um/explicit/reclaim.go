@@ -1,6 +1,10 @@
 package explicit
 
-import "github.com/penstock-gpu/penstock/correlate"
+import (
+	"math"
+
+	"github.com/penstock-gpu/penstock/correlate"
+)
 
 // reclaiming says which dead ranges may go for a move.
 type reclaiming int
@@ -107,6 +111,39 @@ func (r *Runtime) trim(bytes int64) *Move {
 	if m.limbo == 0 && len(m.graves) == 0 {
 		return nil
 	}
+	r.suspend(m)
+	return m
+}
+
+// EmptyCache has everything given back that is free: spare handles, and dead ranges that nothing
+// uses any more. What launches wait for comes before.
+func (r *Runtime) EmptyCache() {
+	r.emptying = true
+	r.epoch++
+}
+
+// Emptying says whether some of that is still to be done.
+func (r *Runtime) Emptying() bool { return r.emptying || r.empties > 0 }
+
+// empty is the next move for EmptyCache. It does not take all at once, for who waits for
+// the worker would wait for all of it to be unmapped.
+func (r *Runtime) empty() *Move {
+	const most = 64 // mappings
+	m := &Move{Kind: MoveTrim, empties: true}
+	m.Release, m.limbo = r.physical.drop(r.physical.spares)
+	for i := 0; i < len(r.graves.order) && len(m.Unmap) < most; {
+		g := r.graves.order[i]
+		if !r.idle(g) || !r.recall(g) {
+			i++
+			continue
+		}
+		r.unearth(m, g, math.MaxInt64) // which takes it out of order
+	}
+	if m.limbo == 0 && len(m.graves) == 0 {
+		r.emptying = false
+		return nil
+	}
+	r.empties++
 	r.suspend(m)
 	return m
 }

@@ -48,6 +48,8 @@ type Runtime struct {
 
 	plainBytes int64
 	plainNeed  int64 // of plain memory, wanted and not taken yet
+	emptying   bool  // what is free is to be given back
+	empties    int   // moves under way that do so
 	lastStream int   // that something was allocated for
 	liveBytes  int64 // as asked for
 	liveSize   int64 // in whole pages

@@ -8,6 +8,7 @@ import (
 	"github.com/penstock-gpu/penstock/cuda"
 	"github.com/penstock-gpu/penstock/cuda/kernels"
 	"github.com/penstock-gpu/penstock/evict"
+	"github.com/penstock-gpu/penstock/um/internal/queue"
 )
 
 // where a chunk's contents are.
@@ -58,8 +59,8 @@ type tensor struct {
 	leaves   int64 // bytes that are to leave by the current plan
 	serial   uint64
 	named    bool
-	kept     bool    // it stays on the device (Op.Keep)
-	queued   []int64 // positions of unfinished operations that name it, in order
+	kept     bool            // it stays on the device (Op.Keep)
+	queued   queue.Positions // of unfinished operations that name it
 	lastUse  int64
 	lastName string // of the last operation that named it
 	arrived  int64  // when it last came, in moves
@@ -115,7 +116,7 @@ func (t *tensor) candidate(now, until, bytes int64) evict.Candidate {
 }
 
 // busy says whether unfinished operations use it.
-func (t *tensor) busy() bool { return len(t.queued) > 0 }
+func (t *tensor) busy() bool { return t.queued.Len() > 0 }
 
 // rangeOf is where a chunk lies.
 func (t *tensor) rangeOf(c *chunk) cuda.Range {
@@ -126,13 +127,6 @@ func (t *tensor) rangeOf(c *chunk) cuda.Range {
 // what copies and checksums take. Nothing else has contents.
 func (t *tensor) used(c *chunk) int64 {
 	return min(c.bytes, wholeUnits(t.bytes-c.offset))
-}
-
-// finished removes a finished operation from the queue.
-func (t *tensor) finished(position int64) {
-	if i := slices.Index(t.queued, position); i >= 0 {
-		t.queued = slices.Delete(t.queued, i, i+1)
-	}
 }
 
 // usable is the state that a launch may rely on, and the newest ticket it has to

@@ -266,7 +266,10 @@ func (l *Live) RecordStream(p cuda.Ptr, stream uint64) error {
 	return nil
 }
 
-// EmptyCache gives unused plain memory back to the driver. It waits for the device first, as
+// emptyPatience is how long EmptyCache waits for the engine's threads, which go on without it.
+const emptyPatience = time.Second
+
+// EmptyCache gives unused memory back to the driver. It waits for the device first, as
 // cudaFree does, for freed memory may still be in use on a stream that it was not recorded for:
 // that is well while nobody else is given it, and fatal once it is unmapped.
 func (l *Live) EmptyCache() {
@@ -274,6 +277,37 @@ func (l *Live) EmptyCache() {
 		return
 	}
 	l.plain.EmptyCache()
+	l.emptyTensors()
+}
+
+// emptyTensors gives back what dead tensors have left on the device. That of managed memory is
+// the driver's to give to whoever asks for some: there only the count is brought up to date.
+func (l *Live) emptyTensors() {
+	if l.swap != nil {
+		l.swap.hook.ReportAll() // or the last thing that streams have done would not be known to be over
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.tensors == nil {
+		return
+	}
+	l.catchUp()
+	if e := l.swap; e != nil {
+		l.progress()
+		e.runtime.EmptyCache()
+		e.wakeAll()
+		for began := time.Now(); e.runtime.Emptying(); {
+			if l.closing || l.failed != nil || time.Since(began) > emptyPatience {
+				break
+			}
+			l.mu.Unlock()
+			time.Sleep(busyWait)
+			l.mu.Lock()
+			l.drain()
+			l.progress()
+		}
+	}
+	l.noteReserved()
 }
 
 // SetFraction limits the engine to a fraction of the device's memory.

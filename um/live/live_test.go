@@ -169,6 +169,23 @@ func TestWaitsForReuse(t *testing.T) {
 	}
 }
 
+// TestReservedAfterEmptyCache: what was freed a moment ago, which the engine may not have heard of, is
+// not reserved any more.
+func TestReservedAfterEmptyCache(t *testing.T) {
+	r := newRig(t, defaults())
+	kept := r.malloc(8*mib, 0)
+	want := r.l.Stats().ReservedBytes
+	for range 50 {
+		p := r.malloc(8*mib, 0)
+		r.h.launch(0, kept, p)
+		r.must(r.l.Free(p))
+		r.l.EmptyCache()
+		if n := r.l.reservedBytes(); n != want {
+			t.Fatalf("%d bytes are reserved, want %d", n, want)
+		}
+	}
+}
+
 func TestSetFraction(t *testing.T) {
 	r := newRig(t, defaults())
 	for _, f := range []float64{0, -1, 1.01} {

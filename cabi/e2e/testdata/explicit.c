@@ -530,6 +530,23 @@ static void small_released(void) {
     }
 }
 
+/* empty_cache gives back what dead tensors have left, and leaves the living alone. */
+static void tensors_released(void) {
+    enum { DEAD = 8 };
+    tensor t, dead[DEAD];
+    must(&t, BYTES, NULL, 7);
+    long long living = stat_now("reserved_bytes");
+    for (int i = 0; i < DEAD; i++) must(&dead[i], BYTES, NULL, 1);
+    CUdeviceptr p = DEVICE(&dead[DEAD - 1]);
+    for (int i = 0; i < DEAD; i++) drop(&dead[i]);
+    CHECK(resident(p, BYTES));
+    P.empty_cache();
+    CHECK(!resident(p, BYTES));
+    CHECK_EQ(stat_now("reserved_bytes"), living);
+    check_value(&t);
+    drop(&t);
+}
+
 static void own_streams(void) {
     CUfunction slow = function("slow_add");
     launch_fn own = (launch_fn)driver("cuLaunchKernel_ptsz");
@@ -992,7 +1009,7 @@ int main(int argc, char **argv) {
     const struct {
         const char *name;
         void (*run)(void);
-    } modes[] = {{"train", train}, {"frozen", frozen}, {"streams", streams}, {"manystreams", many_streams}, {"ownstreams", own_streams}, {"tails", tails}, {"race", race}, {"copies", copies}, {"nevernamed", never_named}, {"attributes", attributes}, {"globals", globals},
+    } modes[] = {{"train", train}, {"frozen", frozen}, {"streams", streams}, {"manystreams", many_streams}, {"ownstreams", own_streams}, {"released", tensors_released}, {"tails", tails}, {"race", race}, {"copies", copies}, {"nevernamed", never_named}, {"attributes", attributes}, {"globals", globals},
                  {"plaintables", plain_tables}, {"foreigntables", foreign_tables}, {"freed", freed}, {"recordstream", record_stream}, {"graphs", graphs}, {"graphasks", graph_asks}, {"nccl", nccl}, {"crowded", crowded}, {"illegal", illegal_beside}, {"illegalbehind", illegal_behind}, {"illegalalone", illegal_alone}};
     tensor small; /* resolves what threads share */
     must(&small, 4096, NULL, 0);
