@@ -204,7 +204,7 @@ func TestExports(t *testing.T) {
 func TestSmallPrograms(t *testing.T) {
 	t.Parallel()
 	small := program(t, "small")
-	for _, name := range []string{"init", "forkfirst", "pools"} {
+	for _, name := range []string{"init", "forkfirst", "pools", "ring"} {
 		t.Run(name, func(t *testing.T) { mustRun(t, nil, small, name) })
 	}
 }

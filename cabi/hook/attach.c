@@ -44,21 +44,26 @@ bool psk_probe(void) {
 
 static size_t round_page(size_t bytes) { return (bytes + 4095) & ~(size_t)4095; }
 
+/* A large page. The ring begins with one: its records would touch a new small page every 32 launches. */
+#define LARGE_PAGE ((size_t)2 << 20)
+
 static bool map_arrays(void) {
     const size_t bytes[] = {
-        round_page(sizeof(uint32_t) * PSK_TABLE_BLOCKS), round_page(PSK_MAX_SLOTS), round_page(sizeof(uint64_t) * PSK_MAX_SLOTS),
-        round_page(sizeof(psk_entry) * PSK_RING_ENTRIES), round_page(sizeof(psk_func) * PSK_MAX_FUNCS), round_page(sizeof(uint64_t) * PSK_MAX_STREAMS),
+        round_page(sizeof(psk_entry) * PSK_RING_ENTRIES), round_page(sizeof(uint32_t) * PSK_TABLE_BLOCKS), round_page(PSK_MAX_SLOTS),
+        round_page(sizeof(uint64_t) * PSK_MAX_SLOTS), round_page(sizeof(psk_func) * PSK_MAX_FUNCS), round_page(sizeof(uint64_t) * PSK_MAX_STREAMS),
         round_page(sizeof(uint32_t) * PSK_MAX_SLOTS),
     };
-    size_t total = 0;
+    size_t total = LARGE_PAGE;
     for (size_t i = 0; i < sizeof bytes / sizeof bytes[0]; i++) total += bytes[i];
     char *p = mmap(NULL, total, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (p == MAP_FAILED) return false;
     madvise(p, total, MADV_DONTFORK); /* a child must not touch it anyhow; failing is harmless */
-    psk_S.block_slot = (uint32_t *)p, p += bytes[0];
-    psk_S.slot_state = (uint8_t *)p, p += bytes[1];
-    psk_S.slot_last_seq = (uint64_t *)p, p += bytes[2];
-    psk_S.ring = (psk_entry *)p, p += bytes[3];
+    p += -(uintptr_t)p & (LARGE_PAGE - 1);
+    madvise(p, bytes[0], MADV_HUGEPAGE); /* likewise */
+    psk_S.ring = (psk_entry *)p, p += bytes[0];
+    psk_S.block_slot = (uint32_t *)p, p += bytes[1];
+    psk_S.slot_state = (uint8_t *)p, p += bytes[2];
+    psk_S.slot_last_seq = (uint64_t *)p, p += bytes[3];
     psk_S.funcs = (psk_func *)p, p += bytes[4];
     psk_S.streams = (uint64_t *)p, p += bytes[5];
     psk_S.slot_ticket = (uint32_t *)p;

@@ -18,6 +18,8 @@ import (
 	"time"
 	"unsafe"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/penstock-gpu/penstock/cuda"
 )
 
@@ -147,7 +149,16 @@ func (h *Shared) word(base *C.uint32_t, stream int) *uint32 {
 
 // SetMode switches the hook. Words must have been called before Gated, Words and Arrived before Strict.
 func (h *Shared) SetMode(m Mode) {
+	if m != Off {
+		h.populate()
+	}
 	atomic.StoreUint32((*uint32)(unsafe.Pointer(&h.s.mode)), uint32(m))
+}
+
+// populate makes the ring's pages present, which launches would fault in one by one. Not before the
+// ring is used, and it may fail (before Linux 5.14 it does): then they fault.
+func (h *Shared) populate() {
+	_ = unix.Madvise(unsafe.Slice((*byte)(unsafe.Pointer(h.s.ring)), C.PSK_RING_ENTRIES*C.sizeof_psk_entry), unix.MADV_POPULATE_WRITE)
 }
 
 // SetProgressEvery says after how many operations on a stream progress is written at the latest.

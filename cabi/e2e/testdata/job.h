@@ -26,12 +26,19 @@ static struct {
     void (*close)(void);
 } P;
 
+/* What the hook and the engine share. */
+static psk_shared *hook_shared(void) {
+    psk_shared *(*f)(uint32_t) = (psk_shared * (*)(uint32_t)) dlsym(RTLD_DEFAULT, "penstock_hook_attach");
+    psk_shared *s = f ? f(PSK_HOOK_ABI) : NULL;
+    CHECK(s);
+    return s;
+}
+
 /* E2E_FIRST says how many operations the hook has recorded before, for a job that runs for days. */
 static void begin_late(void) {
     const char *first = getenv("E2E_FIRST");
     if (!first) return;
-    psk_shared *(*f)(uint32_t) = (psk_shared * (*)(uint32_t)) dlsym(RTLD_DEFAULT, "penstock_hook_attach");
-    CHECK(f && (S = f(PSK_HOOK_ABI)));
+    S = hook_shared();
     CHECK_EQ(S->head, 0);
     S->head = S->tail = S->tail_seen = strtoull(first, NULL, 10);
 }
