@@ -291,6 +291,7 @@ func TestExplicitSafety(t *testing.T) {
 		{args: []string{"recordstream"}},
 		{args: []string{"graphs"}},
 		{args: []string{"graphasks"}},
+		{args: []string{"graphtables"}},
 		{args: []string{"nccl"}},
 		{args: []string{"handedon", linked, getproc}},
 		{args: []string{"race"}, env: []string{"PENSTOCK_POLICY=penstock"}},

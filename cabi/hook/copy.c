@@ -42,27 +42,31 @@ static void sync_form(psk_op *op) { op->waits = op->id != PSK_COPY_D2D; }
 
 /* ---- addresses that are copied to where no launch will show them ---- */
 
-#define KEPT_BYTES (64u << 10) /* __constant__ memory has as much */
-
-/* What the copy will read; false where nobody can, which is the driver's to say. */
-static bool source(const psk_op *op, uint64_t src, void *to, size_t bytes) {
-    if (op->id == PSK_COPY_H2D) return memcpy(to, (const void *)(uintptr_t)src, bytes);
+/* What a copy will read; false where nobody can, which is the driver's to say. readable: somebody can. */
+static bool source(uint64_t src, void *to, size_t bytes, bool readable) {
+    if (readable) return memcpy(to, (const void *)(uintptr_t)src, bytes);
     struct iovec here = {to, bytes}, there = {(void *)(uintptr_t)src, bytes};
     return process_vm_readv(getpid(), &here, 1, &there, 1, 0) == (ssize_t)bytes;
+}
+
+bool psk_op_words(psk_op *op, uint64_t src, uint64_t bytes, bool readable) {
+    uint64_t words[512];
+    bool any = false;
+    for (size_t n; bytes >= 8; src += n * 8, bytes -= n * 8) {
+        n = bytes / 8 < 512 ? bytes / 8 : 512;
+        if (!source(src, words, n * 8, readable)) break;
+        for (size_t i = 0; i < n; i++)
+            if (psk_op_address(op, words[i])) any = true;
+    }
+    return any;
 }
 
 /* A copy from the host to the globals of a module, or to device memory that a library has for itself, of addresses of
  * tensors: kernels may find them there without a parameter that leads to them. */
 static void keep(psk_op *op, uint64_t dst, uint64_t src, uint64_t bytes) {
-    if (PSK_LIKELY(op->mode != PSK_MODE_STRICT) || op->id == PSK_COPY_D2D || op->id == PSK_COPY_D2H || bytes > KEPT_BYTES) return;
+    if (PSK_LIKELY(op->mode != PSK_MODE_STRICT) || op->id == PSK_COPY_D2D || op->id == PSK_COPY_D2H || bytes > PSK_WORDS_BYTES) return;
     if (psk_published(dst) || psk_published(src) || !src || psk_memory_type(dst) != CU_MEMORYTYPE_DEVICE || psk_memory_type(src) == CU_MEMORYTYPE_DEVICE) return;
-    uint64_t words[512];
-    for (size_t n; bytes >= 8; src += n * 8, bytes -= n * 8) {
-        n = bytes / 8 < 512 ? bytes / 8 : 512;
-        if (!source(op, src, words, n * 8)) return;
-        for (size_t i = 0; i < n; i++)
-            if (psk_op_address(op, words[i])) op->flags |= PSK_FLAG_KEEP;
-    }
+    if (psk_op_words(op, src, bytes, op->id == PSK_COPY_H2D)) op->flags |= PSK_FLAG_KEEP;
 }
 
 /* One wrapper: its record is made by `describe`, which sees the arguments and op.

@@ -3,8 +3,8 @@
  * addresses that the nodes name are read when the graph is instantiated, kept
  * by executable graph and node, and looked up at each launch (the allocations
  * behind an address may have changed since). In strict mode a graph with a
- * kernel whose function is not cleared asks for a grant. A node whose parameters cannot be
- * read makes its graph opaque, as does one instantiated before an engine attached.
+ * kernel whose function is not cleared asks for a grant, and addresses in what is copied from
+ * the host count as named. A node whose parameters cannot be read makes its graph opaque, as does one instantiated before an engine attached.
  */
 #define _GNU_SOURCE
 #include "internal.h"
@@ -23,6 +23,8 @@ typedef struct node_set {
     uint32_t naddrs;
     bool opaque;
     uint64_t *addrs;
+    uint64_t host; /* what a copy from the host reads, where that may be a table of addresses: they are looked for at each launch */
+    uint32_t host_bytes;
 } node_set;
 
 typedef struct exec {
@@ -96,8 +98,13 @@ static node_set memcpy_set(CUgraphNode node, CUgraphNode top, const CUDA_MEMCPY3
     uint64_t dst = p->dstMemoryType == CU_MEMORYTYPE_HOST ? (uint64_t)(uintptr_t)p->dstHost : p->dstMemoryType == CU_MEMORYTYPE_ARRAY ? 0 : p->dstDevice;
     uint64_t src = p->srcMemoryType == CU_MEMORYTYPE_HOST ? (uint64_t)(uintptr_t)p->srcHost : p->srcMemoryType == CU_MEMORYTYPE_ARRAY ? 0 : p->srcDevice;
     if (dst) collect(&c, dst + (p->dstZ * p->dstHeight + p->dstY) * p->dstPitch + p->dstXInBytes);
-    if (src) collect(&c, src + (p->srcZ * p->srcHeight + p->srcY) * p->srcPitch + p->srcXInBytes);
-    return finish(&c, node, top, NO_FUNCTION, true);
+    if (src) collect(&c, src += (p->srcZ * p->srcHeight + p->srcY) * p->srcPitch + p->srcXInBytes);
+    node_set set = finish(&c, node, top, NO_FUNCTION, true);
+    if (src && p->Height <= 1 && p->Depth <= 1 && p->WidthInBytes <= PSK_WORDS_BYTES && !psk_published(src) && psk_memory_type(src) != CU_MEMORYTYPE_DEVICE) {
+        set.host = src;
+        set.host_bytes = (uint32_t)p->WidthInBytes;
+    }
+    return set;
 }
 
 static node_set memset_set(CUgraphNode node, CUgraphNode top, const CUDA_MEMSET_NODE_PARAMS *p) {
@@ -395,6 +402,7 @@ static void begin(psk_op *op, CUgraphExec h, CUstream s, int ptsz) {
         const node_set *n = &e->nodes[i];
         op->id = e->id;
         if (n->opaque) op->flags |= PSK_FLAG_OPAQUE;
+        if (op->mode == PSK_MODE_STRICT && n->host_bytes) psk_op_words(op, n->host, n->host_bytes, false);
         for (uint32_t k = 0; k < n->naddrs; k++) {
             psk_op_address(op, n->addrs[k]);
             if (PSK_UNLIKELY(op->flags & PSK_FLAG_INSPECT)) collect(&words, n->addrs[k]);

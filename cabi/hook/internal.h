@@ -328,6 +328,12 @@ static inline uint32_t psk_op_address(psk_op *op, uint64_t addr) {
     return slot;
 }
 
+/* ---- copy.c ---- */
+#define PSK_WORDS_BYTES (64u << 10) /* the most that is searched for addresses when it is copied from the host; __constant__ memory has as much */
+/* Adds what the words that a copy from the host reads name, and says whether there is any. readable: they
+ * can be read, as the driver will anyhow; else what cannot is the driver's to say. */
+bool psk_op_words(psk_op *op, uint64_t src, uint64_t bytes, bool readable);
+
 /* Calls visit for every aligned word of a launch's parameters, or where they hold lists of which so much is used, for what
  * is used. False when they cannot be read. */
 bool psk_visit_params(const psk_layout *l, uint32_t used, void **params, void **extra, void (*visit)(void *, uint64_t), void *arg);

@@ -297,6 +297,46 @@ static void foreign_tables(void) {
     free(registered);
 }
 
+/* A graph copies a table of addresses from memory of the host that the driver does not know, and a kernel in it reads what they say: other
+ * tensors each time. */
+static void graph_tables(void) {
+    enum { PAGE = 4096 };
+    CUstream s = new_stream();
+    f_table = function("table_add");
+    tensor t[TARGETS], table;
+    for (int i = 0; i < TARGETS; i++) must(&t[i], BYTES, s, 100);
+    must(&table, PAGE, s, 0);
+    SYNC(s);
+    uint64_t *list = calloc(1, PAGE);
+    CUdeviceptr own, to[2];
+    OK(CALL(cuMemAlloc_v2, &own, U64(PAGE)));
+    unmanaged = 2 * MiB;
+    to[0] = DEVICE(&table), to[1] = own;
+    begin_pressure();
+    for (int k = 0; k < 2; k++) {
+        CUgraph g;
+        CUgraphExec exec;
+        OK(CALL(cuStreamBeginCapture_v2, s, 0));
+        OK(CALL(cuMemcpyHtoDAsync_v2, to[k], list + 8, U64(2 * sizeof *list), s));
+        table_add(s, to[k], 2, 3);
+        OK(CALL(cuStreamEndCapture, s, &g));
+        OK(CALL(cuGraphInstantiateWithFlags, &exec, g, U64(0)));
+        for (int it = 0; it < 2 * TARGETS; it++) {
+            tensor *a = &t[it % TARGETS], *b = &t[(it + 1) % TARGETS];
+            away(a), away(b);
+            list[8] = DEVICE(a), list[9] = DEVICE(b);
+            OK(CALL(cuGraphLaunch, exec, s));
+            a->value += 3, b->value += 3;
+            SYNC(s);
+        }
+        OK(CALL(cuGraphExecDestroy, exec));
+        OK(CALL(cuGraphDestroy, g));
+    }
+    for (int i = 0; i < TARGETS; i++) check_value(&t[i]);
+    OK(CALL(cuMemFree_v2, own));
+    free(list);
+}
+
 /* Addresses that are copied to a module's globals: a kernel may find them there, and nothing ever shows it. */
 static void globals(void) {
     CUstream s = new_stream();
@@ -1010,7 +1050,7 @@ int main(int argc, char **argv) {
         const char *name;
         void (*run)(void);
     } modes[] = {{"train", train}, {"frozen", frozen}, {"streams", streams}, {"manystreams", many_streams}, {"ownstreams", own_streams}, {"released", tensors_released}, {"tails", tails}, {"race", race}, {"copies", copies}, {"nevernamed", never_named}, {"attributes", attributes}, {"globals", globals},
-                 {"plaintables", plain_tables}, {"foreigntables", foreign_tables}, {"freed", freed}, {"recordstream", record_stream}, {"graphs", graphs}, {"graphasks", graph_asks}, {"nccl", nccl}, {"crowded", crowded}, {"illegal", illegal_beside}, {"illegalbehind", illegal_behind}, {"illegalalone", illegal_alone}};
+                 {"plaintables", plain_tables}, {"foreigntables", foreign_tables}, {"freed", freed}, {"recordstream", record_stream}, {"graphs", graphs}, {"graphasks", graph_asks}, {"graphtables", graph_tables}, {"nccl", nccl}, {"crowded", crowded}, {"illegal", illegal_beside}, {"illegalbehind", illegal_behind}, {"illegalalone", illegal_alone}};
     tensor small; /* resolves what threads share */
     must(&small, 4096, NULL, 0);
     stub_touch_fn = (int (*)(uint64_t, size_t))driver("stub_touch");
