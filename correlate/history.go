@@ -157,7 +157,7 @@ func (h *History) Stats() HistoryStats {
 	s := h.stats
 	s.Period = h.Period()
 	s.InstancesLive = h.instances.end - firstInstance - int64(len(h.recycled))
-	s.Bytes = h.steps.elements()*40 + h.turns.elements()*12 + h.instances.elements()*88 + int64(h.index.Len())*64
+	s.Bytes = h.steps.bytes() + h.turns.bytes() + h.instances.bytes() + int64(h.index.Len())*64
 	for id := range h.instances.end {
 		s.Bytes += int64(cap(h.instances.at(id).uses)) * 8
 	}

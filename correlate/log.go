@@ -1,5 +1,7 @@
 package correlate
 
+import "unsafe"
+
 const (
 	chunkShift = 10
 	chunkMask  = 1<<chunkShift - 1
@@ -53,5 +55,8 @@ func (l *log[T]) truncate(end int64) {
 	}
 }
 
-// elements is how many there is room for.
-func (l *log[T]) elements() int64 { return int64(len(l.chunks)+len(l.spare)) << chunkShift }
+// bytes is how much memory it takes.
+func (l *log[T]) bytes() int64 {
+	var x T
+	return int64(len(l.chunks)+len(l.spare)) << chunkShift * int64(unsafe.Sizeof(x))
+}
