@@ -64,20 +64,15 @@ func TestRoomForPlainMemoryIsNotTakenAgain(t *testing.T) {
 	}
 }
 
-// TestEmptyCache: dead memory and spare handles are given back, but for what an operation still uses,
-// which goes when that is done.
-func TestEmptyCache(t *testing.T) {
-	const n = 200
+// corpses are a runtime with n tensors of a page, of which all but the first are dead, the last ten used on a stream of
+// their own, where their operations are not done; the handles that there are; and what carries moves in out.
+func corpses(t *testing.T, n int) (r *Runtime, handles map[cuda.Handle]bool, moves func()) {
 	b := &bystander{state: map[uint32]State{}, last: map[uint32]uint64{}, next: 1 << 40}
-	r := New(Config{BudgetBytes: n * PageBytes, HostBudgetBytes: n * PageBytes, Addresses: cuda.Range{Base: 1 << 44, Bytes: 1 << 40}, Ahead: true}, b)
-	handles := map[cuda.Handle]bool{}
+	r = New(Config{BudgetBytes: int64(n) * PageBytes, HostBudgetBytes: int64(n) * PageBytes, Addresses: cuda.Range{Base: 1 << 44, Bytes: 1 << 40}, Ahead: true}, b)
+	handles = map[cuda.Handle]bool{}
 	next := cuda.Handle(77)
-	moves := func() {
-		for {
-			m, ok := r.Next(In)
-			if !ok {
-				return
-			}
+	moves = func() {
+		for m, ok := r.Next(In); ok; m, ok = r.Next(In) {
 			for _, h := range m.Release {
 				if !handles[h] {
 					t.Fatalf("handle %d is released, and is none", h)
@@ -93,22 +88,30 @@ func TestEmptyCache(t *testing.T) {
 		}
 	}
 	var all []cuda.Ptr
-	for seq := uint64(1); seq <= n; seq++ {
-		stream := int((seq - 1) / (n - 10))
+	for i := range n {
+		stream := i / (n - 10)
 		p, err := r.Malloc(PageBytes, stream)
 		if err != nil {
 			t.Fatal(err)
 		}
-		r.Op(Op{Seq: seq, Stream: stream, Slots: []uint32{uint32(seq)}})
+		r.Op(Op{Seq: uint64(i + 1), Stream: stream, Slots: []uint32{uint32(i + 1)}})
 		moves()
 		all = append(all, p)
 	}
-	r.Progress(0, n-10) // the other stream's ten are at work
+	r.Progress(0, uint64(n-10))
 	for _, p := range all[1:] {
 		if err := r.Free(p); err != nil {
 			t.Fatal(err)
 		}
 	}
+	return r, handles, moves
+}
+
+// TestEmptyCache: dead memory and spare handles are given back, but for what an operation still uses,
+// which goes when that is done.
+func TestEmptyCache(t *testing.T) {
+	const n = 200
+	r, handles, moves := corpses(t, n)
 	for _, want := range []int{1 + 10, 1} {
 		r.EmptyCache()
 		if moves(); r.Emptying() || len(handles) != want || r.ReservedBytes() != int64(want)*PageBytes {
@@ -118,5 +121,22 @@ func TestEmptyCache(t *testing.T) {
 			t.Error(err)
 		}
 		r.Progress(1, n)
+	}
+}
+
+// TestEmptyCacheWhileSwapping: while something is off the device, what coming allocations want stays.
+func TestEmptyCacheWhileSwapping(t *testing.T) {
+	const n, wanted = 100, 30
+	r, handles, moves := corpses(t, n)
+	r.Progress(1, n)
+	births := make([]int64, wanted)
+	for i := range births {
+		births[i] = r.history.Now() + 1
+	}
+	r.stats.HostBytes = PageBytes // as if something were there
+	r.EmptyCache()
+	r.plan = plan{valid: true, epoch: r.epoch, version: r.history.Version(), wanted: map[int64][]int64{PageBytes: births}}
+	if moves(); r.Emptying() || len(handles) != 1+wanted {
+		t.Errorf("emptying %t, %d handles; 1 page is live, %d are wanted", r.Emptying(), len(handles), wanted)
 	}
 }

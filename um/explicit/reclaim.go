@@ -116,7 +116,8 @@ func (r *Runtime) trim(bytes int64) *Move {
 }
 
 // EmptyCache has everything given back that is free: spare handles, and dead ranges that nothing
-// uses any more. What launches wait for comes before.
+// uses any more. What launches wait for comes before. While something is off the device, and would take that memory in
+// a moment, only the ranges go that no coming allocation wants: many jobs empty their cache in every iteration.
 func (r *Runtime) EmptyCache() {
 	r.emptying = true
 	r.epoch++
@@ -130,10 +131,13 @@ func (r *Runtime) Emptying() bool { return r.emptying || r.empties > 0 }
 func (r *Runtime) empty() *Move {
 	const most = 64 // mappings
 	m := &Move{Kind: MoveTrim, empties: true}
-	m.Release, m.limbo = r.physical.drop(r.physical.spares)
+	swapping := r.stats.HostBytes > r.kept.bytes
+	if !swapping {
+		m.Release, m.limbo = r.physical.drop(r.physical.spares)
+	}
 	for i := 0; i < len(r.graves.order) && len(m.Unmap) < most; {
 		g := r.graves.order[i]
-		if !r.idle(g) || !r.recall(g) {
+		if !r.idle(g) || swapping && r.wantedAt(g, 0) != correlate.Never || !r.recall(g) {
 			i++
 			continue
 		}
