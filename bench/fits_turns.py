@@ -10,6 +10,10 @@ median of these ratios and the interval that 95 of 100 medians of rounds drawn a
 much longer the time is that a tenth of all its iterations stay below. With --control a
 second stock process takes part, and the same is reported of it: what the method itself is off by.
 All processes' memory must fit the card together; none of it is managed, and the report is checked for it.
+With --against a job in less memory than it needs stands beside the same job in memory, whatever the machine does meanwhile:
+
+    python3 bench/fits_turns.py --models gpt2m --deterministic --against PENSTOCK_ENGINE=explicit,PENSTOCK_BUDGET=4046MiB
+
 Exit status 1 when a process failed, used managed memory, or is more than 2 % slower.
 """
 
@@ -35,7 +39,8 @@ def parse():
     p.add_argument("--rounds", type=int, default=60)
     p.add_argument("--turn", type=int, default=4, help="iterations at a time, the first of which is not counted")
     p.add_argument("--control", action="store_true", help="a second stock process")
-    p.add_argument("--against", action="append", default=[], metavar="NAME=VALUE", help="one more process of penstock run with this in its environment; may be repeated")
+    p.add_argument("--against", action="append", default=[], metavar="NAME=VALUE[,...]", help="one more process of penstock run with this in its environment; may be repeated")
+    p.add_argument("--deterministic", action="store_true", help="deterministic algorithms, as in bench/explicit.py")
     p.add_argument("--on-device", action="store_true", help="models are built where they are trained, which is faster")
     p.add_argument("--timeout", type=float, default=120, help="seconds a turn may take")
     p.add_argument("--deadline", type=float, default=500, help="no round is begun after so many seconds")
@@ -44,8 +49,8 @@ def parse():
     if a.turn < 2:
         p.error("--turn: at least 2, for the first iteration is not counted")
     for word in a.against:
-        if not word.startswith("PENSTOCK_") or "=" not in word:
-            p.error(f"--against {word!r}: it takes PENSTOCK_NAME=VALUE")
+        if not all(x.startswith("PENSTOCK_") and "=" in x for x in word.split(",")):
+            p.error(f"--against {word!r}: it takes PENSTOCK_NAME=VALUE, or several with commas between")
     a.models = a.models.split(",")
     return a
 
@@ -116,14 +121,14 @@ def compare(turns, name):
     low, high = interval(ratios)
     return {
         "seconds": c.median([x for t in turns for x in t[name]]), "slower_percent": 100 * (c.median(ratios) - 1),
-        "interval_percent": [100 * (low - 1), 100 * (high - 1)], "quiet_percent": 100 * (quiet(turns, name) / quiet(turns, "stock") - 1),
+        "interval_percent": [100 * (low - 1), 100 * (high - 1)], "quiet_percent": 100 * (quiet(turns, name) / quiet(turns, "stock") - 1), "quiet_seconds": quiet(turns, name),
     }  # fmt: skip
 
 
 def measure(card, model, a, deadline):
     card.require_free()
-    flags = ["--on-device"] if a.on_device else []
-    kinds = {"stock": None, "penstock": {}, **{word: dict([word.split("=", 1)]) for word in a.against}, **({"stock again": None} if a.control else {})}
+    flags = [*(["--on-device"] if a.on_device else []), *(["--deterministic", "--no-fill"] if a.deterministic else [])]
+    kinds = {"stock": None, "penstock": {}, **{word: dict(x.split("=", 1) for x in word.split(",")) for word in a.against}, **({"stock again": None} if a.control else {})}
     turns = []
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder:
         trainers = [Trainer(i, n, model, extra, flags, folder) for i, (n, extra) in enumerate(kinds.items())]
@@ -171,7 +176,7 @@ def body():
         c.save(a.name, document)
         if s["error"] or s["beside_stock"]["penstock"]["slower_percent"] > ALLOWED_PERCENT:
             bad.append(f"{model}: {s['error'] or 'more than %s %% slower' % ALLOWED_PERCENT}")
-    print(f"Everything fits, no budget; {document['gpu']}, driver {document['driver']}")
+    print(f"No budget but where the process says so; {document['gpu']}, driver {document['driver']}")
     print(c.table(HEAD, [r for s in document["summaries"] for r in rows(s)]))
     if bad:
         print("NOT in order: " + "; ".join(bad))
