@@ -31,6 +31,7 @@ GIB = 1 << 30
 MANAGED_LIMIT = "8GiB"
 MANAGED_LIMIT_BYTES = 8 * GIB
 MIN_FREE_BYTES = 100 * GIB
+ENGINES = ("managed", "explicit")
 CAP_NOTE = "software cap, managed memory <= 8 GiB"
 EXPLICIT_NOTE = "explicit engine: plain device memory up to the budget, pinned host memory; no managed memory"
 
@@ -210,6 +211,23 @@ def json_lines(text):
             except ValueError:
                 pass
     return found
+
+
+def chosen(parser, text, known, what):
+    """The names in a list with commas, all of them known."""
+    names = text.split(",")
+    for name in names:
+        if name not in known:
+            parser.error(f"unknown {what} {name!r}: choose from {', '.join(known)}")
+    return names
+
+
+def settings(word):
+    """The variables of one --against NAME=VALUE[,...]."""
+    pairs = [x.partition("=") for x in word.split(",")]
+    if not all(name.startswith("PENSTOCK_") and equals for name, equals, _ in pairs):
+        raise Refused(f"--against {word!r}: it takes PENSTOCK_NAME=VALUE, or several with commas between")
+    return {name: value for name, _, value in pairs}
 
 
 def tail(text, lines=12, characters=2000):

@@ -27,7 +27,6 @@ CHECKS = (
     "memory_statistics", "cuda_graph", "torch_compile",
 )  # fmt: skip
 KILL = "kill"
-ENGINES = ("managed", "explicit")
 BUDGET = "4GiB"
 HOST_BUDGET = {"out_of_memory": "2GiB"}  # so that both budgets together can be exceeded
 STOCK_AT_ONCE = 4
@@ -37,18 +36,12 @@ KILL_AFTER_S = (0.0, 0.35, 0.81)  # after the job is under way
 def parse():
     p = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     p.add_argument("--only", default=",".join((*CHECKS, KILL)))
-    p.add_argument("--engines", default=",".join(ENGINES))
+    p.add_argument("--engines", default=",".join(c.ENGINES))
     p.add_argument("--timeout", type=float, default=60, help="seconds a check may take, each way")
     p.add_argument("--name", default="behaviours", help="results go to bench/results/NAME.json")
     a = p.parse_args()
-    a.only = a.only.split(",")
-    for name in a.only:
-        if name not in (*CHECKS, KILL):
-            p.error(f"unknown check {name!r}: choose from {', '.join((*CHECKS, KILL))}")
-    a.engines = a.engines.split(",")
-    for name in a.engines:
-        if name not in ENGINES:
-            p.error(f"unknown engine {name!r}: choose from {', '.join(ENGINES)}")
+    a.only = c.chosen(p, a.only, (*CHECKS, KILL), "check")
+    a.engines = c.chosen(p, a.engines, c.ENGINES, "engine")
     return a
 
 

@@ -39,17 +39,11 @@ def parse():
     p.add_argument("--plain", action="store_true", help="nothing is deterministic, losses are not compared")
     p.add_argument("--no-gc", action="store_true", help="Python's cyclic garbage collector is off after the first iteration")
     p.add_argument("--optimizer", default="loop", choices=["loop", "foreach", "fused"], help="how that of language models works, see bench/workloads.py")
-    p.add_argument("--against", action="append", default=[], metavar="NAME=VALUE", help="each run is followed by one with this in its environment; may be repeated")
+    p.add_argument("--against", action="append", default=[], metavar="NAME=VALUE[,...]", help="each run is followed by one with this in its environment; may be repeated")
     p.add_argument("--name", default="explicit", help="results go to bench/results/NAME.json")
-    return p.parse_args()
-
-
-def settings(words):
-    """Environments of the runs in each budget: as it is, and with each of the words."""
-    for word in words:
-        if not word.startswith("PENSTOCK_") or "=" not in word:
-            raise c.Refused(f"--against {word!r}: it takes PENSTOCK_NAME=VALUE")
-    return ["", *words]
+    a = p.parse_args()
+    a.against = {"": {}, **{word: c.settings(word) for word in a.against}}  # the runs in each budget: as it is, and with each of these
+    return a
 
 
 def budget_bytes(text, peak):
@@ -158,7 +152,7 @@ def body():
         model, _, budgets = job.partition(":")
         stock = None
         runs = [] if a.no_stock else [("stock", None, "")] * (1 + a.repeat_stock)
-        runs += [(a.engine, b, setting) for b in budgets.split(",") if b for setting in settings(a.against)]
+        runs += [(a.engine, b, setting) for b in budgets.split(",") if b for setting in a.against]
         for kind, budget, setting in runs:
             if time.monotonic() - began > a.deadline:
                 print(f"{model} {budget}: not started, the deadline has passed", flush=True)
@@ -168,10 +162,7 @@ def body():
                 record["name"] = f"{model} in memory" if budgets else model  # what is taken instead of Penstock has its own way
             else:
                 n = budget_bytes(budget, stock and stock.get("peak_allocated_bytes"))
-                extra = {"PENSTOCK_VERIFY": "1"} if a.verify else {}
-                if setting:
-                    variable, _, value = setting.partition("=")
-                    extra[variable] = value
+                extra = {**({"PENSTOCK_VERIFY": "1"} if a.verify else {}), **a.against[setting]}
                 record = c.train(
                     card, model, a.iters, a.timeout, penstock=True, budget=f"{n // (1 << 20)}MiB", policy=a.policy, deterministic=not a.plain, sample=True,
                     engine=kind, host_budget=a.host_budget, extra=extra, flags=flags,

@@ -48,9 +48,7 @@ def parse():
     a = p.parse_args()
     if a.turn < 2:
         p.error("--turn: at least 2, for the first iteration is not counted")
-    for word in a.against:
-        if not all(x.startswith("PENSTOCK_") and "=" in x for x in word.split(",")):
-            p.error(f"--against {word!r}: it takes PENSTOCK_NAME=VALUE, or several with commas between")
+    a.against = {word: c.settings(word) for word in a.against}
     a.models = a.models.split(",")
     return a
 
@@ -128,7 +126,7 @@ def compare(turns, name):
 def measure(card, model, a, deadline):
     card.require_free()
     flags = [*(["--on-device"] if a.on_device else []), *(["--deterministic", "--no-fill"] if a.deterministic else [])]
-    kinds = {"stock": None, "penstock": {}, **{word: dict(x.split("=", 1) for x in word.split(",")) for word in a.against}, **({"stock again": None} if a.control else {})}
+    kinds = {"stock": None, "penstock": {}, **a.against, **({"stock again": None} if a.control else {})}
     turns = []
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder:
         trainers = [Trainer(i, n, model, extra, flags, folder) for i, (n, extra) in enumerate(kinds.items())]

@@ -33,10 +33,7 @@ def parse():
     p.add_argument("--name", default="gpt2m-budget", help="results go to bench/results/NAME.json")
     a = p.parse_args()
     a.budgets = a.budgets.split(",")
-    a.policies = a.policies.split(",")
-    unknown = [x for x in a.policies if x not in POLICIES]
-    if unknown:
-        p.error(f"unknown policy {unknown[0]!r}: choose from {', '.join(POLICIES)}")
+    a.policies = c.chosen(p, a.policies, POLICIES, "policy")
     if a.stock_runs < 1 or a.iters < 2 or a.naive_iters < 2:
         p.error("at least one stock run and two iterations")
     return a

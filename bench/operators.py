@@ -34,7 +34,9 @@ def parse():
     p.add_argument("--verify", action="store_true", help="PENSTOCK_VERIFY=1: every move is checked")
     p.add_argument("--timeout", type=float, default=150, help="seconds a run may take")
     p.add_argument("--name", default="operators", help="results go to bench/results/NAME.json")
-    return p.parse_args()
+    a = p.parse_args()
+    a.engines = c.chosen(p, a.engines, c.ENGINES, "engine")
+    return a
 
 
 def run_all(a, card, engine):
@@ -111,7 +113,7 @@ def body():
     document.update(not_repeatable=scatter, fail_with_stock=failing)
     print(f"{len(stock)} operators with stock, {first['wall_s']} s; {len(scatter)} need not repeat themselves, {len(failing)} fail: {', '.join(failing)}", flush=True)
     bad = len(first["crashes"]) > 0
-    for engine in a.engines.split(","):
+    for engine in a.engines:
         ours, run = run_all(a, card, engine)
         wrong, run["compared"] = compare(stock, again, ours)
         if run["pressure"] != first["pressure"] and not run["crashes"]:

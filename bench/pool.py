@@ -54,12 +54,9 @@ def parse():
     p.add_argument("--name", default="pool", help="results go to bench/results/NAME.json")
     p.add_argument("--latency-child", metavar="LIBRARY", help=argparse.SUPPRESS)
     a = p.parse_args()
-    for field, known in (("parts", PARTS), ("models", MODELS), ("allocators", ALLOCATORS)):
-        values = getattr(a, field).split(",")
-        unknown = [v for v in values if v not in known]
-        if unknown:
-            p.error(f"--{field}: {unknown[0]!r} is unknown: choose from {', '.join(known)}")
-        setattr(a, field, values)
+    a.parts = c.chosen(p, a.parts, PARTS, "part")
+    a.models = c.chosen(p, a.models, MODELS, "model")
+    a.allocators = c.chosen(p, a.allocators, ALLOCATORS, "allocator")
     if a.iters is not None and a.iters <= WARM_UP + 1:
         p.error(f"more than {WARM_UP + 1} iterations: the first {WARM_UP} are not counted")
     return a

@@ -27,8 +27,9 @@ func (h *History) Events(from int64) ([]trace.Event, int64) {
 		}
 	}
 	for at := range touched {
-		for i, s := int64(0), h.steps.at(from+int64(at)); i < s.turnsEnd-s.turns; i++ {
-			t := h.turns.at(s.turns + i)
+		s := h.steps.at(from + int64(at))
+		for i := s.turns; i < s.turnsEnd; i++ {
+			t := h.turns.at(i)
 			in := h.instance(t.id)
 			switch {
 			case in.gen != t.gen: // no operation knows of it

@@ -23,7 +23,7 @@ const (
 	maxInsertedOps   = 64  // unexpected operations in a row before the cursor is given up
 	defaultMaxOps    = 1 << 18
 	defaultMaxIndex  = 1 << 18
-	trimFraction     = 64 // of the log is dropped at a time
+	trimFraction     = 64 // the log is dropped in so many parts
 	trimUses         = 4  // the share of an instance's uses that must be forgotten for the others to be moved
 	noInstance       = 0
 	firstInstance    = 1

@@ -49,6 +49,8 @@ static bool source(uint64_t src, void *to, size_t bytes, bool readable) {
     return process_vm_readv(getpid(), &here, 1, &there, 1, 0) == (ssize_t)bytes;
 }
 
+bool psk_from_host(uint64_t src, uint64_t bytes) { return src && bytes <= PSK_WORDS_BYTES && !psk_published(src) && psk_memory_type(src) != CU_MEMORYTYPE_DEVICE; }
+
 bool psk_op_words(psk_op *op, uint64_t src, uint64_t bytes, bool readable) {
     uint64_t words[512];
     bool any = false;
@@ -64,8 +66,8 @@ bool psk_op_words(psk_op *op, uint64_t src, uint64_t bytes, bool readable) {
 /* A copy from the host to the globals of a module, or to device memory that a library has for itself, of addresses of
  * tensors: kernels may find them there without a parameter that leads to them. */
 static void keep(psk_op *op, uint64_t dst, uint64_t src, uint64_t bytes) {
-    if (PSK_LIKELY(op->mode != PSK_MODE_STRICT) || op->id == PSK_COPY_D2D || op->id == PSK_COPY_D2H || bytes > PSK_WORDS_BYTES) return;
-    if (psk_published(dst) || psk_published(src) || !src || psk_memory_type(dst) != CU_MEMORYTYPE_DEVICE || psk_memory_type(src) == CU_MEMORYTYPE_DEVICE) return;
+    if (PSK_LIKELY(op->mode != PSK_MODE_STRICT) || op->id == PSK_COPY_D2D || op->id == PSK_COPY_D2H) return;
+    if (psk_published(dst) || !psk_from_host(src, bytes) || psk_memory_type(dst) != CU_MEMORYTYPE_DEVICE) return;
     if (psk_op_words(op, src, bytes, op->id == PSK_COPY_H2D)) op->flags |= PSK_FLAG_KEEP;
 }
 

@@ -4,7 +4,8 @@
  * by executable graph and node, and looked up at each launch (the allocations
  * behind an address may have changed since). In strict mode a graph with a
  * kernel whose function is not cleared asks for a grant, and addresses in what is copied from
- * the host count as named. A node whose parameters cannot be read makes its graph opaque, as does one instantiated before an engine attached.
+ * the host count as named. A node whose parameters cannot be read makes its graph opaque, as
+ * does one instantiated before an engine attached.
  */
 #define _GNU_SOURCE
 #include "internal.h"
@@ -100,7 +101,7 @@ static node_set memcpy_set(CUgraphNode node, CUgraphNode top, const CUDA_MEMCPY3
     if (dst) collect(&c, dst + (p->dstZ * p->dstHeight + p->dstY) * p->dstPitch + p->dstXInBytes);
     if (src) collect(&c, src += (p->srcZ * p->srcHeight + p->srcY) * p->srcPitch + p->srcXInBytes);
     node_set set = finish(&c, node, top, NO_FUNCTION, true);
-    if (src && p->Height <= 1 && p->Depth <= 1 && p->WidthInBytes <= PSK_WORDS_BYTES && !psk_published(src) && psk_memory_type(src) != CU_MEMORYTYPE_DEVICE) {
+    if (p->Height <= 1 && p->Depth <= 1 && psk_from_host(src, p->WidthInBytes)) {
         set.host = src;
         set.host_bytes = (uint32_t)p->WidthInBytes;
     }

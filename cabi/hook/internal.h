@@ -301,6 +301,15 @@ bool psk_trail_follow(psk_op *op, uint32_t function);
 /* Leaves what an operation names for the next one; under the lock of its stream. */
 void psk_trail_leave(const psk_op *op, psk_trail *t);
 
+/* ---- copy.c ---- */
+/* The most that is searched for addresses when it is copied from the host; __constant__ memory has as much. */
+#define PSK_WORDS_BYTES (64u << 10)
+/* Whether a copy of so much from an address is one from the host that may be a table of addresses. It asks the driver. */
+bool psk_from_host(uint64_t src, uint64_t bytes);
+/* Adds what the words that such a copy reads name, and says whether there is any. readable: they
+ * can be read, as the driver will anyhow; else what cannot is the driver's to say. */
+bool psk_op_words(psk_op *op, uint64_t src, uint64_t bytes, bool readable);
+
 /* ---- record.c ---- */
 void psk_op_add(psk_op *op, uint32_t slot);
 
@@ -327,12 +336,6 @@ static inline uint32_t psk_op_address(psk_op *op, uint64_t addr) {
     if (slot) psk_op_add(op, slot);
     return slot;
 }
-
-/* ---- copy.c ---- */
-#define PSK_WORDS_BYTES (64u << 10) /* the most that is searched for addresses when it is copied from the host; __constant__ memory has as much */
-/* Adds what the words that a copy from the host reads name, and says whether there is any. readable: they
- * can be read, as the driver will anyhow; else what cannot is the driver's to say. */
-bool psk_op_words(psk_op *op, uint64_t src, uint64_t bytes, bool readable);
 
 /* Calls visit for every aligned word of a launch's parameters, or where they hold lists of which so much is used, for what
  * is used. False when they cannot be read. */

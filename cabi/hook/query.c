@@ -24,9 +24,10 @@ enum { /* CUpointer_attribute */
     RANGE_SIZE = 12,
 };
 
-/* The blocks of the live allocation that an address lies in; false when it is none of the engine's, or nobody moves them. */
-static bool owned(uint64_t p, uint32_t *slot, uint64_t *base, uint64_t *bytes) {
-    if (PSK_LOAD(psk_S.mode) != PSK_MODE_STRICT || !(*slot = psk_slot_of(p))) return false;
+/* The blocks of the live allocation that an address lies in, of which the driver knows nothing; false when there is none
+ * of the engine's, when nobody moves it, and when it is on the device. */
+static bool away(uint64_t p, uint32_t *slot, uint64_t *base, uint64_t *bytes) {
+    if (PSK_LOAD(psk_S.mode) != PSK_MODE_STRICT || !(*slot = psk_slot_of(p)) || psk_memory_type(p)) return false;
     uint64_t first = p >> PSK_BLOCK_SHIFT, end = first + 1;
     while (first > 0 && psk_published((first - 1) << PSK_BLOCK_SHIFT) == *slot) first--;
     while (psk_published(end << PSK_BLOCK_SHIFT) == *slot) end++;
@@ -60,7 +61,7 @@ CUresult psk_w_cuPointerGetAttribute(void *data, int attribute, CUdeviceptr p) {
     uint32_t slot;
     uint64_t base, bytes;
     CUresult r = PSK_REAL(cuPointerGetAttribute)(data, attribute, p);
-    if (r == CUDA_SUCCESS || !data || !owned(p, &slot, &base, &bytes) || psk_memory_type(p)) return r;
+    if (r == CUDA_SUCCESS || !data || !away(p, &slot, &base, &bytes)) return r;
     return answer(data, attribute, p, slot, base, bytes) ? CUDA_SUCCESS : r;
 }
 
@@ -69,7 +70,7 @@ CUresult psk_w_cuPointerGetAttributes(unsigned n, int *attributes, void **data, 
     uint32_t slot;
     uint64_t base, bytes;
     CUresult r = PSK_REAL(cuPointerGetAttributes)(n, attributes, data, p);
-    if (r != CUDA_SUCCESS || !owned(p, &slot, &base, &bytes) || psk_memory_type(p)) return r;
+    if (r != CUDA_SUCCESS || !away(p, &slot, &base, &bytes)) return r;
     for (unsigned i = 0; i < n; i++) answer(data[i], attributes[i], p, slot, base, bytes);
     return r;
 }
@@ -78,7 +79,7 @@ CUresult psk_w_cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *bytes, CUdevic
     uint32_t slot;
     uint64_t at, n;
     CUresult r = PSK_REAL(cuMemGetAddressRange_v2)(base, bytes, p);
-    if (r == CUDA_SUCCESS || !owned(p, &slot, &at, &n) || psk_memory_type(p)) return r;
+    if (r == CUDA_SUCCESS || !away(p, &slot, &at, &n)) return r;
     if (base) *base = at;
     if (bytes) *bytes = n;
     return CUDA_SUCCESS;

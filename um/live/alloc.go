@@ -154,11 +154,7 @@ func (l *Live) mallocWhenReusable(bytes int64, stream uint64, err error) (cuda.P
 	queued, changed := l.runtime.Queued(), time.Now()
 	// Also for a moment after the last: dead memory that has just become idle may be in a worker's hands.
 	for !l.closing && l.failed == nil && (queued > 0 && time.Since(changed) < reusePatience || time.Since(changed) < idleWait) {
-		l.mu.Unlock()
-		time.Sleep(busyWait)
-		l.mu.Lock()
-		l.drain()
-		l.progress()
+		l.yield()
 		var p cuda.Ptr
 		if p, err = l.runtime.Malloc(bytes, l.streamID(stream)); err == nil {
 			return p, nil
@@ -168,6 +164,16 @@ func (l *Live) mallocWhenReusable(bytes int64, stream uint64, err error) (cuda.P
 		}
 	}
 	return 0, err
+}
+
+// yield lets the engine's threads have the lock for a moment, and takes in what has happened meanwhile.
+// The caller holds it.
+func (l *Live) yield() {
+	l.mu.Unlock()
+	time.Sleep(busyWait)
+	l.mu.Lock()
+	l.drain()
+	l.progress()
 }
 
 // lock takes mu for a thread of the job. It is held for microseconds at a time, so
@@ -266,9 +272,6 @@ func (l *Live) RecordStream(p cuda.Ptr, stream uint64) error {
 	return nil
 }
 
-// emptyPatience is how long EmptyCache waits for the engine's threads, which go on without it.
-const emptyPatience = time.Second
-
 // EmptyCache gives unused memory back to the driver. It waits for the device first, as
 // cudaFree does, for freed memory may still be in use on a stream that it was not recorded for:
 // that is well while nobody else is given it, and fatal once it is unmapped.
@@ -292,20 +295,8 @@ func (l *Live) emptyTensors() {
 		return
 	}
 	l.catchUp()
-	if e := l.swap; e != nil {
-		l.progress()
-		e.runtime.EmptyCache()
-		e.wakeAll()
-		for began := time.Now(); e.runtime.Emptying(); {
-			if l.closing || l.failed != nil || time.Since(began) > emptyPatience {
-				break
-			}
-			l.mu.Unlock()
-			time.Sleep(busyWait)
-			l.mu.Lock()
-			l.drain()
-			l.progress()
-		}
+	if l.swap != nil {
+		l.swap.empty()
 	}
 	l.noteReserved()
 }

@@ -84,17 +84,30 @@ func (e *swap) reservePlain(size int64) error {
 			return fmt.Errorf("%w: %d bytes of plain device memory asked for, and no room can be made in the budget of %d: raise --budget", ErrOutOfMemory, size, l.budget)
 		}
 		e.wakeAll()
-		l.mu.Unlock()
 		if waited.Duration > reportPatience {
+			l.mu.Unlock()
 			e.hook.ReportAll()
+			l.mu.Lock()
 		}
-		time.Sleep(busyWait)
-		l.mu.Lock()
-		l.drain()
-		l.progress()
+		l.yield()
 	}
 	l.plainBytes.Add(size)
 	return nil
+}
+
+// emptyPatience is how long empty waits for the worker that gives memory back, which goes on without it.
+const emptyPatience = time.Second
+
+// empty has what dead tensors have left on the device given back. The caller holds the lock, which is
+// released meanwhile.
+func (e *swap) empty() {
+	l := e.l
+	l.progress()
+	e.runtime.EmptyCache()
+	e.wakeAll()
+	for began := time.Now(); e.runtime.Emptying() && !l.closing && l.failed == nil && time.Since(began) < emptyPatience; {
+		l.yield()
+	}
 }
 
 func (e *swap) mapPlain(size int64) (p cuda.Ptr, err error) {
