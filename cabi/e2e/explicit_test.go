@@ -287,6 +287,7 @@ func TestExplicitSafety(t *testing.T) {
 		{args: []string{"nevernamed"}},
 		{args: []string{"attributes"}},
 		{args: []string{"globals"}},
+		{args: []string{"textures"}},
 		{args: []string{"freed"}, env: []string{"STUB_COPY_MBPS=600"}},
 		{args: []string{"recordstream"}},
 		{args: []string{"graphs"}},

@@ -69,6 +69,13 @@ enum {
 enum { CU_MEMCPY_OPERAND_TYPE_POINTER = 1, CU_MEMCPY_OPERAND_TYPE_ARRAY = 2 };
 enum { CU_LAUNCH_ATTRIBUTE_COOPERATIVE = 2 };
 enum { CU_POINTER_ATTRIBUTE_MEMORY_TYPE = 2 };
+enum { CU_RESOURCE_TYPE_ARRAY = 0, CU_RESOURCE_TYPE_MIPMAPPED_ARRAY = 1, CU_RESOURCE_TYPE_LINEAR = 2, CU_RESOURCE_TYPE_PITCH2D = 3 };
+enum {
+    CU_STREAM_MEM_OP_WAIT_VALUE_32 = 1,
+    CU_STREAM_MEM_OP_WRITE_VALUE_32 = 2,
+    CU_STREAM_MEM_OP_WAIT_VALUE_64 = 4,
+    CU_STREAM_MEM_OP_WRITE_VALUE_64 = 5,
+};
 
 typedef struct {
     int type;
@@ -164,6 +171,32 @@ typedef struct {
     CUmemLocation srcLocHint, dstLocHint;
     unsigned flags;
 } CUmemcpyAttributes;
+
+/* Of a texture: linear memory and pitched memory both begin with their address. */
+typedef struct {
+    int resType;
+    union {
+        CUdeviceptr devPtr;
+        int reserved[32];
+    } res;
+    unsigned flags;
+} CUDA_RESOURCE_DESC;
+
+/* Waits and writes have the same layout, which begins with the operation in all of them. */
+typedef union {
+    int operation;
+    struct {
+        int operation;
+        CUdeviceptr address;
+        union {
+            uint32_t value;
+            uint64_t value64;
+        };
+        unsigned flags;
+        CUdeviceptr alias;
+    } value;
+    uint64_t pad[6];
+} CUstreamBatchMemOpParams;
 
 /* The first version ends at extra; versions 2 and 3 add kern and ctx. */
 typedef struct {

@@ -14,7 +14,7 @@
  *   trail.c    what the launch before it on its stream named
  *   func.c     parameter layouts of kernels; streams.c  stream indices, captures
  *   launch.c, copy.c, graph.c  the wrappers; nccl.c  those of NCCL's calls; observe.c  of managed memory;
- *              query.c  of what is known of an address
+ *              query.c  of what is known of an address; stay.c  of addresses that no launch shows
  *
  * Locks: the table locks of func.c, streams.c and graph.c, under which no other
  * is taken and no driver call made; one lock a stream (gated and strict mode),
@@ -158,6 +158,7 @@ extern psk_stream psk_streams[PSK_MAX_STREAMS];
 extern atomic_int psk_captures; /* captures in progress; may be too high, never too low */
 
 uint32_t psk_stream_index(CUstream stream, int ptsz);
+uint32_t psk_stream_nowhere(void); /* the index of what is on no stream; its handle is PSK_STREAM_GONE */
 bool psk_stream_capturing(CUstream stream, int ptsz);
 /* The driver's cuStreamSynchronize, which other streams' captures survive. */
 CUresult psk_stream_synchronize(CUstream stream, int ptsz);
@@ -290,6 +291,8 @@ void psk_strict_done(psk_op *op);
 /* Before the parameters are read: counts a launch of a function, and makes it ask for a grant when that is due. */
 void psk_strict_function(psk_op *op, const psk_layout *l, void **params, void **extra);
 void psk_strict_inspect(psk_op *op); /* makes it ask */
+/* Has what an operation of no stream names come to the device and stay there. */
+CUresult psk_strict_stay(psk_op *op);
 /* For an operation with PSK_FLAG_INSPECT: notes a parameter word that is an address of published memory, or of other that the driver knows, which it asks. */
 void psk_inspect_word(void *op, uint64_t word);
 

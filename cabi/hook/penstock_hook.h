@@ -44,10 +44,10 @@
  * lock; nor does a copy that waits for its stream enter the driver before the
  * stream is idle. Streams with the shared index run one operation at a time.
  *
- * Not seen, in any mode: memory reached through a texture or surface object or by
- * the program's own stream memory operations, what kernels launch themselves, and
- * NCCL calls that nccl.def does not list (their kernels are, by their parameters).
- * An engine in strict mode keeps such memory on the device or does without.
+ * Not seen, in any mode: what kernels launch themselves, memory operations that are nodes of a
+ * graph, and NCCL calls that nccl.def does not list (their kernels are, by their parameters). What is
+ * reached through a texture, or by the program's own stream memory operations, is seen in
+ * strict mode (PSK_REC_STAY).
  *
  * Ordering (Dekker): the hook stores slot_last_seq[slot] = seq, then loads
  * slot_state[slot]. The engine stores slot_state[slot] = ABSENT, then loads
@@ -61,7 +61,7 @@
 #include <stdint.h>
 #include "stamp.h"
 
-#define PSK_HOOK_ABI 11u
+#define PSK_HOOK_ABI 12u
 
 #define PSK_BLOCK_SHIFT 21                        /* address table granularity: 2 MiB */
 #define PSK_TABLE_BLOCKS (1u << (47 - PSK_BLOCK_SHIFT)) /* user addresses have 47 bits */
@@ -103,6 +103,7 @@ enum {
     PSK_REC_GRAPH = 3,  /* a graph launch; slots are those of its nodes */
     PSK_REC_MORE = 4,   /* continuation of the entry before it: more slots */
     PSK_REC_COLLECTIVE = 5, /* strict mode: an NCCL call, id = PSK_NCCL_*; one of a group stands for all of the group on its stream */
+    PSK_REC_STAY = 6,   /* strict mode: no operation, and on no stream: its slots are not to leave any more (PSK_FLAG_KEEP); it asks, and is done when it is granted */
 };
 enum {
     PSK_NCCL_ALL_REDUCE = 1, PSK_NCCL_REDUCE = 2, PSK_NCCL_BROADCAST = 3, PSK_NCCL_BCAST = 4, PSK_NCCL_ALL_GATHER = 5,

@@ -154,6 +154,19 @@ uint32_t psk_stream_index(CUstream stream, int ptsz) {
     return PSK_LIKELY(at >= 0) ? atomic_load_explicit(&table[at].index, memory_order_relaxed) : add(h);
 }
 
+static uint32_t nowhere;
+static void take_nowhere(void) {
+    pthread_mutex_lock(&mu);
+    nowhere = take_index(GONE);
+    pthread_mutex_unlock(&mu);
+}
+
+uint32_t psk_stream_nowhere(void) {
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, take_nowhere);
+    return nowhere;
+}
+
 /* Forgets a stream that is about to be destroyed. idle: everything queued on it is done. */
 static void forget(uint64_t handle, bool idle) {
     int known = find(handle);

@@ -195,11 +195,9 @@ static CUresult refusal(void) {
 
 /* Until nothing named is ABSENT and, for one that asks, the grant is there. */
 static CUresult wait_on_cpu(psk_op *op) {
-    CUresult r = report(op, (uint32_t)op->seq - 1);
-    if (r && !op->asks) return r; /* what is awaited may need the report */
+    CUresult r = CUDA_SUCCESS;
     PSK_COUNT(psk_S.cpu_waits);
     uint64_t from = psk_now_ns(), now = from;
-    r = CUDA_SUCCESS;
     for (;; pause_for((now = psk_now_ns()) - from)) {
         if ((!op->asks || PSK_LOAD(psk_S.granted) == op->seq) && settle(op)) break;
         if (left() || (r = refusal())) break;
@@ -262,7 +260,10 @@ static CUresult issue_locked(psk_op *op) {
     psk_record_publish(op);
     if (PSK_UNLIKELY(PSK_LOAD(psk_S.trails))) psk_trail_leave(op, &s->trail);
     CUresult r = CUDA_SUCCESS;
-    if (PSK_UNLIKELY(!ready)) r = wait_on_cpu(op);
+    if (PSK_UNLIKELY(!ready)) {
+        r = report(op, (uint32_t)op->seq - 1);
+        if (!r || op->asks) r = wait_on_cpu(op); /* what is awaited may need the report */
+    }
     if (PSK_UNLIKELY(op->arriving) && r == CUDA_SUCCESS) r = wait_for_ticket(op);
     s->queued++;
     s->last = op->seq;
@@ -294,6 +295,28 @@ CUresult psk_strict_issue(psk_op *op) {
         else
             psk_stream_synchronize(op->stream, op->ptsz);
     }
+    return r;
+}
+
+CUresult psk_strict_stay(psk_op *op) {
+    op->settled = 0;
+    op->arriving = false;
+    psk_strict_inspect(op);
+    op->stream_index = psk_stream_nowhere();
+    op->locked = &psk_streams[op->stream_index];
+    PSK_COUNT(psk_S.grants_asked);
+    psk_stream_lock(op->locked);
+    CUresult r;
+    if (reserve(op)) {
+        __atomic_store_n(&psk_S.inspect_seq, op->seq, __ATOMIC_RELEASE);
+        psk_record_publish(op);
+        r = wait_on_cpu(op);
+        if (psk_S.progress) __atomic_store_n(progress_word(op), (uint32_t)op->seq, __ATOMIC_RELEASE);
+    } else {
+        r = unrecorded(op);
+    }
+    asked(op);
+    psk_stream_unlock(op->locked);
     return r;
 }
 

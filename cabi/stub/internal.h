@@ -51,6 +51,9 @@ void stub_api_unlock(void);
 
 #define CUDA_ERROR_ECC_UNCORRECTABLE 214
 
+/* ---- textures ---- */
+uint64_t stub_texture_address(uint64_t object); /* 0: there is no such object */
+
 /* ---- kernels ---- */
 typedef struct kernel_def {
     const char *name;

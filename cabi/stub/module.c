@@ -57,6 +57,12 @@ static void k_make_table(const stub_launch *l) {
     for (uint64_t i = 0; i < count; i++) ((uint64_t *)(uintptr_t)table)[i] = STUB_PARAM(l, uint64_t, 2) + i * STUB_PARAM(l, uint64_t, 3);
 }
 
+static void k_texture_add(const stub_launch *l) {
+    uint64_t from = stub_texture_address(STUB_PARAM(l, uint64_t, 0)), to = STUB_PARAM(l, uint64_t, 1), n = STUB_PARAM(l, uint64_t, 2);
+    if (stub_touch(from, n * 4) || stub_touch(to, n * 4)) return;
+    for (uint64_t i = 0; i < n; i++) ((uint32_t *)(uintptr_t)to)[i] += ((uint32_t *)(uintptr_t)from)[i];
+}
+
 static void k_spin(const stub_launch *l) { usleep((useconds_t)STUB_PARAM(l, uint64_t, 0)); }
 
 static pthread_mutex_t mu = PTHREAD_MUTEX_INITIALIZER;
@@ -92,6 +98,7 @@ static void builtins(void) {
     register_kernel("spin", k_spin, NULL, 1, (const size_t[]){8});
     register_kernel("slow_add", k_slow_add, NULL, 4, (const size_t[]){8, 8, 4, 8});
     register_kernel("table_add", k_table_add, NULL, 4, (const size_t[]){8, 8, 8, 4});
+    register_kernel("texture_add", k_texture_add, NULL, 3, (const size_t[]){8, 8, 8});
     register_kernel("make_table", k_make_table, NULL, 4, (const size_t[]){8, 8, 8, 8});
     stub_register_own_kernels(register_kernel);
 }

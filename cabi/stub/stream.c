@@ -340,6 +340,23 @@ MEMOP(cuStreamWaitValue64_v2, run_wait, uint64_t, true)
 MEMOP(cuStreamWriteValue64, run_write, uint64_t, true)
 MEMOP(cuStreamWriteValue64_v2, run_write, uint64_t, true)
 
+static CUresult batch(CUstream h, unsigned n, const CUstreamBatchMemOpParams *ops, unsigned flags, int ptsz) {
+    if (!ops || !n || n > 256 || flags) return CUDA_ERROR_INVALID_VALUE;
+    for (unsigned i = 0; i < n; i++) {
+        bool wide = ops[i].operation >= CU_STREAM_MEM_OP_WAIT_VALUE_64;
+        bool waits = ops[i].operation == CU_STREAM_MEM_OP_WAIT_VALUE_32 || ops[i].operation == CU_STREAM_MEM_OP_WAIT_VALUE_64;
+        CUresult r = memop(waits ? run_wait : run_write, h, ops[i].value.address, wide ? ops[i].value.value64 : ops[i].value.value, ops[i].value.flags, wide, ptsz);
+        if (r) return r;
+    }
+    return CUDA_SUCCESS;
+}
+
+#define BATCH(name)                                                                                                               \
+    CUresult name(CUstream s, unsigned n, CUstreamBatchMemOpParams *ops, unsigned flags) { return batch(s, n, ops, flags, 0); }   \
+    CUresult name##_ptsz(CUstream s, unsigned n, CUstreamBatchMemOpParams *ops, unsigned flags) { return batch(s, n, ops, flags, 1); }
+BATCH(cuStreamBatchMemOp)
+BATCH(cuStreamBatchMemOp_v2)
+
 /* ---- events ---- */
 
 /* What one record stands for: a wait is for the record that was the last when it was called, whatever

@@ -105,6 +105,7 @@ void stub_register_kernel(const char *name, stub_kernel_fn fn, void *user, unsig
  *   slow_add(u32 *p, u64 n, u32 inc, u64 us)    touch_add that rests in the middle
  *   table_add(u32 **table, u64 count, u64 n, u32 inc)  touch_add of n words at each address of a table
  *   make_table(u32 **table, u64 count, u64 first, u64 stride)  writes such a table
+ *   texture_add(u64 texture, u32 *dst, u64 n)    dst[i] += what is read through a texture object
  *   spin(u64 microseconds)
  *   penstock_checksum, penstock_scan, penstock_collect  Penstock's own, with the parameters of cuda/kernels
  */

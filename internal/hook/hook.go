@@ -4,7 +4,7 @@ package hook
 #cgo CFLAGS: -I${SRCDIR}/../../cabi/hook
 #include "penstock_hook.h"
 
-#if PSK_HOOK_ABI != 11
+#if PSK_HOOK_ABI != 12
 #error "correct the version here, too: the go command does not see that the header has changed"
 #endif
 */
@@ -40,6 +40,7 @@ const (
 	Copy       = C.PSK_REC_COPY
 	Graph      = C.PSK_REC_GRAPH
 	Collective = C.PSK_REC_COLLECTIVE
+	Stay       = C.PSK_REC_STAY // no operation: what it names is to stay on the device
 )
 
 // Kinds of copy, the ID of a Copy record.

@@ -32,7 +32,7 @@ func (l *Live) drain() (n int) {
 		if l.swap != nil {
 			l.swap.hear(rec.Seq - 1)
 		}
-		if l.sink != nil && !l.paused {
+		if l.sink != nil && !l.paused && rec.Kind != hook.Stay {
 			l.sink.Record(rec, l.handle(rec.Stream), name, address)
 		}
 		if l.swap != nil {

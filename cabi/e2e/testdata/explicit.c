@@ -377,6 +377,52 @@ static void globals(void) {
     OK(CALL(cuMemFree_v2, global));
 }
 
+/* What the driver keeps the address of in an object, or writes for a stream itself: no launch shows it. */
+static void textures(void) {
+    enum { WORDS = LAYER_BYTES / 4 };
+    CUstream s = new_stream(), capturing = new_stream();
+    CUfunction f = function("texture_add");
+    tensor t[4], out;
+    for (int i = 0; i < 4; i++) must(&t[i], LAYER_BYTES, s, 100 + (uint32_t)i);
+    must(&out, LAYER_BYTES, s, 0);
+    SYNC(s);
+    begin_pressure();
+    uint64_t object[2], unused[16] = {0}, n = WORDS - 1024;
+    for (int i = 0; i < 2; i++) {
+        CUDA_RESOURCE_DESC d = {.resType = i ? CU_RESOURCE_TYPE_PITCH2D : CU_RESOURCE_TYPE_LINEAR, .res.devPtr = DEVICE(&t[i]) + 4096};
+        away(&t[i]);
+        if (i) OK(CALL(cuStreamBeginCapture_v2, capturing, 0)); /* which it does not end */
+        OK(CALL(cuTexObjectCreate, &object[i], &d, unused, (void *)0));
+        CHECK_EQ(resident(DEVICE(&t[i]), LAYER_BYTES), LAYER_BYTES);
+    }
+    CUgraph graph;
+    OK(CALL(cuStreamEndCapture, capturing, &graph));
+    away(&t[2]), away(&t[3]);
+    OK(CALL(cuStreamWriteValue32_v2, s, DEVICE(&t[2]) + 8, 77, 0));
+    CUstreamBatchMemOpParams ops[2] = {{.value = {CU_STREAM_MEM_OP_WAIT_VALUE_32, DEVICE(&t[2]) + 8, {.value = 77}, 0, 0}},
+                                       {.value = {CU_STREAM_MEM_OP_WRITE_VALUE_64, DEVICE(&t[3]) + 16, {.value64 = 78}, 0, 0}}};
+    OK(CALL(cuStreamBatchMemOp_v2, s, 2, ops, 0));
+    SYNC(s);
+    P.empty_cache(); /* which waits for streams */
+    for (int round = 0; round < 6; round++) {
+        pressure();
+        CUdeviceptr to = DEVICE(&out) + 4096;
+        for (int i = 0; i < 2; i++) launch(round, s, f, (void *[]){&object[i], &to, &n});
+        for (int i = 0; i < 4; i++) CHECK_EQ(resident(DEVICE(&t[i]), LAYER_BYTES), LAYER_BYTES);
+    }
+    uint32_t got[2];
+    OK(CALL(cuMemcpyDtoH_v2, got, DEVICE(&out) + 4096, U64(4)));
+    CHECK_EQ(got[0], 6 * (t[0].value + t[1].value));
+    for (int i = 2; i < 4; i++) {
+        OK(CALL(cuMemcpyDtoH_v2, got, DEVICE(&t[i]) + 8 * (i - 1), U64(4)));
+        CHECK_EQ(got[0], 75 + i);
+    }
+    for (int i = 0; i < 2; i++) OK(CALL(cuTexObjectDestroy, object[i]));
+    /* What comes after them at the same addresses is free to leave. */
+    for (int i = 0; i < 4; i++) drop(&t[i]);
+    for (int i = 0; i < 4; i++) must(&t[i], LAYER_BYTES, s, 9), SYNC(s), away(&t[i]), check_value(&t[i]);
+}
+
 /* A pair of kernels of which the second reaches only what the first names, as with a
  * grouped GEMM. */
 static void pair(CUstream s, tensor *t, CUdeviceptr table, bool leaves) {
@@ -1049,7 +1095,7 @@ int main(int argc, char **argv) {
     const struct {
         const char *name;
         void (*run)(void);
-    } modes[] = {{"train", train}, {"frozen", frozen}, {"streams", streams}, {"manystreams", many_streams}, {"ownstreams", own_streams}, {"released", tensors_released}, {"tails", tails}, {"race", race}, {"copies", copies}, {"nevernamed", never_named}, {"attributes", attributes}, {"globals", globals},
+    } modes[] = {{"train", train}, {"frozen", frozen}, {"streams", streams}, {"manystreams", many_streams}, {"ownstreams", own_streams}, {"released", tensors_released}, {"tails", tails}, {"race", race}, {"copies", copies}, {"nevernamed", never_named}, {"attributes", attributes}, {"globals", globals}, {"textures", textures},
                  {"plaintables", plain_tables}, {"foreigntables", foreign_tables}, {"freed", freed}, {"recordstream", record_stream}, {"graphs", graphs}, {"graphasks", graph_asks}, {"graphtables", graph_tables}, {"nccl", nccl}, {"crowded", crowded}, {"illegal", illegal_beside}, {"illegalbehind", illegal_behind}, {"illegalalone", illegal_alone}};
     tensor small; /* resolves what threads share */
     must(&small, 4096, NULL, 0);

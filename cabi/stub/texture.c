@@ -1,0 +1,30 @@
+/* Textures over linear memory: an object's handle says nothing of the address. */
+#include "internal.h"
+
+CUresult cuPointerGetAttribute(void *, int, CUdeviceptr);
+
+enum { MOST = 256 };
+static _Atomic(CUdeviceptr) address[MOST]; /* 0: free */
+
+CUresult cuTexObjectCreate(uint64_t *object, const CUDA_RESOURCE_DESC *resource, const void *texture, const void *view) {
+    CURRENT();
+    unsigned type;
+    if (!object || !resource || !texture || view) return CUDA_ERROR_INVALID_VALUE;
+    if (resource->resType != CU_RESOURCE_TYPE_LINEAR && resource->resType != CU_RESOURCE_TYPE_PITCH2D) return CUDA_ERROR_NOT_SUPPORTED;
+    CUdeviceptr p = resource->res.devPtr;
+    if (cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, p) != CUDA_SUCCESS) return CUDA_ERROR_INVALID_VALUE;
+    for (unsigned i = 0; i < MOST; i++) {
+        CUdeviceptr none = 0;
+        if (!atomic_compare_exchange_strong(&address[i], &none, p)) continue;
+        *object = i + 1;
+        return CUDA_SUCCESS;
+    }
+    return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+CUresult cuTexObjectDestroy(uint64_t object) {
+    CURRENT();
+    return object && object <= MOST && atomic_exchange(&address[object - 1], 0) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+uint64_t stub_texture_address(uint64_t object) { return object && object <= MOST ? address[object - 1] : 0; }
