@@ -9,8 +9,10 @@ The safety rules hold for every process started from here:
 """
 
 import ctypes
+import glob
 import json
 import os
+import shutil
 import signal
 import statistics
 import subprocess
@@ -199,6 +201,22 @@ def require_build():
     missing = [str(p.relative_to(ROOT)) for p in (PENSTOCK, HOOK, ENGINE, ROOT / "lib" / "libpenstock_torch.so") if not p.exists()]
     if missing:
         raise Refused(f"{', '.join(missing)} missing: run `make build` (on a machine with Go) and bring bin/ and lib/ along")
+
+
+def find_nvcc():
+    for path in (shutil.which("nvcc"), os.environ.get("CUDA_HOME", "/usr/local/cuda") + "/bin/nvcc", *sorted(glob.glob("/usr/local/cuda-*/bin/nvcc"))):
+        if path and os.access(path, os.X_OK):
+            return path
+    raise Refused("nvcc was not found on PATH, in CUDA_HOME or in /usr/local/cuda")
+
+
+def compile_cuda(source, out, *flags):
+    """Compiles a file of this folder, for an H100 or H200 and as PTX for what came before."""
+    cmd = [find_nvcc(), "-O2", "-std=c++17", "-gencode=arch=compute_75,code=compute_75", "-gencode=arch=compute_90,code=sm_90", "-o", out, BENCH / source, *flags]
+    r = subprocess.run([str(x) for x in cmd], capture_output=True, text=True, timeout=180)
+    if r.returncode:
+        raise Refused(f"{source} was not compiled: {tail(r.stdout + r.stderr)}")
+    return out
 
 
 def json_lines(text):

@@ -24,8 +24,10 @@ import _common as c
 
 CHECKS = (
     "dataloader_fork", "profiler", "autograd_thread", "record_stream", "two_streams_over_budget", "empty_cache", "zero_bytes", "out_of_memory",
-    "memory_statistics", "cuda_graph", "torch_compile",
+    "memory_statistics", "cuda_graph", "torch_compile", "array_interface",
+    "extension_tables", "extension_globals", "extension_graph", "extension_texture", "extension_tensor_map",
 )  # fmt: skip
+EXTENSION = "extension_"  # so begin the names of those that need extension.cu
 KILL = "kill"
 BUDGET = "4GiB"
 HOST_BUDGET = {"out_of_memory": "2GiB"}  # so that both budgets together can be exceeded
@@ -45,7 +47,9 @@ def parse():
     return a
 
 
-def extra_environment(name, folder):
+def extra_environment(name, folder, extension):
+    if name.startswith(EXTENSION):
+        return {"BENCH_EXTENSION": str(extension)}
     if name != "torch_compile":
         return {}
     # Each way compiles for itself, and leaves nothing in the user's cache.
@@ -57,11 +61,11 @@ def command(name, engine, report=None):
     return c.penstock_argv(argv, BUDGET, "penstock", report, HOST_BUDGET.get(name), engine=engine) if engine else argv
 
 
-def run_check(name, engine, timeout_s):
-    """engine: None for stock PyTorch."""
+def run_check(name, engine, timeout_s, extension):
+    """engine: None for stock PyTorch; extension: where extension.cu is, compiled."""
     with tempfile.TemporaryDirectory(prefix="penstock-bench-", ignore_cleanup_errors=True) as d:
         report = Path(d) / "report.json"
-        r = c.run(command(name, engine, report), c.environment(extra_environment(name, d)), timeout_s)
+        r = c.run(command(name, engine, report), c.environment(extra_environment(name, d, extension)), timeout_s)
         found = [x for x in c.json_lines(r["stdout"]) if x.get("check") == name]
         result = found[-1] if found else {"check": name, "ok": False, "compare": {}, "detail": ""}
         result.update(engine=engine or "stock", rc=r["rc"], wall_s=r["wall_s"], timed_out=r["timed_out"], stderr_tail=c.tail(r["stderr"], 30, 4000))
@@ -180,13 +184,21 @@ def verdict(stock, ours):
 def body():
     a = parse()
     c.require_build()
+    with tempfile.TemporaryDirectory(prefix="penstock-bench-") as d:
+        extension = Path(d) / "extension.so"
+        if any(n.startswith(EXTENSION) for n in a.only):
+            c.compile_cuda("extension.cu", extension, "-shared", "-Xcompiler", "-fPIC")
+        return run_all(a, extension)
+
+
+def run_all(a, extension):
     card = c.Card()
     card.require_free()
     names = [n for n in a.only if n != KILL]
     document = {**c.header(card), "budget": BUDGET, "summary": [], "runs": []}
     stock = {}
     with concurrent.futures.ThreadPoolExecutor(STOCK_AT_ONCE) as pool:
-        for r in pool.map(lambda n: run_check(n, None, a.timeout * 2), names):  # twice: they share the processors
+        for r in pool.map(lambda n: run_check(n, None, a.timeout * 2, extension), names):  # twice: they share the processors
             stock[r["check"]] = r
     print(f"under penstock run --budget {BUDGET}, beside stock PyTorch; {c.CAP_NOTE}; {document['gpu']}", flush=True)
     for name in a.only:
@@ -197,7 +209,7 @@ def body():
         document.setdefault("torch", stock[name].get("torch"))
         for engine in a.engines:
             card.require_free()
-            ours = run_kill(card, engine, a.timeout) if name == KILL else run_check(name, engine, a.timeout)
+            ours = run_kill(card, engine, a.timeout) if name == KILL else run_check(name, engine, a.timeout, extension)
             state, why = verdict(stock[name], ours)
             document["runs"].append(ours)
             document["summary"].append({"check": name, "engine": engine, "verdict": state, "detail": why})

@@ -123,6 +123,15 @@ def compare(turns, name):
     }  # fmt: skip
 
 
+def wrong(report, extra):
+    """What makes a process of Penstock's worthless, or None."""
+    if not report:
+        return "no report was written: Penstock was not in the process"
+    if extra.get("PENSTOCK_ENGINE") == "explicit" and report.get("engine") == "explicit":
+        return report.get("failure")  # it uses no managed memory
+    return managed_use({"report": report})
+
+
 def measure(card, model, a, deadline):
     card.require_free()
     flags = [*(["--on-device"] if a.on_device else []), *(["--deterministic", "--no-fill"] if a.deterministic else [])]
@@ -144,11 +153,11 @@ def measure(card, model, a, deadline):
     error = None
     for n, extra in kinds.items():
         if extra is not None:
-            error = error or ("no report was written: Penstock was not in the process" if not reports[n] else managed_use({"report": reports[n]}))
+            error = error or wrong(reports[n], extra)
     if not turns:
         raise c.Refused(f"{model}: no round was finished by the deadline")
     summary = {"model": model, "rounds": len(turns), "error": error, "stock_seconds": c.median([x for t in turns for x in t["stock"]])}
-    return {**summary, "beside_stock": {n: compare(turns, n) for n in kinds if n != "stock"}, "turns": turns}
+    return {**summary, "reports": reports, "beside_stock": {n: compare(turns, n) for n in kinds if n != "stock"}, "turns": turns}
 
 
 HEAD = ["model", "process", "rounds", "s/it", "slower than stock", "95 %", "quiet", "error"]

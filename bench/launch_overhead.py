@@ -11,11 +11,7 @@ more than 0.5 us over the driver's function.
 """
 
 import argparse
-import glob
 import math
-import os
-import shutil
-import subprocess
 import tempfile
 from pathlib import Path
 
@@ -43,22 +39,6 @@ def parse():
     p.add_argument("--timeout", type=float, default=60)
     p.add_argument("--name", default="launch-overhead", help="results go to bench/results/NAME.json")
     return p.parse_args()
-
-
-def find_nvcc():
-    for path in (shutil.which("nvcc"), os.environ.get("CUDA_HOME", "/usr/local/cuda") + "/bin/nvcc", *sorted(glob.glob("/usr/local/cuda-*/bin/nvcc"))):
-        if path and os.access(path, os.X_OK):
-            return path
-    raise c.Refused("nvcc was not found on PATH, in CUDA_HOME or in /usr/local/cuda")
-
-
-def compile_program(nvcc, build):
-    program = build / "launch_overhead"
-    cmd = [nvcc, "-O2", "-std=c++17", "-gencode=arch=compute_75,code=compute_75", "-gencode=arch=compute_90,code=sm_90", "-o", program, c.BENCH / "launch_overhead.cu", "-ldl"]
-    r = subprocess.run([str(x) for x in cmd], capture_output=True, text=True, timeout=180)
-    if r.returncode:
-        raise c.Refused(f"launch_overhead.cu was not compiled: {c.tail(r.stdout + r.stderr)}")
-    return program
 
 
 def check(result, modes):
@@ -89,11 +69,10 @@ def body():
     c.require_build()
     card = c.Card()
     card.require_free()
-    nvcc = find_nvcc()
-    document = {**c.header(card), "nvcc": nvcc, "rounds": a.rounds, "runs": [], "summaries": [], "errors": []}
+    document = {**c.header(card), "nvcc": c.find_nvcc(), "rounds": a.rounds, "runs": [], "summaries": [], "errors": []}
     kinds = [k for k in PROCESSES if a.only in k[0]]
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as d:
-        program = compile_program(nvcc, Path(d))
+        program = c.compile_cuda("launch_overhead.cu", Path(d) / "launch_overhead", "-ldl")
         for turn in range(a.processes):
             for name, preload, engine, budget, modes, recorded in kinds:
                 card.require_free()
