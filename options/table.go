@@ -92,7 +92,7 @@ var Table = []Option{
 	{Flag: "gpu", Commands: []string{"simulate", "bench"}, Type: TypeChoice, Default: "h200",
 		Doc: "profile of the simulated card, its bus and its driver"},
 	{Flag: "launch-cost", Commands: []string{"simulate"}, Type: TypeTime, Default: "3.8us",
-		Doc: "CPU time of the job from one launch to the next: its iteration in memory over its launches, when its CPU keeps it back; the oracle spends none"},
+		Doc: "CPU time of the job from one launch to the next: its iteration in memory over its launches, when its CPU keeps it back; the oracle spends none unless this is given"},
 	{Flag: "iterations", Commands: []string{"simulate"}, Type: TypeNumber,
 		Doc: "play the last full iteration again until so many have run, and report the last: a job comes to rest after more of them than most logs hold (as recorded)"},
 	{Flag: "packs", Commands: []string{"simulate"}, Type: TypeBool, Default: "true",

@@ -247,6 +247,7 @@ func FuzzSchedule(f *testing.F) {
 			// From one direction at a time, over directions that slow each other, to more than both can use.
 			DuplexBytesPerSecond: float64(duplex) * (1 << 23),
 			BlockBytes:           1 << (budget % 21), PieceBytes: 3 << 20, Timeline: true,
+			LaunchCost: time.Duration(duplex%4) * time.Millisecond,
 		}
 		r, err := auditAll(t, tr, o)
 		if err != nil {

@@ -36,6 +36,9 @@
 // Allocations below [Options.SmallBytes], and those that no launch was ever
 // seen to touch (library workspaces), are resident while they live.
 //
+// It knows the device and the bus. With [Options.LaunchCost] it knows the job's CPU as well, which no
+// engine makes faster: a launch starts when the job has come to it. What copies cost the CPU it does not know.
+//
 // # Caveats
 //
 // The schedule is a good one, not a proven optimum: the true bound may be a

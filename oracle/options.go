@@ -25,6 +25,9 @@ type Options struct {
 	SmallBytes           int64 // allocations below this never move; 0 is DefaultSmallBytes
 	NoRepeat             bool  // let the trace's end be known: nothing is needed after it
 	Timeline             bool  // fill Result.Timeline
+	// LaunchCost is the CPU time of the job from one launch to the next: none starts before the job has come to it,
+	// and after a copy to the host the job waits for that. 0: the job is as far ahead as it is needed.
+	LaunchCost time.Duration
 	// Patience is after how long no further plan is tried once there is one; 0: all are. With it
 	// the result depends on the machine.
 	Patience time.Duration
@@ -40,6 +43,8 @@ func (o Options) withDefaults() (Options, error) {
 		return o, fmt.Errorf("oracle: %g bytes a second to the host: the rate must be positive", o.D2HBytesPerSecond)
 	case !(o.DuplexBytesPerSecond >= 0):
 		return o, fmt.Errorf("oracle: %g bytes a second both ways: the rate cannot be negative", o.DuplexBytesPerSecond)
+	case o.LaunchCost < 0:
+		return o, fmt.Errorf("oracle: %v from one launch to the next: it cannot be negative", o.LaunchCost)
 	case o.BlockBytes < 0 || o.PieceBytes < 0 || o.SmallBytes < 0:
 		return o, fmt.Errorf("oracle: block of %d, piece of %d, small limit of %d bytes: none may be negative", o.BlockBytes, o.PieceBytes, o.SmallBytes)
 	}

@@ -200,6 +200,37 @@ func TestRepeat(t *testing.T) {
 	}
 }
 
+// TestLaunchCost: a launch starts when the job has come to it, and a copy to the host is waited for.
+func TestLaunchCost(t *testing.T) {
+	const steps = "a1 k1 i k1 k1 k1 k1 i k1 k1 k1 k1 e" // a second each on the device
+	for _, test := range []struct {
+		name   string
+		cost   time.Duration
+		copies bool // the last of each four is a copy to the host
+		want   float64
+	}{
+		{"none", 0, false, 4},
+		{"hidden", time.Second / 2, false, 4},
+		{"twice the device's", 2 * time.Second, false, 8},
+		{"waited for", time.Second / 2, true, 4.5},
+		{"twice the device's and waited for", 2 * time.Second, true, 9},
+	} {
+		tr := script(steps)
+		for i, n := 0, 0; test.copies && i < len(tr.Events); i++ {
+			if e := &tr.Events[i]; e.Kind == trace.KindLaunch {
+				if n%4 == 0 { // the last before a mark
+					e.Kind, e.Copy = trace.KindCopy, trace.CopyDeviceToHost
+				}
+				n++
+			}
+		}
+		r, err := auditAll(t, tr, Options{BudgetBytes: 8 * mib, H2DBytesPerSecond: mib, D2HBytesPerSecond: mib, LaunchCost: test.cost})
+		if err != nil || math.Abs(r.IterationSeconds-test.want) > 1e-9 || r.ComputeSeconds != 4 {
+			t.Errorf("%s: %g s, %g of them computing, want %g and 4: %v", test.name, r.IterationSeconds, r.ComputeSeconds, test.want, err)
+		}
+	}
+}
+
 // TestPatience: without time for all plans there is the best of those that were tried.
 func TestPatience(t *testing.T) {
 	tr := script("a8 a8 a8 i k1 k2 k3 i k1 k2 k3 i k1 k2 k3 e")

@@ -28,6 +28,7 @@ type launch struct {
 	pinnedBytes int64   // what never moves, at its largest since the launch before
 	liveBytes   int64   // everything allocated
 	name        string
+	awaited     bool // the job waits for its end before it goes on
 }
 
 // item is a piece of an allocation that can move on its own.
@@ -140,6 +141,7 @@ func newProgram(t *trace.Trace, o Options) (*program, error) {
 			l := launch{seconds: max(0, event.Duration.Seconds()), pinnedBytes: pinnedPeak, liveBytes: liveBytes}
 			pinnedPeak = pinnedBytes
 			l.name = launchName(event, names)
+			l.awaited = event.Kind == trace.KindCopy && event.Copy == trace.CopyDeviceToHost
 			at := int32(len(p.launches))
 			pieces := 0
 			for _, access := range event.Accesses {

@@ -37,6 +37,7 @@ type scheduler struct {
 	next     int  // the launch to start next
 	running  bool
 	runEnd   float64
+	issued   float64 // when the job comes to the next launch
 	used     int64
 	pinned   int64
 	out, in  link
@@ -118,6 +119,8 @@ func (s *scheduler) run() error {
 		at := math.Inf(1)
 		if s.running {
 			at = min(at, s.runEnd)
+		} else if s.issued > s.now {
+			at = s.issued
 		}
 		if !s.out.idle() {
 			at = min(at, s.out.end)
@@ -188,6 +191,9 @@ func (s *scheduler) arrive() {
 
 // startLaunch starts the next launch when everything it touches is present.
 func (s *scheduler) startLaunch() bool {
+	if s.now < s.issued {
+		return false
+	}
 	l := &s.launches[s.next]
 	need := l.pinnedBytes - s.pinned
 	for _, k := range l.items {
@@ -243,6 +249,10 @@ func (s *scheduler) finished() {
 	if s.next >= s.first-1 {
 		s.sample()
 	}
+	if s.launches[s.next].awaited {
+		s.issued = max(s.issued, s.now)
+	}
+	s.issued += s.o.LaunchCost.Seconds()
 	s.next++
 	if s.next < len(s.launches) {
 		s.arrive()

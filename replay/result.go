@@ -33,7 +33,7 @@ type Options struct {
 	BudgetBytes int64
 	Profile     sim.Profile
 	NoPacks     bool          // in the explicit engine: see um/explicit
-	LaunchCost  time.Duration // CPU time of the job from one launch to the next; 0 = DefaultLaunchCost. The oracle has none
+	LaunchCost  time.Duration // CPU time of the job from one launch to the next; 0 = DefaultLaunchCost, and none for the oracle
 	// SoftwareCap gives the card room for everything: the runtime itself keeps
 	// residency under the budget, evicting to the host beside what it brings in,
 	// as on a card that is larger than the budget.

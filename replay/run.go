@@ -127,7 +127,7 @@ func link(p sim.Profile, engine string) oracle.Options {
 func runOracle(t *trace.Trace, o Options, budget int64) (Result, error) {
 	bound := func(engine string) (oracle.Result, error) {
 		l := link(o.Profile, engine)
-		l.BudgetBytes, l.Timeline = budget, o.Timeline
+		l.BudgetBytes, l.Timeline, l.LaunchCost = budget, o.Timeline, o.LaunchCost
 		return oracle.Run(t, l)
 	}
 	b, err := bound(o.Engine)
@@ -143,7 +143,7 @@ func runOracle(t *trace.Trace, o Options, budget int64) (Result, error) {
 	}
 	r := Result{
 		ComputeSeconds: b.ComputeSeconds, IterationSeconds: b.IterationSeconds, StallSeconds: b.StallSeconds,
-		H2DBytes: b.H2DBytes, D2HBytes: b.D2HBytes, PredictionHitRate: 1,
+		H2DBytes: b.H2DBytes, D2HBytes: b.D2HBytes, PredictionHitRate: 1, LaunchCostSeconds: o.LaunchCost.Seconds(),
 	}
 	if o.Timeline {
 		for _, s := range b.Timeline {

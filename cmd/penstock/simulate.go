@@ -82,6 +82,9 @@ func (f *simulateFlags) job(cmd *cobra.Command) (job, error) {
 	if o.LaunchCost, err = time.ParseDuration(f.launchCost); err != nil || o.LaunchCost <= 0 || o.LaunchCost > time.Second {
 		return j, fmt.Errorf("--launch-cost: %q is not a time of at most a second: give such as 20us", f.launchCost)
 	}
+	if o.Policy == replay.PolicyOracle && !cmd.Flags().Changed("launch-cost") {
+		o.LaunchCost = 0 // the bound of the device and the bus
+	}
 	ratioGiven, budgetGiven := cmd.Flags().Changed("ratio"), cmd.Flags().Changed("budget")
 	switch {
 	case ratioGiven && budgetGiven:
