@@ -23,10 +23,10 @@ class Library:
     """extension.cu's functions; an error is an exception."""
 
     def __init__(self):
-        self.library = ctypes.CDLL(os.environ["BENCH_EXTENSION"])
+        self.functions = ctypes.CDLL(os.environ["BENCH_EXTENSION"])
 
     def __getattr__(self, name):
-        function = getattr(self.library, name)
+        function = getattr(self.functions, name)
 
         def call(*arguments):
             error = function(*arguments)
@@ -171,7 +171,7 @@ def extension_tensor_map():
     at = ctypes.c_void_p(-ctypes.addressof(maps) % 64 + ctypes.addressof(maps))  # aligned
     pressure = Pressure()
     pressure()
-    word = call.library.address_in_map(pointer(matrix), SIDE, SIDE)
+    word = call.functions.address_in_map(pointer(matrix), SIDE, SIDE)
     call.make_map(pointer(matrix), SIDE, SIDE, at)
     tiles = SIDE // 32
     for i in range(ROUNDS):
