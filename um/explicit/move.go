@@ -178,7 +178,13 @@ func (r *Runtime) nextIn() *Move {
 			return m
 		}
 	}
-	return r.makeReady(p.births)
+	if m := r.makeReady(p.births[:p.near]); m != nil {
+		return m
+	}
+	if p.nextFetch() == nil {
+		return r.makeReady(p.births)
+	}
+	return nil
 }
 
 // urgentOps is how many operations ahead of its use a fetch comes before memory for

@@ -16,9 +16,12 @@ const (
 	// idleEvents is how many events a plan outlives that has nothing left to do.
 	idleEvents = 64
 	// birthOps is how many operations ahead memory is mapped for coming allocations,
-	// soonOps how many ahead of everything else.
+	// soonOps how many ahead of everything else, and farOps how many while nothing is to be
+	// fetched: a job whose CPU keeps it back feels each wait, and large tensors, one after the
+	// other, take longer to map than birthOps last.
 	birthOps = 128
 	soonOps  = 96
+	farOps   = 1024
 	// wantedOps is how far ahead of coming allocations dead ranges are kept for them,
 	// lateOps how far ahead it matters most.
 	wantedOps = 1280
@@ -39,6 +42,7 @@ type plan struct {
 	fetch   []*tensor
 	evict   []*tensor // each has serial == serial, and leaves
 	births  []birth   // the coming allocations that find no dead range made by then, in order
+	near    int       // how many of them come within birthOps
 	soon    int       // how many of them come before most of what is fetched is needed
 	// wanted are the positions of more of them, by size: the second dead range of a size is
 	// for the second.
@@ -241,8 +245,11 @@ func (r *Runtime) lookAtFuture(p *plan, o *outlook) {
 			return
 		}
 		p.wanted[bytes] = append(p.wanted[bytes], position)
-		if position <= o.now+birthOps {
+		if position <= o.now+farOps {
 			p.births = append(p.births, birth{position, bytes})
+		}
+		if position <= o.now+birthOps {
+			p.near++
 		}
 		if position <= o.now+soonOps {
 			p.soon++

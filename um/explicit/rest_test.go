@@ -54,6 +54,41 @@ func TestWhatIsKeptForSoonIsNotTakenForLater(t *testing.T) {
 	}
 }
 
+// TestReadyFarAheadWhileNothingIsFetched: memory for allocations that are far ahead is mapped when nothing is left to
+// be fetched, and not when something waits for its turn, which needs the room.
+func TestReadyFarAheadWhileNothingIsFetched(t *testing.T) {
+	const size = 4 * PageBytes
+	w := newWorld(t, 1, 64*PageBytes, 256*PageBytes, true)
+	w.report(0, []cuda.Ptr{w.malloc(PageBytes, 0)}, true, 1)
+	w.settle()
+	far := birth{w.r.history.Now() + birthOps + 1, size}
+	ready := func(fetch []*tensor, fetching, near int) int {
+		w.r.plan = plan{
+			valid: true, epoch: w.r.epoch, version: w.r.history.Version(),
+			births: []birth{far}, near: near, fetch: fetch, wanted: map[int64][]int64{},
+		}
+		w.r.nothing, w.r.fetching = [2]uint64{}, fetching
+		for w.begin(In) {
+			for len(w.moves) > 0 {
+				w.end(0)
+			}
+		}
+		w.r.fetching = 0
+		return len(w.r.graves.bySize[size])
+	}
+	waits := []*tensor{{absent: PageBytes}}
+	if n := ready(waits, w.r.config.Depth, 0); n != 0 {
+		t.Errorf("%d ranges were made while fetches are waiting", n)
+	}
+	if n := ready(nil, 0, 0); n != 1 {
+		t.Errorf("%d ranges were made while nothing is fetched", n)
+	}
+	far.size *= 2
+	if ready(waits, w.r.config.Depth, 1); len(w.r.graves.bySize[far.size]) != 1 {
+		t.Error("what comes soon is not made ready while fetches are waiting")
+	}
+}
+
 // TestNoMoreMovesThanTheBest: weights are used with their states, one after the other, and then with
 // a large tensor for which the states have to leave; before that, memory lies idle. To fetch the
 // states early then by sending the last weights away brings these back as late.
