@@ -410,6 +410,7 @@ static void textures(void) {
         for (int i = 0; i < 2; i++) launch(round, s, f, (void *[]){&object[i], &to, &n});
         for (int i = 0; i < 4; i++) CHECK_EQ(resident(DEVICE(&t[i]), LAYER_BYTES), LAYER_BYTES);
     }
+    SYNC(s);
     uint32_t got[2];
     OK(CALL(cuMemcpyDtoH_v2, got, DEVICE(&out) + 4096, U64(4)));
     CHECK_EQ(got[0], 6 * (t[0].value + t[1].value));
