@@ -11,7 +11,7 @@ faster than on the host and trains the same. --lengths SEED draws the length of 
 sequences anew for each iteration. --warm-up N resets the peaks after N iterations.
 --no-fill leaves uninitialised memory alone under --deterministic. --caps finds out how
 little device memory is enough: for ITERS iterations under each cap, lowest first. --when-asked
-trains as other processes take turns with it (bench/fits_turns.py). --kernels N tells how long kernels
+trains as other processes take turns with it (bench/turns.py). --kernels N tells how long kernels
 run, which the CPU has no part in.
 
 --no-gc does without Python's cyclic garbage collector after the first iteration.

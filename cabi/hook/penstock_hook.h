@@ -68,7 +68,7 @@
 #define PSK_MAX_SLOTS (1u << 20)                  /* slot 0 means "not ours" */
 #define PSK_MAX_STREAMS 256                       /* beyond it, streams share the last index: gated mode does not gate them, strict mode runs one operation of them at a time */
 #define PSK_STREAM_MANY (UINT64_MAX - 1)          /* no stream's handle: it stands for the streams that share the last index */
-#define PSK_STREAM_GONE UINT64_MAX                /* no stream's handle: the stream was destroyed */
+#define PSK_STREAM_GONE UINT64_MAX                /* no stream's handle: the stream was destroyed, or there never was one (PSK_REC_STAY) */
 #define PSK_STREAM_PER_THREAD 2u                  /* CU_STREAM_PER_THREAD: each thread has one of its own, with an index of its own */
 #define PSK_RING_ENTRIES (1u << 16)               /* power of two */
 #define PSK_ENTRY_SLOTS 22
@@ -120,7 +120,7 @@ enum {
     PSK_FLAG_HAS_DST = 16,
     PSK_FLAG_COOPERATIVE = 32,
     PSK_FLAG_INSPECT = 64,   /* strict mode: what its parameters name is to be scanned for addresses */
-    PSK_FLAG_KEEP = 128,     /* strict mode: a copy of their addresses to where no launch will show them: its slots are not to leave any more */
+    PSK_FLAG_KEEP = 128,     /* strict mode: their addresses go to where no launch will show them: its slots are not to leave any more */
 };
 
 /* psk_func.inspect: when launches of a function ask for a grant (strict mode) */

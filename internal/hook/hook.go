@@ -69,7 +69,7 @@ const SharedStream = MaxStreams - 1
 // Handles of no stream, see Streams.
 const (
 	StreamMany      = C.PSK_STREAM_MANY       // the streams of SharedStream
-	StreamGone      = C.PSK_STREAM_GONE       // the stream was destroyed
+	StreamGone      = C.PSK_STREAM_GONE       // the stream was destroyed, or there never was one (Stay)
 	StreamPerThread = C.PSK_STREAM_PER_THREAD // each thread's own default stream, all by this handle
 )
 

@@ -178,13 +178,10 @@ func (r *Runtime) nextIn() *Move {
 			return m
 		}
 	}
-	if m := r.makeReady(p.births[:p.near]); m != nil {
-		return m
+	if p.nextFetch() != nil {
+		return r.makeReady(p.births[:p.near])
 	}
-	if p.nextFetch() == nil {
-		return r.makeReady(p.births)
-	}
-	return nil
+	return r.makeReady(p.births)
 }
 
 // urgentOps is how many operations ahead of its use a fetch comes before memory for

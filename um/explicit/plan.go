@@ -41,7 +41,7 @@ type plan struct {
 	version uint64
 	fetch   []*tensor
 	evict   []*tensor // each has serial == serial, and leaves
-	births  []birth   // the coming allocations that find no dead range made by then, in order
+	births  []birth   // the coming allocations within farOps that find no dead range made by then, in order
 	near    int       // how many of them come within birthOps
 	soon    int       // how many of them come before most of what is fetched is needed
 	// wanted are the positions of more of them, by size: the second dead range of a size is

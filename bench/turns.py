@@ -1,6 +1,6 @@
-"""When everything fits: stock PyTorch beside `penstock run` without a budget, a few iterations of each by turns.
+"""Stock PyTorch beside `penstock run`, without a budget and inside budgets, a few iterations of each by turns.
 
-    python3 bench/fits_turns.py [--models moe] [--rounds 60] [--turn 4] [--control] [--on-device] [--name fits-turns]
+    python3 bench/turns.py [--models moe] [--rounds 60] [--turn 4] [--control] [--on-device] [--name turns]
 
 All processes live at a time, and each trains when it is asked to, while the others wait: what else a
 machine does changes over seconds, and so touches turns next to each other alike, which it does not for whole
@@ -12,7 +12,7 @@ second stock process takes part, and the same is reported of it: what the method
 All processes' memory must fit the card together; none of it is managed, and the report is checked for it.
 With --against a job in less memory than it needs stands beside the same job in memory, whatever the machine does meanwhile:
 
-    python3 bench/fits_turns.py --models gpt2m --deterministic --against PENSTOCK_ENGINE=explicit,PENSTOCK_BUDGET=4046MiB
+    python3 bench/turns.py --models gpt2m --deterministic --against PENSTOCK_ENGINE=explicit,PENSTOCK_BUDGET=4046MiB
 
 Exit status 1 when a process failed, used managed memory, or is more than 2 % slower.
 """
@@ -44,7 +44,7 @@ def parse():
     p.add_argument("--on-device", action="store_true", help="models are built where they are trained, which is faster")
     p.add_argument("--timeout", type=float, default=120, help="seconds a turn may take")
     p.add_argument("--deadline", type=float, default=500, help="no round is begun after so many seconds")
-    p.add_argument("--name", default="fits-turns", help="results go to bench/results/NAME.json")
+    p.add_argument("--name", default="turns", help="results go to bench/results/NAME.json")
     a = p.parse_args()
     if a.turn < 2:
         p.error("--turn: at least 2, for the first iteration is not counted")
