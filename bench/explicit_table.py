@@ -113,7 +113,7 @@ def main():
         f"from a launch log of the model, of the last iteration when it is played again until there are {ITERATIONS}; `of the oracle` is the oracle's time over the measured one. The oracle knows the GPU and the bus alone:",
         "a model that its CPU keeps back in memory (gpt2m, moe) cannot reach it. Where a run in memory took 1.2 times the GPU's time and more, `oracle with CPU` is that of one that",
         "is told, as the simulation is, what the job's CPU takes from launch to launch: its time in memory, in the same call, over its launches. What copies beside it cost the CPU it is not told.",
-        "The machine's CPU differs between calls and within them (gpt2m in memory: 0.07 to 0.13 s).",
+        "The machine's CPU differs between calls and within them (gpt2m in memory: 0.07 to 0.12 s).",
         "`stall` is what launches waited for with nothing before them left to run; from commit 872f7ae on that is also on their stream, for copies under way.", "",
         line(["run", "commit", "budget GiB", "s/iteration", "x", "losses", "in / out GB", "in / out GB/s", "stall s", "NVML peak GiB", "oracle s", "of the oracle", "oracle with CPU s", "of that", "simulated s", "off by"]),
         line(["---"] * 16),
