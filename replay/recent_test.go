@@ -3,11 +3,37 @@ package replay
 import (
 	"math"
 	"testing"
+	"time"
 
 	"github.com/penstock-gpu/penstock/internal/raced"
 	"github.com/penstock-gpu/penstock/internal/testlogs"
 	"github.com/penstock-gpu/penstock/oracle"
 )
+
+// TestLaunchCostOfLogs: what the engine finds that the job's CPU takes is what it was told to take and what copies
+// add, where that keeps the job back, and nothing where the bus or the device does.
+func TestLaunchCostOfLogs(t *testing.T) {
+	raced.Skip(t)
+	log, err := testlogs.Load(t, "gpt2m").Repeat(9)
+	if err != nil {
+		t.Fatal(err)
+	}
+	profile := h200(t)
+	slowed := 1 + profile.CopiesInSlowCPU + profile.CopiesOutSlowCPU
+	for _, c := range []struct {
+		cost, least time.Duration
+	}{{19 * time.Microsecond, 19 * time.Microsecond}, {4 * time.Microsecond, 0}} {
+		o := Options{Policy: PolicyPenstock, Engine: EngineExplicit, Profile: profile, LaunchCost: c.cost}
+		x := newSwapper(log, o, log.PeakLiveBytes()*2/3)
+		x.runtime.Remember(1 << 16)
+		if _, err := x.app.replay(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if got := x.runtime.LaunchCost(); got < c.least || got > time.Duration(float64(c.least)*slowed) {
+			t.Errorf("%v is found to be %v", c.cost, got)
+		}
+	}
+}
 
 // TestRecentLikeItsLog: what the explicit engine remembers of its last iterations, in which launches
 // waited for memory, has nearly the bound that the job's log has.

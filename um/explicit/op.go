@@ -75,13 +75,13 @@ func (r *Runtime) Op(o Op) {
 	r.pending.Add(x.stream, x.seq, x)
 	r.stats.Ops++
 	now := r.process.Now()
-	r.recent.launch(x.position, now, &o)
 	if r.config.Checksums {
 		r.trial.look(r.history.Now(), r.history.Period(), now, r.stats.Stall[ForSpace])
 	}
 	if x.waiting = !r.ready(x); x.waiting {
 		r.noteWait(x)
 	}
+	r.recent.launch(x.position, now, &o, x.waiting)
 	r.epoch++
 	r.accountStall()
 }

@@ -8,7 +8,7 @@ import (
 )
 
 // recent remembers when the last operations were reported and seen to end: what the log of
-// operations does not, and what it takes to say how long each ran. It costs a write of 16
+// operations does not, and what it takes to say how long each ran. It costs a write of 24
 // bytes an operation.
 type recent struct {
 	launched []launched // by position, over and over
@@ -21,6 +21,7 @@ type launched struct {
 	at     time.Duration // it may have begun
 	stream int32
 	work   uint32
+	waited bool // for memory: at may be later than it was reported
 }
 
 // seen says that a stream had finished everything up to a position.
@@ -37,9 +38,9 @@ func (r *Runtime) Remember(ops int) {
 
 func (x *recent) at(position int64) *launched { return &x.launched[position%int64(len(x.launched))] }
 
-func (x *recent) launch(position int64, at time.Duration, o *Op) {
+func (x *recent) launch(position int64, at time.Duration, o *Op, waits bool) {
 	if x.newest = position; len(x.launched) > 0 {
-		*x.at(position) = launched{at, int32(o.Stream), o.Work}
+		*x.at(position) = launched{at, int32(o.Stream), o.Work, waits}
 	}
 }
 
@@ -47,7 +48,8 @@ func (x *recent) launch(position int64, at time.Duration, o *Op) {
 func (x *recent) delay(positions []int64, now time.Duration) {
 	for _, p := range positions {
 		if p > x.newest-int64(len(x.launched)) {
-			x.at(p).at = now
+			l := x.at(p)
+			l.at, l.waited = now, true
 		}
 	}
 }
@@ -55,6 +57,14 @@ func (x *recent) delay(positions []int64, now time.Duration) {
 func (x *recent) finish(stream int, position int64, at time.Duration) {
 	x.seen[x.next%len(x.seen)] = seen{at, stream, position}
 	x.next++
+}
+
+// marks are how far streams were seen to have got, in order.
+func (x *recent) marks() []seen {
+	if x.next < len(x.seen) {
+		return x.seen[:x.next]
+	}
+	return slices.Concat(x.seen[x.next%len(x.seen):], x.seen[:x.next%len(x.seen)])
 }
 
 // Granted says that an operation that had been reported may go only now.
@@ -74,10 +84,7 @@ func (r *Runtime) Recent() *trace.Trace {
 		return t
 	}
 	events, position := r.history.Events(r.history.Now() - int64(len(x.launched)))
-	marks := slices.Concat(x.seen[x.next%len(x.seen):], x.seen[:x.next%len(x.seen)])
-	if x.next < len(x.seen) {
-		marks = x.seen[:x.next]
-	}
+	marks := x.marks()
 	first := position
 	progress := func(before time.Duration) {
 		for ; len(marks) > 0 && marks[0].at < before && marks[0].position < position; marks = marks[1:] {

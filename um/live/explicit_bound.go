@@ -15,13 +15,14 @@ import (
 
 // This file says at the end of a job how near it came to an oracle, which knows the future
 // and whose software costs nothing: the last iterations are simulated under one, from what the
-// runtime remembers of them.
+// runtime remembers of them. Where the job's CPU may keep it back, they are simulated once more
+// under one that waits for that: no engine makes it faster.
 
 const (
 	rememberedOps  = 1 << 16
 	simulated      = 3 // iterations, of which the last counts: the first two fill the memory
 	judgePatience  = 2 * time.Second
-	oraclePatience = time.Second
+	oraclePatience = 700 * time.Millisecond
 )
 
 // Bound is how near the last iterations came to the best possible.
@@ -30,7 +31,13 @@ type Bound struct {
 	Seconds          float64 `json:"oracle_seconds,omitempty"`           // an oracle's, simulated
 	Share            float64 `json:"oracle_share,omitempty"`             // of its speed: its seconds over those measured
 	Bus              string  `json:"oracle_bus,omitempty"`               // what it was given for a bus
-	Why              string  `json:"oracle_why,omitempty"`               // there is none
+
+	LaunchCostSeconds float64 `json:"launch_cost_seconds,omitempty"`   // CPU time of the job from one launch to the next; 0: it is not known to keep the job back
+	CPUSeconds        float64 `json:"iteration_cpu_seconds,omitempty"` // that of an iteration
+	WithCPUSeconds    float64 `json:"oracle_cpu_seconds,omitempty"`    // an oracle's that waits for it, simulated
+	WithCPUShare      float64 `json:"oracle_cpu_share,omitempty"`      // of that one's speed
+
+	Why string `json:"oracle_why,omitempty"` // there is none
 }
 
 // Judge adds to the statistics of a job that has ended how near it came to an oracle. It
@@ -57,7 +64,8 @@ func (l *Live) Judge(s *Stats) {
 				found <- Bound{Why: fmt.Sprintf("it failed: %v", p)}
 			}
 		}()
-		b, err := judge(l.recent(), bus.options)
+		recent, launchCost := l.recent()
+		b, err := judge(recent, bus.options, launchCost)
 		if err != nil {
 			b.Why = err.Error()
 		}
@@ -71,15 +79,16 @@ func (l *Live) Judge(s *Stats) {
 	}
 }
 
-// recent is what the runtime remembers.
-func (l *Live) recent() *trace.Trace {
+// recent is what the runtime remembers, and what the job's CPU takes from launch to launch, if that is known.
+func (l *Live) recent() (*trace.Trace, time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.swap.runtime.Recent()
+	return l.swap.runtime.Recent(), l.swap.runtime.LaunchCost()
 }
 
-// judge compares the last iterations of a trace with an oracle's.
-func judge(t *trace.Trace, o oracle.Options) (Bound, error) {
+// judge compares the last iterations of a trace with an oracle's, and with one's that waits for the job's CPU.
+func judge(t *trace.Trace, o oracle.Options, launchCost time.Duration) (Bound, error) {
+	began := time.Now()
 	if !t.EstimateDurations() {
 		return Bound{}, errors.New("no launch was seen to end")
 	}
@@ -94,7 +103,8 @@ func judge(t *trace.Trace, o oracle.Options) (Bound, error) {
 	}
 	slices.Sort(took)
 	b := Bound{IterationSeconds: took[len(took)/2]}
-	best, err := oracle.Run(from(t, all[len(all)-simulated].First-1, all[len(all)-1].End), o)
+	last := from(t, all[len(all)-simulated].First-1, all[len(all)-1].End)
+	best, err := oracle.Run(last, o)
 	var large *oracle.BudgetError
 	if errors.As(err, &large) {
 		return Bound{}, fmt.Errorf("one launch touches %s, and the budget has room for %s", GiB(large.NeedBytes), GiB(large.BudgetBytes))
@@ -103,7 +113,26 @@ func judge(t *trace.Trace, o oracle.Options) (Bound, error) {
 		return Bound{}, err
 	}
 	b.Seconds, b.Share = best.IterationSeconds, best.IterationSeconds/b.IterationSeconds
+	if launchCost == 0 || time.Since(began) > judgePatience/2 { // it takes as long again
+		return b, nil
+	}
+	o.LaunchCost = launchCost
+	if best, err = oracle.Run(last, o); err != nil {
+		return Bound{}, err
+	}
+	b.LaunchCostSeconds = launchCost.Seconds()
+	b.CPUSeconds = launchCost.Seconds() * float64(launches(t.Events[all[len(all)-1].First:all[len(all)-1].End]))
+	b.WithCPUSeconds, b.WithCPUShare = best.IterationSeconds, best.IterationSeconds/b.IterationSeconds
 	return b, nil
+}
+
+func launches(events []trace.Event) (n int) {
+	for i := range events {
+		if events[i].Kind == trace.KindLaunch {
+			n++
+		}
+	}
+	return n
 }
 
 // from is a trace from one mark to another, after the allocations that were alive before. What

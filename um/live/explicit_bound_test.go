@@ -41,7 +41,7 @@ func remembered(layers, iterations int) *trace.Trace {
 
 func TestJudge(t *testing.T) {
 	fast := oracle.Options{BudgetBytes: 200 * mib, H2DBytesPerSecond: 1e11, D2HBytesPerSecond: 1e11, DuplexBytesPerSecond: math.Inf(1), SmallBytes: explicit.SmallBytes}
-	b, err := judge(remembered(40, 6), fast)
+	b, err := judge(remembered(40, 6), fast, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -51,7 +51,12 @@ func TestJudge(t *testing.T) {
 	}
 	slow := fast
 	slow.H2DBytesPerSecond = 5e9 // what does not fit has to come back each time
-	if b, err = judge(remembered(40, 6), slow); err != nil || b.Seconds < 0.041 || b.Seconds > 0.080 {
+	if b, err = judge(remembered(40, 6), slow, 0); err != nil || b.Seconds < 0.041 || b.Seconds > 0.080 {
+		t.Errorf("%+v, %v", b, err)
+	}
+	// The CPU takes longer than that.
+	if b, err = judge(remembered(40, 6), fast, 1500*time.Microsecond); err != nil || math.Abs(b.Seconds-0.040) > 0.002 || math.Abs(b.CPUSeconds-0.060) > 0.001 ||
+		math.Abs(b.WithCPUSeconds-0.060) > 0.002 || math.Abs(b.WithCPUShare-0.75) > 0.03 || b.LaunchCostSeconds != 0.0015 {
 		t.Errorf("%+v, %v", b, err)
 	}
 	tight := fast
@@ -73,7 +78,7 @@ func TestJudge(t *testing.T) {
 		{"two iterations", "hold no 3 like iterations", remembered(40, 2), fast},
 		{"too small a budget", "one launch touches 10.0 MiB", remembered(40, 6), tight},
 	} {
-		if b, err := judge(c.t, c.o); err == nil || !strings.Contains(err.Error(), c.why) || b != (Bound{}) {
+		if b, err := judge(c.t, c.o, 0); err == nil || !strings.Contains(err.Error(), c.why) || b != (Bound{}) {
 			t.Errorf("%s: %+v, %v, want %q", c.name, b, err, c.why)
 		}
 	}

@@ -8,6 +8,7 @@ const (
 	mostGrants     = 0.03 // of all launches
 	enoughLaunches = 1000
 	mostForeach    = 0.25 // of the launches that waited, for an optimizer to be spoken of
+	mostCPU        = 0.7  // of an iteration, for the job's own CPU to be what limits it
 )
 
 // explicitLines are the verdict's lines of the explicit engine alone.
@@ -29,6 +30,10 @@ func (s Stats) explicitLines(line func(format string, args ...any)) {
 	case b.Share > 0:
 		line("an iteration took %.3f s: %.0f %% of the speed of an oracle, simulated from what this job launched, with estimated durations (%.3f s; bus %s)",
 			b.IterationSeconds, 100*b.Share, b.Seconds, b.Bus)
+		if b.WithCPUShare > 0 {
+			line("the job's own CPU takes %.1f us from launch to launch, %.3f s an iteration: %.0f %% of the speed of an oracle that waits for it (%.3f s)",
+				1e6*b.LaunchCostSeconds, b.CPUSeconds, 100*b.WithCPUShare, b.WithCPUSeconds)
+		}
 	case b.Why != "" && s.H2DBytes+s.D2HBytes > 0:
 		line("not compared with an oracle: %s", b.Why)
 	}
@@ -43,6 +48,8 @@ func (s Stats) explicitLimit() string {
 		return "everything fitted on the device: nothing was moved"
 	case s.OversizeLaunches > 0:
 		return s.oversize()
+	case x.CPUSeconds > mostCPU*x.IterationSeconds && x.CPUSeconds > x.Seconds:
+		return fmt.Sprintf("limited by the job's own CPU, which takes %.3f s of an iteration of %.3f s to launch it: more memory helps little", x.CPUSeconds, x.IterationSeconds)
 	case worst == 0:
 		return "not limited by memory: every move was hidden behind work"
 	case x.GrantStallSeconds == worst:

@@ -611,6 +611,14 @@ func TestExplicitVerdict(t *testing.T) {
 		{"oracle", func(s *Stats, x *ExplicitStats) {
 			x.Bound = Bound{IterationSeconds: 0.12, Seconds: 0.0996, Share: 0.83, Bus: "of h200"}
 		}, "an iteration took 0.120 s: 83 % of the speed of an oracle"},
+		{"oracle with CPU", func(s *Stats, x *ExplicitStats) {
+			x.FetchStallSeconds = 1
+			x.Bound = Bound{IterationSeconds: 0.1, Seconds: 0.06, Share: 0.6, LaunchCostSeconds: 20e-6, CPUSeconds: 0.08, WithCPUSeconds: 0.085, WithCPUShare: 0.85}
+		}, "the job's own CPU takes 20.0 us from launch to launch, 0.080 s an iteration: 85 % of the speed of an oracle that waits for it (0.085 s)\npenstock: limited by the job's own CPU"},
+		{"CPU beside the bus", func(s *Stats, x *ExplicitStats) {
+			x.FetchStallSeconds = 1
+			x.Bound = Bound{IterationSeconds: 0.1, Seconds: 0.085, Share: 0.85, LaunchCostSeconds: 20e-6, CPUSeconds: 0.08, WithCPUSeconds: 0.09, WithCPUShare: 0.9}
+		}, "limited by fetching"},
 		{"no oracle", func(s *Stats, x *ExplicitStats) { x.Why = "too much" }, "not compared with an oracle: too much"},
 		{"chosen", func(s *Stats, x *ExplicitStats) { s.EngineWhy = "it can" }, "explicit engine chosen: it can"},
 		{"in place", func(s *Stats, x *ExplicitStats) { x.InPlaceBytes = 1 << 30 }, "launches used 1.00 GiB in host memory"},
