@@ -29,7 +29,11 @@ func TestLaunchCostOfLogs(t *testing.T) {
 		if _, err := x.app.replay(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		if got := x.runtime.LaunchCost(); got < c.least || got > time.Duration(float64(c.least)*slowed) {
+		recent := x.runtime.Recent()
+		if !recent.Trace.EstimateDurations() || !recent.Trace.MarkIterations() {
+			t.Fatal("no iterations")
+		}
+		if got := recent.LaunchCost(); got < c.least || got > time.Duration(float64(c.least)*slowed) {
 			t.Errorf("%v is found to be %v", c.cost, got)
 		}
 	}
@@ -53,7 +57,7 @@ func TestRecentLikeItsLog(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		recent := x.runtime.Recent()
+		recent := x.runtime.Recent().Trace
 		if !recent.EstimateDurations() || !recent.MarkIterations() {
 			t.Fatalf("%s: durations %s, %d iterations", name, recent.Durations(), len(recent.Iterations()))
 		}

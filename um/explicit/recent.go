@@ -8,7 +8,7 @@ import (
 )
 
 // recent remembers when the last operations were reported and seen to end: what the log of
-// operations does not, and what it takes to say how long each ran. It costs a write of 24
+// operations does not, and what it takes to say how long each ran. It costs a write of 32
 // bytes an operation.
 type recent struct {
 	launched []launched // by position, over and over
@@ -21,7 +21,13 @@ type launched struct {
 	at     time.Duration // it may have begun
 	stream int32
 	work   uint32
-	waited bool // for memory: at may be later than it was reported
+	report Report
+}
+
+// Report is how an operation was reported.
+type Report struct {
+	At     time.Duration
+	Waited bool // the program did not go on before what it touches had come, or was granted
 }
 
 // seen says that a stream had finished everything up to a position.
@@ -40,7 +46,7 @@ func (x *recent) at(position int64) *launched { return &x.launched[position%int6
 
 func (x *recent) launch(position int64, at time.Duration, o *Op, waits bool) {
 	if x.newest = position; len(x.launched) > 0 {
-		*x.at(position) = launched{at, int32(o.Stream), o.Work, waits}
+		*x.at(position) = launched{at, int32(o.Stream), o.Work, Report{at, waits}}
 	}
 }
 
@@ -48,8 +54,7 @@ func (x *recent) launch(position int64, at time.Duration, o *Op, waits bool) {
 func (x *recent) delay(positions []int64, now time.Duration) {
 	for _, p := range positions {
 		if p > x.newest-int64(len(x.launched)) {
-			l := x.at(p)
-			l.at, l.waited = now, true
+			x.at(p).at = now
 		}
 	}
 }
@@ -59,32 +64,37 @@ func (x *recent) finish(stream int, position int64, at time.Duration) {
 	x.next++
 }
 
-// marks are how far streams were seen to have got, in order.
-func (x *recent) marks() []seen {
-	if x.next < len(x.seen) {
-		return x.seen[:x.next]
-	}
-	return slices.Concat(x.seen[x.next%len(x.seen):], x.seen[:x.next%len(x.seen)])
-}
-
 // Granted says that an operation that had been reported may go only now.
 func (r *Runtime) Granted(seq uint64) {
 	if x := r.find(seq); x != nil {
 		r.recent.delay([]int64{x.position}, r.process.Now())
+		if len(r.recent.launched) > 0 {
+			r.recent.at(x.position).report.Waited = true
+		}
 	}
 }
 
-// Recent are the last operations as a trace: allocations that were alive before them, then
+// Recent is what a Runtime remembers.
+type Recent struct {
+	Trace   *trace.Trace
+	Reports []Report // of the trace's launches, in order
+}
+
+// Recent has the last operations as a trace: allocations that were alive before them, then
 // allocations, frees, operations and progress in order. An operation is a launch, whose function is
 // its Op.Work and whose time is when it was reported, or later when what it touches came later.
-func (r *Runtime) Recent() *trace.Trace {
+func (r *Runtime) Recent() Recent {
 	t := &trace.Trace{Name: "recent"}
 	x := &r.recent
 	if len(x.launched) == 0 {
-		return t
+		return Recent{Trace: t}
 	}
+	var reports []Report
 	events, position := r.history.Events(r.history.Now() - int64(len(x.launched)))
-	marks := x.marks()
+	marks := slices.Concat(x.seen[x.next%len(x.seen):], x.seen[:x.next%len(x.seen)])
+	if x.next < len(x.seen) {
+		marks = x.seen[:x.next]
+	}
 	first := position
 	progress := func(before time.Duration) {
 		for ; len(marks) > 0 && marks[0].at < before && marks[0].position < position; marks = marks[1:] {
@@ -97,11 +107,12 @@ func (r *Runtime) Recent() *trace.Trace {
 		if e.Kind == trace.KindLaunch {
 			l := x.at(position)
 			e.Time, e.Stream, e.Function, e.Duration = l.at, uint64(l.stream), l.work, -1
+			reports = append(reports, l.report)
 			progress(l.at)
 			position++
 		}
 		t.Events = append(t.Events, e)
 	}
 	progress(1<<63 - 1)
-	return t
+	return Recent{t, reports}
 }

@@ -47,7 +47,7 @@ func TestRecent(t *testing.T) {
 	b.now = 30 * ms
 	r.Progress(0, 4)
 
-	tr := r.Recent()
+	tr := r.Recent().Trace
 	var times []time.Duration
 	ops := uint32(0)
 	for _, e := range tr.Events {
@@ -80,7 +80,7 @@ func TestRecent(t *testing.T) {
 		b.now += ms
 		r.Progress(0, seq)
 	}
-	tr = r.Recent()
+	tr = r.Recent().Trace
 	ops = 0
 	for _, e := range tr.Events {
 		if e.Kind == trace.KindLaunch {
@@ -93,7 +93,7 @@ func TestRecent(t *testing.T) {
 	if ops != 8 || !tr.EstimateDurations() {
 		t.Errorf("%d operations", ops)
 	}
-	if off, _ := bystanding(0); len(off.Recent().Events) != 0 {
+	if off, _ := bystanding(0); len(off.Recent().Trace.Events) != 0 {
 		t.Error("it remembers what it was not told to")
 	}
 }

@@ -64,8 +64,7 @@ func (l *Live) Judge(s *Stats) {
 				found <- Bound{Why: fmt.Sprintf("it failed: %v", p)}
 			}
 		}()
-		recent, launchCost := l.recent()
-		b, err := judge(recent, bus.options, launchCost)
+		b, err := judge(l.recent(), bus.options)
 		if err != nil {
 			b.Why = err.Error()
 		}
@@ -79,16 +78,17 @@ func (l *Live) Judge(s *Stats) {
 	}
 }
 
-// recent is what the runtime remembers, and what the job's CPU takes from launch to launch, if that is known.
-func (l *Live) recent() (*trace.Trace, time.Duration) {
+// recent is what the runtime remembers.
+func (l *Live) recent() explicit.Recent {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.swap.runtime.Recent(), l.swap.runtime.LaunchCost()
+	return l.swap.runtime.Recent()
 }
 
-// judge compares the last iterations of a trace with an oracle's, and with one's that waits for the job's CPU.
-func judge(t *trace.Trace, o oracle.Options, launchCost time.Duration) (Bound, error) {
+// judge compares the last iterations that are remembered with an oracle's, and with one's that waits for the job's CPU.
+func judge(recent explicit.Recent, o oracle.Options) (Bound, error) {
 	began := time.Now()
+	t := recent.Trace
 	if !t.EstimateDurations() {
 		return Bound{}, errors.New("no launch was seen to end")
 	}
@@ -113,6 +113,7 @@ func judge(t *trace.Trace, o oracle.Options, launchCost time.Duration) (Bound, e
 		return Bound{}, err
 	}
 	b.Seconds, b.Share = best.IterationSeconds, best.IterationSeconds/b.IterationSeconds
+	launchCost := recent.LaunchCost()
 	if launchCost == 0 || time.Since(began) > judgePatience/2 { // it takes as long again
 		return b, nil
 	}

@@ -14,9 +14,15 @@ import (
 
 // remembered is what a runtime remembers of a job whose layers, of a weight of 8 MiB each, take a
 // millisecond, and which waits for as long again before each.
-func remembered(layers, iterations int) *trace.Trace {
+func remembered(layers, iterations int) explicit.Recent {
 	t := &trace.Trace{}
-	add := func(e trace.Event) { t.Events = append(t.Events, e) }
+	var reports []explicit.Report
+	add := func(e trace.Event) {
+		t.Events = append(t.Events, e)
+		if e.Kind == trace.KindLaunch {
+			reports = append(reports, explicit.Report{At: e.Time})
+		}
+	}
 	add(trace.Event{Kind: trace.KindAlloc, Bytes: 1 << 40}) // which nothing uses
 	for w := range layers {
 		add(trace.Event{Kind: trace.KindAlloc, Alloc: uint64(w + 1), Bytes: 8 * mib})
@@ -36,12 +42,12 @@ func remembered(layers, iterations int) *trace.Trace {
 			add(trace.Event{Kind: trace.KindProgress, Time: at, Alloc: number})
 		}
 	}
-	return t
+	return explicit.Recent{Trace: t, Reports: reports}
 }
 
 func TestJudge(t *testing.T) {
 	fast := oracle.Options{BudgetBytes: 200 * mib, H2DBytesPerSecond: 1e11, D2HBytesPerSecond: 1e11, DuplexBytesPerSecond: math.Inf(1), SmallBytes: explicit.SmallBytes}
-	b, err := judge(remembered(40, 6), fast, 0)
+	b, err := judge(remembered(40, 6), fast)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -51,34 +57,40 @@ func TestJudge(t *testing.T) {
 	}
 	slow := fast
 	slow.H2DBytesPerSecond = 5e9 // what does not fit has to come back each time
-	if b, err = judge(remembered(40, 6), slow, 0); err != nil || b.Seconds < 0.041 || b.Seconds > 0.080 {
+	if b, err = judge(remembered(40, 6), slow); err != nil || b.Seconds < 0.041 || b.Seconds > 0.080 {
 		t.Errorf("%+v, %v", b, err)
 	}
-	// The CPU takes longer than that.
-	if b, err = judge(remembered(40, 6), fast, 1500*time.Microsecond); err != nil || math.Abs(b.Seconds-0.040) > 0.002 || math.Abs(b.CPUSeconds-0.060) > 0.001 ||
-		math.Abs(b.WithCPUSeconds-0.060) > 0.002 || math.Abs(b.WithCPUShare-0.75) > 0.03 || b.LaunchCostSeconds != 0.0015 {
+	if b, err = judge(remembered(40, 6), fast); err != nil || b.LaunchCostSeconds != 0.002 || math.Abs(b.CPUSeconds-0.080) > 0.001 ||
+		math.Abs(b.WithCPUSeconds-0.080) > 0.002 || math.Abs(b.WithCPUShare-1) > 0.03 {
+		t.Errorf("%+v, %v", b, err) // launches are 2 ms apart, as far as can be seen for the CPU's sake
+	}
+	waiting := remembered(40, 6)
+	for i := range waiting.Reports {
+		waiting.Reports[i].Waited = true
+	}
+	if b, err = judge(waiting, fast); err != nil || b.Share == 0 || b.LaunchCostSeconds != 0 || b.WithCPUShare != 0 {
 		t.Errorf("%+v, %v", b, err)
 	}
 	tight := fast
 	tight.BudgetBytes = 9 * mib
 	noProgress := remembered(40, 6)
-	for i := range noProgress.Events {
-		if noProgress.Events[i].Kind == trace.KindProgress {
-			noProgress.Events[i].Kind = trace.KindMark
-			noProgress.Events[i].Name = "nothing"
+	for i := range noProgress.Trace.Events {
+		if noProgress.Trace.Events[i].Kind == trace.KindProgress {
+			noProgress.Trace.Events[i].Kind = trace.KindMark
+			noProgress.Trace.Events[i].Name = "nothing"
 		}
 	}
 	for _, c := range []struct {
 		name, why string
-		t         *trace.Trace
+		recent    explicit.Recent
 		o         oracle.Options
 	}{
-		{"nothing", "no launch was seen to end", &trace.Trace{}, fast},
+		{"nothing", "no launch was seen to end", explicit.Recent{Trace: &trace.Trace{}}, fast},
 		{"no progress", "no launch was seen to end", noProgress, fast},
 		{"two iterations", "hold no 3 like iterations", remembered(40, 2), fast},
 		{"too small a budget", "one launch touches 10.0 MiB", remembered(40, 6), tight},
 	} {
-		if b, err := judge(c.t, c.o, 0); err == nil || !strings.Contains(err.Error(), c.why) || b != (Bound{}) {
+		if b, err := judge(c.recent, c.o); err == nil || !strings.Contains(err.Error(), c.why) || b != (Bound{}) {
 			t.Errorf("%s: %+v, %v, want %q", c.name, b, err, c.why)
 		}
 	}

@@ -16,9 +16,11 @@ func TestLaunchCost(t *testing.T) {
 		least    time.Duration
 		most     time.Duration
 		waitEach int // operations after which one waits for memory
+		slow     int // the operation before which the program does something else
 	}{
 		{name: "the CPU keeps it back", behind: 3, least: cost, most: cost},
-		{name: "it waits for the device at times", behind: 3, every: 1000, least: cost, most: cost * 11 / 10},
+		{name: "it waits for the device at times", behind: 3, every: 500, least: cost, most: cost * 11 / 10},
+		{name: "one takes long in one iteration", behind: 3, slow: 7777, least: cost, most: cost},
 		{name: "some wait for memory", behind: 3, waitEach: 100, least: cost, most: cost},
 		{name: "nearly all wait for memory", behind: 3, waitEach: 30},
 		{name: "the CPU is far ahead", behind: 900},
@@ -26,10 +28,13 @@ func TestLaunchCost(t *testing.T) {
 		r, b := bystanding(1 << 12)
 		for seq := 1; seq <= 10000; seq++ {
 			b.now += cost
+			if seq == c.slow {
+				b.now += 200 * us
+			}
 			if c.every > 0 && seq%c.every == 0 {
 				b.now += 5 * time.Millisecond
 			}
-			r.Op(Op{Seq: uint64(seq), Work: 7})
+			r.Op(Op{Seq: uint64(seq), Work: uint32(seq % 500)})
 			if c.waitEach > 0 && seq%c.waitEach == 0 {
 				b.now += time.Millisecond
 				r.Granted(uint64(seq))
@@ -38,13 +43,17 @@ func TestLaunchCost(t *testing.T) {
 				r.Progress(0, uint64(seq-c.behind))
 			}
 		}
-		if got := r.LaunchCost(); got < c.least || got > c.most {
+		recent := r.Recent()
+		if !recent.Trace.MarkIterations() {
+			t.Fatalf("%s: no iterations", c.name)
+		}
+		if got := recent.LaunchCost(); got < c.least || got > c.most {
 			t.Errorf("%s: %v, want %v to %v", c.name, got, c.least, c.most)
 		}
 	}
 	r, _ := bystanding(0)
 	r.Op(Op{Seq: 1})
-	if got := r.LaunchCost(); got != 0 {
+	if got := r.Recent().LaunchCost(); got != 0 {
 		t.Errorf("%v of nothing", got)
 	}
 }
