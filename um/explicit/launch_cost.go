@@ -19,36 +19,46 @@ const (
 	costShare = 0.25
 )
 
-// LaunchCost is the CPU time of the job from one launch to the next, copies beside it included, once iterations are marked.
-// An iteration is cut into stretches, of which those count in which nothing waited for memory and few launches were
-// unfinished: the median of all iterations each. It is 0 when they are a small part of an iteration, as in a job
-// whose CPU is far ahead of the device and does not keep it back.
+// LaunchCost is the CPU time of the job from one launch to the next, copies beside it included, once iterations are marked:
+// the median of the iterations, each cut into stretches of which those count in which nothing waited for memory and
+// few launches were unfinished. It is 0 when they are a small part of most iterations, as in a job whose CPU is far
+// ahead of the device and does not keep it back.
 func (x Recent) LaunchCost() time.Duration {
-	stretches := x.stretches()
-	var medians []time.Duration
-	for _, s := range stretches {
-		if len(s) > 0 {
-			slices.Sort(s)
-			medians = append(medians, s[len(s)/2])
-		}
+	var costs []time.Duration
+	for _, i := range x.iterations() {
+		costs = append(costs, i.cost())
 	}
-	slices.Sort(medians)
+	if len(costs) == 0 {
+		return 0
+	}
+	slices.Sort(costs)
+	return costs[len(costs)/2]
+}
+
+// stretches are those of an iteration.
+type stretches struct {
+	all int
+	cpu []time.Duration // how long those took that the CPU alone took
+}
+
+// cost is the time from one launch to the next, 0 when it is not known.
+func (s stretches) cost() time.Duration {
+	slices.Sort(s.cpu)
 	var sum time.Duration
 	n := 0
-	for _, m := range medians {
-		if m <= costOutlier*medians[len(medians)/2] {
-			sum += m
+	for _, took := range s.cpu {
+		if took <= costOutlier*s.cpu[len(s.cpu)/2] {
+			sum += took
 			n++
 		}
 	}
-	if n == 0 || float64(n) < costShare*float64(len(stretches)) {
+	if n == 0 || float64(n) < costShare*float64(s.all) {
 		return 0
 	}
 	return sum / time.Duration(n*costOps)
 }
 
-// stretches are how long the parts of an iteration took of which that is told, for each the iterations' times.
-func (x Recent) stretches() (all [][]time.Duration) {
+func (x Recent) iterations() (all []stretches) {
 	behind := make([]int, 0, len(x.Reports)) // by launch: how many were unfinished
 	before := make([]int, 0, len(x.Trace.Events)+1)
 	finished := -costQueued - 1 // not known
@@ -66,16 +76,16 @@ func (x Recent) stretches() (all [][]time.Duration) {
 		return nil
 	}
 	for _, i := range x.Trace.Iterations() {
-		for k, first := 0, before[i.First]; first+costOps < before[i.End]; k, first = k+1, first+costOps {
-			if k == len(all) {
-				all = append(all, nil)
-			}
+		var s stretches
+		for first := before[i.First]; first+costOps < before[i.End]; first += costOps {
+			s.all++
 			last := first + costOps
 			waited := slices.ContainsFunc(x.Reports[first:last], func(r Report) bool { return r.Waited })
 			if !waited && behind[last] <= costQueued {
-				all[k] = append(all[k], x.Reports[last].At-x.Reports[first].At)
+				s.cpu = append(s.cpu, x.Reports[last].At-x.Reports[first].At)
 			}
 		}
+		all = append(all, s)
 	}
 	return all
 }
