@@ -175,7 +175,7 @@ func (x *swapper) launch(e *trace.Event, finished func(time.Duration)) {
 	for _, slot := range x.slots {
 		x.lastSeq[slot] = seq
 	}
-	x.runtime.Op(explicit.Op{Seq: seq, Stream: number, Slots: x.slots, Work: uint32(e.Copy)<<28 ^ e.Function})
+	x.runtime.Op(explicit.Op{Seq: seq, Stream: number, Slots: x.slots, Work: uint32(e.Copy)<<28 ^ e.Function, ToHost: e.Kind == trace.KindCopy && e.Copy == trace.CopyDeviceToHost})
 	slots := append([]uint32(nil), x.slots...)
 	x.held, x.heldSeq = func() {
 		var ticket uint32

@@ -65,7 +65,7 @@ func (x Recent) iterations() (all []stretches) {
 	for _, e := range x.Trace.Events {
 		before = append(before, len(behind))
 		switch e.Kind {
-		case trace.KindLaunch:
+		case trace.KindLaunch, trace.KindCopy:
 			behind = append(behind, len(behind)-finished)
 		case trace.KindProgress:
 			finished = max(finished, int(e.Alloc))

@@ -21,6 +21,8 @@ type Op struct {
 	// Work is the same whenever the same work is done, and else seldom: which kernel or kind of copy,
 	// whatever it touches; not by how many tensors either, for allocations that share a range are one.
 	Work uint32
+	// ToHost says that it copies to the host, for which programs wait: nothing depends on it but how the job is judged ([Recent]).
+	ToHost bool
 }
 
 // op is an operation that has been reported and not finished.

@@ -8,7 +8,7 @@ import (
 )
 
 // recent remembers when the last operations were reported and seen to end: what the log of
-// operations does not, and what it takes to say how long each ran. It costs a write of 32
+// operations does not, and what it takes to say how long each ran. It costs a write of 40
 // bytes an operation.
 type recent struct {
 	launched []launched // by position, over and over
@@ -22,6 +22,7 @@ type launched struct {
 	stream int32
 	work   uint32
 	report Report
+	toHost bool
 }
 
 // Report is how an operation was reported.
@@ -46,7 +47,7 @@ func (x *recent) at(position int64) *launched { return &x.launched[position%int6
 
 func (x *recent) launch(position int64, at time.Duration, o *Op, waits bool) {
 	if x.newest = position; len(x.launched) > 0 {
-		*x.at(position) = launched{at, int32(o.Stream), o.Work, Report{at, waits}}
+		*x.at(position) = launched{at, int32(o.Stream), o.Work, Report{at, waits}, o.ToHost}
 	}
 }
 
@@ -77,11 +78,11 @@ func (r *Runtime) Granted(seq uint64) {
 // Recent is what a Runtime remembers.
 type Recent struct {
 	Trace   *trace.Trace
-	Reports []Report // of the trace's launches, in order
+	Reports []Report // of the trace's operations, in order
 }
 
 // Recent has the last operations as a trace: allocations that were alive before them, then
-// allocations, frees, operations and progress in order. An operation is a launch, whose function is
+// allocations, frees, operations and progress in order. An operation is a launch or a copy to the host, whose function is
 // its Op.Work and whose time is when it was reported, or later when what it touches came later.
 func (r *Runtime) Recent() Recent {
 	t := &trace.Trace{Name: "recent"}
@@ -107,6 +108,9 @@ func (r *Runtime) Recent() Recent {
 		if e.Kind == trace.KindLaunch {
 			l := x.at(position)
 			e.Time, e.Stream, e.Function, e.Duration = l.at, uint64(l.stream), l.work, -1
+			if l.toHost {
+				e.Kind, e.Copy = trace.KindCopy, trace.CopyDeviceToHost
+			}
 			reports = append(reports, l.report)
 			progress(l.at)
 			position++

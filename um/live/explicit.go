@@ -246,8 +246,11 @@ func (e *swap) op(rec *hook.Record) {
 	}
 	l := e.l
 	o := explicit.Op{Seq: rec.Seq, Stream: l.opStream(rec.Stream, rec.Seq), Slots: rec.Slots, Work: uint32(rec.Kind)<<28 ^ rec.ID, Keep: rec.Flags&hook.FlagKeep != 0}
-	if rec.Kind == hook.Launch {
+	switch rec.Kind {
+	case hook.Launch:
 		o.Name = l.hook.FunctionName(rec.ID)
+	case hook.Copy:
+		o.ToHost = rec.ID == hook.CopyD2H
 	}
 	e.runtime.Op(o)
 	before := e.trails.step(rec)

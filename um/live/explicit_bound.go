@@ -122,14 +122,14 @@ func judge(recent explicit.Recent, o oracle.Options) (Bound, error) {
 		return Bound{}, err
 	}
 	b.LaunchCostSeconds = launchCost.Seconds()
-	b.CPUSeconds = launchCost.Seconds() * float64(launches(t.Events[all[len(all)-1].First:all[len(all)-1].End]))
+	b.CPUSeconds = launchCost.Seconds() * float64(operations(t.Events[all[len(all)-1].First:all[len(all)-1].End]))
 	b.WithCPUSeconds, b.WithCPUShare = best.IterationSeconds, best.IterationSeconds/b.IterationSeconds
 	return b, nil
 }
 
-func launches(events []trace.Event) (n int) {
+func operations(events []trace.Event) (n int) {
 	for i := range events {
-		if events[i].Kind == trace.KindLaunch {
+		if events[i].Kind == trace.KindLaunch || events[i].Kind == trace.KindCopy {
 			n++
 		}
 	}
