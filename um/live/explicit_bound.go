@@ -57,24 +57,30 @@ func (l *Live) Judge(s *Stats) {
 	}
 	bus := busOf(l.driver.Info().Name, x.InGBPerSecond*1e9, x.OutGBPerSecond*1e9)
 	bus.options.BudgetBytes = s.BudgetBytes - l.plainBytes.Load()
-	found := make(chan Bound, 1)
+	found := make(chan Bound, 3)
 	go func() {
+		defer close(found)
 		defer func() {
 			if p := recover(); p != nil {
 				found <- Bound{Why: fmt.Sprintf("it failed: %v", p)}
 			}
 		}()
-		b, err := judge(l.recent(), bus.options)
-		if err != nil {
-			b.Why = err.Error()
-		}
-		b.Bus = bus.name
-		found <- b
+		judge(l.recent(), bus.options, func(b Bound) {
+			b.Bus = bus.name
+			found <- b
+		})
 	}()
-	select {
-	case x.Bound = <-found:
-	case <-time.After(judgePatience):
-		x.Bound = Bound{Why: fmt.Sprintf("it would have taken more than %s", judgePatience)}
+	x.Bound = Bound{Why: fmt.Sprintf("it would have taken more than %s", judgePatience)}
+	for enough := time.After(judgePatience); ; {
+		select {
+		case b, more := <-found:
+			if !more {
+				return
+			}
+			x.Bound = b
+		case <-enough:
+			return
+		}
 	}
 }
 
@@ -85,46 +91,53 @@ func (l *Live) recent() explicit.Recent {
 	return l.swap.runtime.Recent()
 }
 
-// judge compares the last iterations that are remembered with an oracle's, and with one's that waits for the job's CPU.
-func judge(recent explicit.Recent, o oracle.Options) (Bound, error) {
-	began := time.Now()
+// judge compares the last iterations that are remembered with an oracle's, and then with one's that waits for the
+// job's CPU, where that is known to keep it back. What is found is told each time.
+func judge(recent explicit.Recent, o oracle.Options, found func(Bound)) {
 	t := recent.Trace
 	if !t.EstimateDurations() {
-		return Bound{}, errors.New("no launch was seen to end")
+		found(Bound{Why: "no launch was seen to end"})
+		return
 	}
 	t.MarkIterations()
 	all := t.Iterations()
 	if len(all) < simulated {
-		return Bound{}, fmt.Errorf("the last %d launches and copies hold no %d like iterations", t.Estimate.Operations, simulated)
+		found(Bound{Why: fmt.Sprintf("the last %d launches and copies hold no %d like iterations", t.Estimate.Operations, simulated)})
+		return
 	}
 	took := make([]float64, len(all))
 	for i, r := range all {
 		took[i] = (t.Events[r.End].Time - t.Events[r.First-1].Time).Seconds() // from mark to mark
 	}
 	slices.Sort(took)
-	b := Bound{IterationSeconds: took[len(took)/2]}
-	last := from(t, all[len(all)-simulated].First-1, all[len(all)-1].End)
-	best, err := oracle.Run(last, o)
-	var large *oracle.BudgetError
-	if errors.As(err, &large) {
-		return Bound{}, fmt.Errorf("one launch touches %s, and the budget has room for %s", GiB(large.NeedBytes), GiB(large.BudgetBytes))
-	}
+	cost, last := recent.LaunchCost(), all[len(all)-1]
+	b := Bound{IterationSeconds: took[len(took)/2], LaunchCostSeconds: cost.Seconds()}
+	b.CPUSeconds = b.LaunchCostSeconds * float64(operations(t.Events[last.First:last.End]))
+	iterations := from(t, all[len(all)-simulated].First-1, last.End)
+	best, err := oracle.Run(iterations, o)
 	if err != nil {
-		return Bound{}, err
+		found(Bound{Why: why(err)})
+		return
 	}
 	b.Seconds, b.Share = best.IterationSeconds, best.IterationSeconds/b.IterationSeconds
-	launchCost := recent.LaunchCost()
-	if launchCost == 0 || time.Since(began) > judgePatience/2 { // it takes as long again
-		return b, nil
+	found(b)
+	if cost == 0 {
+		return
 	}
-	o.LaunchCost = launchCost
-	if best, err = oracle.Run(last, o); err != nil {
-		return Bound{}, err
+	o.LaunchCost = cost
+	if best, err = oracle.Run(iterations, o); err == nil {
+		b.WithCPUSeconds, b.WithCPUShare = best.IterationSeconds, best.IterationSeconds/b.IterationSeconds
+		found(b)
 	}
-	b.LaunchCostSeconds = launchCost.Seconds()
-	b.CPUSeconds = launchCost.Seconds() * float64(operations(t.Events[all[len(all)-1].First:all[len(all)-1].End]))
-	b.WithCPUSeconds, b.WithCPUShare = best.IterationSeconds, best.IterationSeconds/b.IterationSeconds
-	return b, nil
+}
+
+// why there is no bound.
+func why(err error) string {
+	var large *oracle.BudgetError
+	if errors.As(err, &large) {
+		return fmt.Sprintf("one launch touches %s, and the budget has room for %s", GiB(large.NeedBytes), GiB(large.BudgetBytes))
+	}
+	return err.Error()
 }
 
 func operations(events []trace.Event) (n int) {
