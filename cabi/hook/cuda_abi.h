@@ -64,6 +64,7 @@ enum {
     CU_GRAPH_NODE_TYPE_GRAPH = 4,
     CU_GRAPH_NODE_TYPE_EMPTY = 5,
     CU_GRAPH_NODE_TYPE_MEM_ALLOC = 10,
+    CU_GRAPH_NODE_TYPE_BATCH_MEM_OP = 12,
     CU_GRAPH_NODE_TYPE_CONDITIONAL = 13,
 };
 enum { CU_MEMCPY_OPERAND_TYPE_POINTER = 1, CU_MEMCPY_OPERAND_TYPE_ARRAY = 2 };
@@ -75,7 +76,11 @@ enum {
     CU_STREAM_MEM_OP_WRITE_VALUE_32 = 2,
     CU_STREAM_MEM_OP_WAIT_VALUE_64 = 4,
     CU_STREAM_MEM_OP_WRITE_VALUE_64 = 5,
+    CU_STREAM_MEM_OP_BARRIER = 6,
+    CU_STREAM_MEM_OP_ATOMIC_REDUCTION = 8,
 };
+enum { CU_STREAM_ATOMIC_REDUCTION_OP_ADD = 0 };
+enum { CU_STREAM_ATOMIC_REDUCTION_UNSIGNED_32 = 14, CU_STREAM_ATOMIC_REDUCTION_UNSIGNED_64 = 22 };
 
 typedef struct {
     int type;
@@ -195,8 +200,24 @@ typedef union {
         unsigned flags;
         CUdeviceptr alias;
     } value;
+    struct {
+        int operation;
+        unsigned flags;
+        int reduction, type;
+        CUdeviceptr address;
+        uint64_t value;
+        CUdeviceptr alias;
+    } reduction;
     uint64_t pad[6];
 } CUstreamBatchMemOpParams;
+
+/* Both versions. */
+typedef struct {
+    CUcontext ctx;
+    unsigned count;
+    CUstreamBatchMemOpParams *paramArray;
+    unsigned flags;
+} CUDA_BATCH_MEM_OP_NODE_PARAMS;
 
 /* The first version ends at extra; versions 2 and 3 add kern and ctx. */
 typedef struct {
@@ -234,6 +255,7 @@ typedef struct {
         CUDA_KERNEL_NODE_PARAMS kernel;
         CUDA_MEMCPY_NODE_PARAMS memcpy;
         CUDA_MEMSET_NODE_PARAMS memset;
+        CUDA_BATCH_MEM_OP_NODE_PARAMS memOp;
         struct {
             CUgraph graph;
             int ownership;
@@ -261,5 +283,7 @@ _Static_assert(sizeof(CUDA_MEMCPY2D) == 128, "CUDA_MEMCPY2D");
 _Static_assert(sizeof(CUDA_MEMCPY3D) == 200, "CUDA_MEMCPY3D");
 _Static_assert(sizeof(CUDA_KERNEL_NODE_PARAMS) == 72, "CUDA_KERNEL_NODE_PARAMS");
 _Static_assert(sizeof(CUDA_MEMCPY3D_BATCH_OP) == 112, "CUDA_MEMCPY3D_BATCH_OP");
+_Static_assert(sizeof(CUstreamBatchMemOpParams) == 48, "CUstreamBatchMemOpParams");
+_Static_assert(sizeof(CUDA_BATCH_MEM_OP_NODE_PARAMS) == 32, "CUDA_BATCH_MEM_OP_NODE_PARAMS");
 _Static_assert(sizeof(CUgraphNodeParams) == 256, "CUgraphNodeParams");
 #endif

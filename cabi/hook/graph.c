@@ -114,6 +114,12 @@ static node_set memset_set(CUgraphNode node, CUgraphNode top, const CUDA_MEMSET_
     return finish(&c, node, top, NO_FUNCTION, true);
 }
 
+static node_set memops_set(CUgraphNode node, CUgraphNode top, const CUDA_BATCH_MEM_OP_NODE_PARAMS *p) {
+    collector c = {0};
+    for (unsigned i = 0; i < p->count; i++) collect(&c, psk_memop_address(&p->paramArray[i]));
+    return finish(&c, node, top, NO_FUNCTION, true);
+}
+
 /* ---- walking a graph ---- */
 
 typedef struct queries {
@@ -123,6 +129,7 @@ typedef struct queries {
     CUresult (*kernel_v1)(CUgraphNode, CUDA_KERNEL_NODE_PARAMS *);
     CUresult (*copy)(CUgraphNode, CUDA_MEMCPY3D *);
     CUresult (*fill)(CUgraphNode, CUDA_MEMSET_NODE_PARAMS *);
+    CUresult (*memops)(CUgraphNode, CUDA_BATCH_MEM_OP_NODE_PARAMS *);
     CUresult (*child)(CUgraphNode, CUgraph *);
 } queries;
 
@@ -136,6 +143,7 @@ static const queries *get_queries(void) {
         q.kernel_v1 = (CUresult(*)(CUgraphNode, CUDA_KERNEL_NODE_PARAMS *))psk_driver_symbol("cuGraphKernelNodeGetParams");
         q.copy = (CUresult(*)(CUgraphNode, CUDA_MEMCPY3D *))psk_driver_symbol("cuGraphMemcpyNodeGetParams");
         q.fill = (CUresult(*)(CUgraphNode, CUDA_MEMSET_NODE_PARAMS *))psk_driver_symbol("cuGraphMemsetNodeGetParams");
+        q.memops = (CUresult(*)(CUgraphNode, CUDA_BATCH_MEM_OP_NODE_PARAMS *))psk_driver_symbol("cuGraphBatchMemOpNodeGetParams");
         q.child = (CUresult(*)(CUgraphNode, CUgraph *))psk_driver_symbol("cuGraphChildGraphNodeGetGraph");
         atomic_store(&found, 1);
     }
@@ -189,6 +197,11 @@ static void walk_node(sets *out, CUgraphNode node, CUgraphNode top, int depth) {
     case CU_GRAPH_NODE_TYPE_MEMSET: {
         CUDA_MEMSET_NODE_PARAMS p = {0};
         push(out, q->fill && q->fill(node, &p) == CUDA_SUCCESS ? memset_set(node, top, &p) : unreadable);
+        break;
+    }
+    case CU_GRAPH_NODE_TYPE_BATCH_MEM_OP: {
+        CUDA_BATCH_MEM_OP_NODE_PARAMS p = {0};
+        push(out, q->memops && q->memops(node, &p) == CUDA_SUCCESS ? memops_set(node, top, &p) : unreadable);
         break;
     }
     case CU_GRAPH_NODE_TYPE_GRAPH: {
@@ -353,6 +366,12 @@ CUresult psk_w_cuGraphExecMemsetNodeSetParams(CUgraphExec e, CUgraphNode node, c
     return r;
 }
 
+CUresult psk_w_cuGraphExecBatchMemOpNodeSetParams(CUgraphExec e, CUgraphNode node, const CUDA_BATCH_MEM_OP_NODE_PARAMS *p) {
+    CUresult r = PSK_REAL(cuGraphExecBatchMemOpNodeSetParams)(e, node, p);
+    if (r == CUDA_SUCCESS && psk_active()) replace_with(e, node, memops_set(node, node, p));
+    return r;
+}
+
 CUresult psk_w_cuGraphExecChildGraphNodeSetParams(CUgraphExec e, CUgraphNode node, CUgraph child) {
     CUresult r = PSK_REAL(cuGraphExecChildGraphNodeSetParams)(e, node, child);
     if (r == CUDA_SUCCESS && psk_active()) replace_child(e, node, child);
@@ -366,6 +385,7 @@ CUresult psk_w_cuGraphExecNodeSetParams(CUgraphExec e, CUgraphNode node, CUgraph
     case CU_GRAPH_NODE_TYPE_KERNEL: replace_with(e, node, kernel_set(node, node, &p->kernel, true)); break;
     case CU_GRAPH_NODE_TYPE_MEMCPY: replace_with(e, node, memcpy_set(node, node, &p->memcpy.copyParams)); break;
     case CU_GRAPH_NODE_TYPE_MEMSET: replace_with(e, node, memset_set(node, node, &p->memset)); break;
+    case CU_GRAPH_NODE_TYPE_BATCH_MEM_OP: replace_with(e, node, memops_set(node, node, &p->memOp)); break;
     case CU_GRAPH_NODE_TYPE_GRAPH: replace_child(e, node, p->graph.graph); break;
     }
     return r;

@@ -291,6 +291,8 @@ void psk_strict_done(psk_op *op);
 /* Before the parameters are read: counts a launch of a function, and makes it ask for a grant when that is due. */
 void psk_strict_function(psk_op *op, const psk_layout *l, void **params, void **extra);
 void psk_strict_inspect(psk_op *op); /* makes it ask */
+/* What a memory operation of a stream or a graph reads or writes, 0 for none. */
+uint64_t psk_memop_address(const CUstreamBatchMemOpParams *op);
 /* Has what an operation of no stream names come to the device and stay there. */
 CUresult psk_strict_stay(psk_op *op);
 /* For an operation with PSK_FLAG_INSPECT: notes a parameter word that is an address of published memory, or of other that the driver knows, which it asks. */

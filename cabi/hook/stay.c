@@ -38,14 +38,20 @@ VALUES(cuStreamWaitValue64, uint64_t)
 VALUES(cuStreamWriteValue32, uint32_t)
 VALUES(cuStreamWriteValue64, uint64_t)
 
+uint64_t psk_memop_address(const CUstreamBatchMemOpParams *op) {
+    switch (op->operation) {
+    case CU_STREAM_MEM_OP_WAIT_VALUE_32:
+    case CU_STREAM_MEM_OP_WAIT_VALUE_64:
+    case CU_STREAM_MEM_OP_WRITE_VALUE_32:
+    case CU_STREAM_MEM_OP_WRITE_VALUE_64: return op->value.address;
+    case CU_STREAM_MEM_OP_ATOMIC_REDUCTION: return op->reduction.address;
+    default: return 0; /* barriers and flushes */
+    }
+}
+
 static CUresult stay_all(const CUstreamBatchMemOpParams *ops, unsigned n) {
     CUresult r = CUDA_SUCCESS;
-    for (unsigned i = 0; ops && i < n && !r; i++) {
-        switch (ops[i].operation) {
-        case CU_STREAM_MEM_OP_WAIT_VALUE_32: case CU_STREAM_MEM_OP_WAIT_VALUE_64: case CU_STREAM_MEM_OP_WRITE_VALUE_32: case CU_STREAM_MEM_OP_WRITE_VALUE_64:
-            r = stay(ops[i].value.address);
-        }
-    }
+    for (unsigned i = 0; ops && i < n && !r; i++) r = stay(psk_memop_address(&ops[i]));
     return r;
 }
 

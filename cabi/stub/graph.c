@@ -117,6 +117,16 @@ CUresult cuGraphAddMemsetNode(CUgraphNode *out, CUgraph g, const CUgraphNode *d,
     return add(out, g, &w);
 }
 
+static work memops_work(const CUDA_BATCH_MEM_OP_NODE_PARAMS *p) { return (work){.type = CU_GRAPH_NODE_TYPE_BATCH_MEM_OP, .memops = {p->paramArray, p->count}}; }
+
+CUresult cuGraphAddBatchMemOpNode(CUgraphNode *out, CUgraph g, const CUgraphNode *d, size_t n, const CUDA_BATCH_MEM_OP_NODE_PARAMS *p) {
+    READY();
+    (void)d, (void)n;
+    work w = memops_work(p); /* whose array stays the caller's */
+    *out = (CUgraphNode)append((graph *)g, &w);
+    return *out ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
 CUresult cuGraphAddChildGraphNode(CUgraphNode *out, CUgraph g, const CUgraphNode *d, size_t n, CUgraph child) {
     READY();
     (void)d, (void)n;
@@ -181,6 +191,14 @@ CUresult cuGraphMemsetNodeGetParams(CUgraphNode h, CUDA_MEMSET_NODE_PARAMS *p) {
     READY();
     memcpy(p, &((node *)h)->w.fill, offsetof(CUDA_MEMSET_NODE_PARAMS, ctx));
     return ((node *)h)->w.type == CU_GRAPH_NODE_TYPE_MEMSET ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult cuGraphBatchMemOpNodeGetParams(CUgraphNode h, CUDA_BATCH_MEM_OP_NODE_PARAMS *p) {
+    READY();
+    const work *w = &((node *)h)->w;
+    if (w->type != CU_GRAPH_NODE_TYPE_BATCH_MEM_OP) return CUDA_ERROR_INVALID_VALUE;
+    *p = (CUDA_BATCH_MEM_OP_NODE_PARAMS){.count = w->memops.n, .paramArray = w->memops.ops};
+    return CUDA_SUCCESS;
 }
 
 CUresult cuGraphChildGraphNodeGetGraph(CUgraphNode h, CUgraph *g) {
@@ -332,6 +350,11 @@ CUresult cuGraphExecMemsetNodeSetParams(CUgraphExec e, CUgraphNode n, const CUDA
     return set_params(e, n, &w);
 }
 
+CUresult cuGraphExecBatchMemOpNodeSetParams(CUgraphExec e, CUgraphNode n, const CUDA_BATCH_MEM_OP_NODE_PARAMS *p) {
+    work w = memops_work(p);
+    return set_params(e, n, &w);
+}
+
 CUresult cuGraphExecChildGraphNodeSetParams(CUgraphExec e, CUgraphNode n, CUgraph child) {
     work w = {.type = CU_GRAPH_NODE_TYPE_GRAPH, .child = child};
     return set_params(e, n, &w);
@@ -342,6 +365,7 @@ CUresult cuGraphExecNodeSetParams(CUgraphExec e, CUgraphNode n, CUgraphNodeParam
     case CU_GRAPH_NODE_TYPE_KERNEL: return set_kernel(e, n, &p->kernel, true);
     case CU_GRAPH_NODE_TYPE_MEMCPY: return cuGraphExecMemcpyNodeSetParams(e, n, &p->memcpy.copyParams, NULL);
     case CU_GRAPH_NODE_TYPE_MEMSET: return cuGraphExecMemsetNodeSetParams(e, n, &p->memset, NULL);
+    case CU_GRAPH_NODE_TYPE_BATCH_MEM_OP: return cuGraphExecBatchMemOpNodeSetParams(e, n, &p->memOp);
     case CU_GRAPH_NODE_TYPE_GRAPH: return cuGraphExecChildGraphNodeSetParams(e, n, p->graph.graph);
     default: return CUDA_ERROR_INVALID_VALUE;
     }

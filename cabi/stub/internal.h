@@ -97,6 +97,10 @@ typedef struct work {
             void *arg;
         } host;
         CUgraph child;
+        struct {
+            CUstreamBatchMemOpParams *ops; /* owned */
+            unsigned n;
+        } memops;
     };
 } work;
 
@@ -148,6 +152,7 @@ CUresult stub_launch_work(work *w, CUfunction f, const unsigned grid[3], const u
 CUresult stub_graph_append(CUgraph g, const work *w);
 CUgraph stub_graph_new(void);
 CUresult stub_run_graph_nodes(stream *s, CUgraph g);
+void stub_run_memop(const CUstreamBatchMemOpParams *p);
 
 /* ---- memory ---- */
 extern __thread bool stub_touched_illegal; /* set by stub_touch */

@@ -307,6 +307,7 @@ CUresult cuLaunchHostFunc_ptsz(CUstream s, void (*fn)(void *), void *arg) { retu
 /* ---- work ---- */
 
 void stub_free_work(work *w) {
+    if (w->type == CU_GRAPH_NODE_TYPE_BATCH_MEM_OP) free(w->memops.ops), w->type = CU_GRAPH_NODE_TYPE_EMPTY;
     if (w->type != CU_GRAPH_NODE_TYPE_KERNEL) return;
     free(w->launch.params);
     free(w->launch.param_ptrs);
@@ -316,6 +317,10 @@ void stub_free_work(work *w) {
 bool stub_copy_work(work *to, const work *from) {
     if (from->type != CU_GRAPH_NODE_TYPE_KERNEL) {
         *to = *from;
+        if (from->type != CU_GRAPH_NODE_TYPE_BATCH_MEM_OP) return true;
+        size_t bytes = from->memops.n * sizeof *from->memops.ops;
+        if (!(to->memops.ops = malloc(bytes))) return false;
+        memcpy(to->memops.ops, from->memops.ops, bytes);
         return true;
     }
     const launch_work *l = &from->launch;
@@ -339,6 +344,9 @@ CUresult stub_run_work(stream *s, const work *w) {
     case CU_GRAPH_NODE_TYPE_MEMSET: COUNT(N_COPIES, 1); return stub_fill(&w->fill);
     case CU_GRAPH_NODE_TYPE_HOST: w->host.fn(w->host.arg); return CUDA_SUCCESS;
     case CU_GRAPH_NODE_TYPE_GRAPH: return stub_run_graph_nodes(s, w->child);
+    case CU_GRAPH_NODE_TYPE_BATCH_MEM_OP:
+        for (unsigned i = 0; i < w->memops.n; i++) stub_run_memop(&w->memops.ops[i]);
+        return CUDA_SUCCESS;
     default: return CUDA_SUCCESS;
     }
 }

@@ -316,6 +316,16 @@ static CUresult run_write(stream *s, op *o) {
     return CUDA_SUCCESS;
 }
 
+/* a: address, b: value, d: 64 bits wide. Sums alone. */
+static CUresult run_reduce(stream *s, op *o) {
+    (void)s;
+    if (o->d)
+        __atomic_fetch_add((uint64_t *)(uintptr_t)o->a, o->b, __ATOMIC_ACQ_REL);
+    else
+        __atomic_fetch_add((uint32_t *)(uintptr_t)o->a, (uint32_t)o->b, __ATOMIC_ACQ_REL);
+    return CUDA_SUCCESS;
+}
+
 static CUresult memop(CUresult (*run)(stream *, op *), CUstream h, CUdeviceptr p, uint64_t value, unsigned flags, bool wide, int ptsz) {
     CURRENT();
     stream *s = stub_stream(h, ptsz);
@@ -340,12 +350,34 @@ MEMOP(cuStreamWaitValue64_v2, run_wait, uint64_t, true)
 MEMOP(cuStreamWriteValue64, run_write, uint64_t, true)
 MEMOP(cuStreamWriteValue64_v2, run_write, uint64_t, true)
 
+/* What carries one of a batch out, with its arguments. */
+static CUresult (*memop_of(const CUstreamBatchMemOpParams *p, op *o))(stream *, op *) {
+    bool wide = p->operation == CU_STREAM_MEM_OP_WAIT_VALUE_64 || p->operation == CU_STREAM_MEM_OP_WRITE_VALUE_64;
+    *o = (op){.a = p->value.address, .b = wide ? p->value.value64 : p->value.value, .c = p->value.flags, .d = wide};
+    switch (p->operation) {
+    case CU_STREAM_MEM_OP_WAIT_VALUE_32:
+    case CU_STREAM_MEM_OP_WAIT_VALUE_64: return run_wait;
+    case CU_STREAM_MEM_OP_WRITE_VALUE_32:
+    case CU_STREAM_MEM_OP_WRITE_VALUE_64: return run_write;
+    case CU_STREAM_MEM_OP_ATOMIC_REDUCTION:
+        *o = (op){.a = p->reduction.address, .b = p->reduction.value, .d = p->reduction.type == CU_STREAM_ATOMIC_REDUCTION_UNSIGNED_64};
+        return run_reduce;
+    default: return NULL;
+    }
+}
+
+void stub_run_memop(const CUstreamBatchMemOpParams *p) {
+    op o;
+    CUresult (*run)(stream *, op *) = memop_of(p, &o);
+    if (run) run(NULL, &o);
+}
+
 static CUresult batch(CUstream h, unsigned n, const CUstreamBatchMemOpParams *ops, unsigned flags, int ptsz) {
     if (!ops || !n || n > 256 || flags) return CUDA_ERROR_INVALID_VALUE;
     for (unsigned i = 0; i < n; i++) {
-        bool wide = ops[i].operation >= CU_STREAM_MEM_OP_WAIT_VALUE_64;
-        bool waits = ops[i].operation == CU_STREAM_MEM_OP_WAIT_VALUE_32 || ops[i].operation == CU_STREAM_MEM_OP_WAIT_VALUE_64;
-        CUresult r = memop(waits ? run_wait : run_write, h, ops[i].value.address, wide ? ops[i].value.value64 : ops[i].value.value, ops[i].value.flags, wide, ptsz);
+        op o;
+        CUresult (*run)(stream *, op *) = memop_of(&ops[i], &o);
+        CUresult r = run ? memop(run, h, o.a, o.b, (unsigned)o.c, o.d, ptsz) : CUDA_ERROR_INVALID_VALUE;
         if (r) return r;
     }
     return CUDA_SUCCESS;

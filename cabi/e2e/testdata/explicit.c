@@ -382,8 +382,8 @@ static void textures(void) {
     enum { WORDS = LAYER_BYTES / 4 };
     CUstream s = new_stream(), capturing = new_stream();
     CUfunction f = function("texture_add");
-    tensor t[4], out;
-    for (int i = 0; i < 4; i++) must(&t[i], LAYER_BYTES, s, 100 + (uint32_t)i);
+    tensor t[5], out;
+    for (int i = 0; i < 5; i++) must(&t[i], LAYER_BYTES, s, 100 + (uint32_t)i);
     must(&out, LAYER_BYTES, s, 0);
     SYNC(s);
     begin_pressure();
@@ -397,31 +397,51 @@ static void textures(void) {
     }
     CUgraph graph;
     OK(CALL(cuStreamEndCapture, capturing, &graph));
-    away(&t[2]), away(&t[3]);
+    away(&t[2]), away(&t[3]), away(&t[4]);
     OK(CALL(cuStreamWriteValue32_v2, s, DEVICE(&t[2]) + 8, 77, 0));
-    CUstreamBatchMemOpParams ops[2] = {{.value = {CU_STREAM_MEM_OP_WAIT_VALUE_32, DEVICE(&t[2]) + 8, {.value = 77}, 0, 0}},
-                                       {.value = {CU_STREAM_MEM_OP_WRITE_VALUE_64, DEVICE(&t[3]) + 16, {.value64 = 78}, 0, 0}}};
-    OK(CALL(cuStreamBatchMemOp_v2, s, 2, ops, 0));
+    CUstreamBatchMemOpParams ops[3] = {{.value = {CU_STREAM_MEM_OP_WAIT_VALUE_32, DEVICE(&t[2]) + 8, {.value = 77}, 0, 0}},
+                                       {.value = {CU_STREAM_MEM_OP_WRITE_VALUE_64, DEVICE(&t[3]) + 16, {.value64 = 78}, 0, 0}},
+                                       {.reduction = {CU_STREAM_MEM_OP_ATOMIC_REDUCTION, 0, CU_STREAM_ATOMIC_REDUCTION_OP_ADD, CU_STREAM_ATOMIC_REDUCTION_UNSIGNED_64, DEVICE(&t[4]) + 24, 79, 0}}};
+    OK(CALL(cuMemsetD32Async, DEVICE(&t[4]) + 24, 0, U64(2), s));
+    away(&t[4]);
+    OK(CALL(cuStreamBatchMemOp_v2, s, 3, ops, 0));
     SYNC(s);
     P.empty_cache(); /* which waits for streams */
     for (int round = 0; round < 6; round++) {
         pressure();
         CUdeviceptr to = DEVICE(&out) + 4096;
         for (int i = 0; i < 2; i++) launch(round, s, f, (void *[]){&object[i], &to, &n});
-        for (int i = 0; i < 4; i++) CHECK_EQ(resident(DEVICE(&t[i]), LAYER_BYTES), LAYER_BYTES);
+        for (int i = 0; i < 5; i++) CHECK_EQ(resident(DEVICE(&t[i]), LAYER_BYTES), LAYER_BYTES);
     }
     SYNC(s);
     uint32_t got[2];
     OK(CALL(cuMemcpyDtoH_v2, got, DEVICE(&out) + 4096, U64(4)));
     CHECK_EQ(got[0], 6 * (t[0].value + t[1].value));
-    for (int i = 2; i < 4; i++) {
+    for (int i = 2; i < 5; i++) {
         OK(CALL(cuMemcpyDtoH_v2, got, DEVICE(&t[i]) + 8 * (i - 1), U64(4)));
         CHECK_EQ(got[0], 75 + i);
     }
     for (int i = 0; i < 2; i++) OK(CALL(cuTexObjectDestroy, object[i]));
     /* What comes after them at the same addresses is free to leave. */
-    for (int i = 0; i < 4; i++) drop(&t[i]);
-    for (int i = 0; i < 4; i++) must(&t[i], LAYER_BYTES, s, 9), SYNC(s), away(&t[i]), check_value(&t[i]);
+    for (int i = 0; i < 5; i++) drop(&t[i]);
+    for (int i = 0; i < 5; i++) must(&t[i], LAYER_BYTES, s, 9), SYNC(s), away(&t[i]), check_value(&t[i]);
+    /* In a graph they are named at each launch, and free to leave in between. */
+    CUDA_BATCH_MEM_OP_NODE_PARAMS p = {.count = 1, .paramArray = &ops[2]};
+    ops[2].reduction.address = DEVICE(&t[0]) + 24, ops[2].reduction.value = 1;
+    CUgraphNode node;
+    CUgraphExec exec;
+    OK(CALL(cuGraphCreate, &graph, 0));
+    OK(CALL(cuGraphAddBatchMemOpNode, &node, graph, (void *)0, U64(0), &p));
+    OK(CALL(cuGraphInstantiateWithFlags, &exec, graph, U64(0)));
+    for (int round = 0; round < 3; round++) {
+        away(&t[0]);
+        OK(CALL(cuGraphLaunch, exec, s));
+        SYNC(s);
+    }
+    OK(CALL(cuMemcpyDtoH_v2, got, DEVICE(&t[0]) + 24, U64(4)));
+    CHECK_EQ(got[0], 9 + 3);
+    OK(CALL(cuGraphExecDestroy, exec));
+    for (int i = 0; i < 5; i++) drop(&t[i]);
 }
 
 /* A pair of kernels of which the second reaches only what the first names, as with a

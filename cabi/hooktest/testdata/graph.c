@@ -197,6 +197,44 @@ static void changes(void) {
     SYNC(s);
 }
 
+/* Memory operations of a graph. */
+static void memory_operations(void) {
+    CUstream s = new_stream();
+    CUstreamBatchMemOpParams ops[] = {
+        {.value = {CU_STREAM_MEM_OP_WRITE_VALUE_32, at(26), {.value = 5}, 0, 0}},
+        {.operation = CU_STREAM_MEM_OP_BARRIER},
+        {.value = {CU_STREAM_MEM_OP_WAIT_VALUE_64, at(27), {.value64 = 0}, 0, 0}},
+        {.reduction = {CU_STREAM_MEM_OP_ATOMIC_REDUCTION, 0, CU_STREAM_ATOMIC_REDUCTION_OP_ADD, CU_STREAM_ATOMIC_REDUCTION_UNSIGNED_32, at(28) + 8, 3, 0}},
+    };
+    CUDA_BATCH_MEM_OP_NODE_PARAMS p = {.count = 4, .paramArray = ops};
+    CUgraph g;
+    CUgraphNode node;
+    CUgraphExec e;
+    OK(CALL(cuGraphCreate, &g, 0));
+    OK(CALL(cuGraphAddBatchMemOpNode, &node, g, NULL, U64(0), &p));
+    OK(CALL(cuGraphInstantiateWithFlags, &e, g, U64(0)));
+    for (unsigned i = 1; i <= 2; i++) {
+        OK(CALL(cuGraphLaunch, e, s));
+        EXPECT(PSK_REC_GRAPH, 26, 27, 28);
+        SYNC(s);
+        CHECK_EQ(word_at(at(26)), 5);
+        CHECK_EQ(word_at(at(28) + 8), 3 * i);
+    }
+    ops[0].value.address = at(29);
+    OK(CALL(cuGraphExecBatchMemOpNodeSetParams, e, node, &p));
+    OK(CALL(cuGraphLaunch, e, s));
+    EXPECT(PSK_REC_GRAPH, 29, 27, 28);
+    ops[0].value.address = at(30);
+    CUgraphNodeParams np = {.type = CU_GRAPH_NODE_TYPE_BATCH_MEM_OP, .memOp = p};
+    OK(CALL(cuGraphExecNodeSetParams, e, node, &np));
+    OK(CALL(cuGraphLaunch, e, s));
+    EXPECT(PSK_REC_GRAPH, 30, 27, 28);
+    SYNC(s);
+    CHECK_EQ(word_at(at(29)), 5);
+    CHECK_EQ(word_at(at(30)), 5);
+    OK(CALL(cuGraphExecDestroy, e));
+}
+
 /* What cannot be read is said to be opaque. */
 static void opaque(void) {
     CUdeviceptr p = at(10);
@@ -257,6 +295,7 @@ int main(void) {
     capture(&exec, &graph);
     gated(exec);
     changes();
+    memory_operations();
     opaque();
     large();
     none_left();
