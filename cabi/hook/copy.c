@@ -236,6 +236,36 @@ BATCH_3D_V1(cuMemcpy3DBatchAsync_ptsz, 1)
 BATCH_3D_V2(cuMemcpy3DBatchAsync_v2, 0)
 BATCH_3D_V2(cuMemcpy3DBatchAsync_v2_ptsz, 1)
 
+/* One of either, and its attributes. */
+#define ATTRIBUTES(name, ptsz)                                                                                        \
+    WRAP(name, (CUdeviceptr dst, CUdeviceptr src, size_t bytes, CUmemcpyAttributes *attr, CUstream s),                \
+         (dst, src, bytes, attr, s), describe_batch(&op, &dst, &src, &bytes, 1, s, ptsz))
+#define ATTRIBUTES_3D(name, ptsz)                                                                                     \
+    WRAP(name, (CUDA_MEMCPY3D_BATCH_OP *p, unsigned long long flags, CUstream s), (p, flags, s), describe_batch_3d(&op, 1, p, s, ptsz))
+ATTRIBUTES(cuMemcpyWithAttributesAsync, 0)
+ATTRIBUTES(cuMemcpyWithAttributesAsync_ptsz, 1)
+ATTRIBUTES_3D(cuMemcpy3DWithAttributesAsync, 0)
+ATTRIBUTES_3D(cuMemcpy3DWithAttributesAsync_ptsz, 1)
+
+/* ---- decompression: a batch, which also writes how much came out ---- */
+
+static void describe_decompress(psk_op *op, const CUmemDecompressParams *list, size_t n, CUstream s, int ptsz) {
+    uint64_t bytes = 0;
+    for (size_t i = 0; list && i < n; i++) bytes += list[i].dstNumBytes;
+    begin(op, PSK_COPY_UNKNOWN, s, ptsz, bytes);
+    for (size_t i = 0; list && i < n; i++) {
+        psk_op_address(op, (uint64_t)(uintptr_t)list[i].dst);
+        psk_op_address(op, (uint64_t)(uintptr_t)list[i].src);
+        psk_op_address(op, (uint64_t)(uintptr_t)list[i].dstActBytes);
+    }
+}
+
+#define DECOMPRESS(name, ptsz)                                                                                        \
+    WRAP(name, (CUmemDecompressParams *list, size_t n, unsigned flags, size_t *fail, CUstream s),                     \
+         (list, n, flags, fail, s), describe_decompress(&op, list, n, s, ptsz))
+DECOMPRESS(cuMemBatchDecompressAsync, 0)
+DECOMPRESS(cuMemBatchDecompressAsync_ptsz, 1)
+
 /* ---- fills ---- */
 #define FILL(name, value_t, unit, ptsz)                                                                                             \
     WRAP_PROBED(name, (CUdeviceptr dst, value_t v, size_t n), (dst, v, n), dst == psk_S.probe_word,                                 \

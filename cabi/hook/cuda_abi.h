@@ -211,6 +211,15 @@ typedef union {
     uint64_t pad[6];
 } CUstreamBatchMemOpParams;
 
+typedef struct {
+    size_t srcNumBytes, dstNumBytes;
+    uint32_t *dstActBytes;
+    const void *src;
+    void *dst;
+    int algo;
+    unsigned char padding[20];
+} CUmemDecompressParams;
+
 /* Both versions. */
 typedef struct {
     CUcontext ctx;
@@ -284,6 +293,7 @@ _Static_assert(sizeof(CUDA_MEMCPY3D) == 200, "CUDA_MEMCPY3D");
 _Static_assert(sizeof(CUDA_KERNEL_NODE_PARAMS) == 72, "CUDA_KERNEL_NODE_PARAMS");
 _Static_assert(sizeof(CUDA_MEMCPY3D_BATCH_OP) == 112, "CUDA_MEMCPY3D_BATCH_OP");
 _Static_assert(sizeof(CUstreamBatchMemOpParams) == 48, "CUstreamBatchMemOpParams");
+_Static_assert(sizeof(CUmemDecompressParams) == 64, "CUmemDecompressParams");
 _Static_assert(sizeof(CUDA_BATCH_MEM_OP_NODE_PARAMS) == 32, "CUDA_BATCH_MEM_OP_NODE_PARAMS");
 _Static_assert(sizeof(CUgraphNodeParams) == 256, "CUgraphNodeParams");
 #endif

@@ -1,6 +1,7 @@
 /*
- * Addresses that the driver keeps in an object which kernels read through (textures over linear memory), and those that it
- * reads or writes for a stream itself (the program's own memory operations). No launch shows them. Such a tensor is on the device
+ * Addresses that the driver keeps in an object which kernels read through (textures over linear memory), those that it
+ * reads or writes for a stream itself (the program's own memory operations), and memory whose handle is given to others,
+ * such as a network card that writes to it. No launch shows them. Such a tensor is on the device
  * when the call goes on, and stays from then on, for as long as it lives.
  */
 #include "internal.h"
@@ -17,9 +18,9 @@ static CUresult stay(uint64_t addr) {
     return r;
 }
 
-#define WRAP(name, args, call, addr)                    \
+#define WRAP(name, args, call, first)                   \
     CUresult psk_w_##name args {                        \
-        CUresult r = stay(addr);                        \
+        CUresult r = first;                             \
         return r ? r : PSK_REAL(name) call;             \
     }
 
@@ -27,11 +28,29 @@ static CUresult stay(uint64_t addr) {
 
 static uint64_t linear(const CUDA_RESOURCE_DESC *d) { return d && (d->resType == CU_RESOURCE_TYPE_LINEAR || d->resType == CU_RESOURCE_TYPE_PITCH2D) ? d->res.devPtr : 0; }
 
-WRAP(cuTexObjectCreate, (uint64_t *object, const CUDA_RESOURCE_DESC *resource, const void *texture, const void *view), (object, resource, texture, view), linear(resource))
+WRAP(cuTexObjectCreate, (uint64_t *object, const CUDA_RESOURCE_DESC *resource, const void *texture, const void *view), (object, resource, texture, view), stay(linear(resource)))
+WRAP(cuTexRefSetAddress_v2, (size_t *offset, void *texture, CUdeviceptr addr, size_t bytes), (offset, texture, addr, bytes), stay(addr))
+WRAP(cuTexRefSetAddress2D_v3, (void *texture, const void *array, CUdeviceptr addr, size_t pitch), (texture, array, addr, pitch), stay(addr))
+
+/* ---- handles of memory: with one, others read and write it without a launch (dma_buf, mappings elsewhere) ---- */
+
+static CUresult stay_range(uint64_t addr, uint64_t bytes) {
+    CUresult r = CUDA_SUCCESS;
+    uint32_t last = 0;
+    for (uint64_t at = addr, end = addr + bytes; at < end && !r; at = ((at >> PSK_BLOCK_SHIFT) + 1) << PSK_BLOCK_SHIFT) {
+        uint32_t slot = psk_slot_of(at);
+        if (slot && slot != last) r = stay(at);
+        last = slot;
+    }
+    return r;
+}
+
+WRAP(cuMemGetHandleForAddressRange, (void *handle, CUdeviceptr addr, size_t bytes, int type, unsigned long long flags), (handle, addr, bytes, type, flags), stay_range(addr, bytes))
+WRAP(cuMemRetainAllocationHandle, (uint64_t *handle, void *addr), (handle, addr), stay((uint64_t)(uintptr_t)addr))
 
 /* ---- memory operations of streams ---- */
 
-#define VALUE(name, type) WRAP(name, (CUstream s, CUdeviceptr addr, type value, unsigned flags), (s, addr, value, flags), addr)
+#define VALUE(name, type) WRAP(name, (CUstream s, CUdeviceptr addr, type value, unsigned flags), (s, addr, value, flags), stay(addr))
 #define VALUES(name, type) VALUE(name, type) VALUE(name##_ptsz, type) VALUE(name##_v2, type) VALUE(name##_v2_ptsz, type)
 VALUES(cuStreamWaitValue32, uint32_t)
 VALUES(cuStreamWaitValue64, uint64_t)

@@ -99,6 +99,9 @@ CUresult cuMemcpyBatchAsync_ptsz(BATCH_ARGS, size_t *fail, CUstream h) { return 
 CUresult cuMemcpyBatchAsync_v2(BATCH_ARGS, CUstream h) { return (void)a, (void)ai, (void)na, batch(d, s, n, count, NULL, h, 0); }
 CUresult cuMemcpyBatchAsync_v2_ptsz(BATCH_ARGS, CUstream h) { return (void)a, (void)ai, (void)na, batch(d, s, n, count, NULL, h, 1); }
 
+CUresult cuMemcpyWithAttributesAsync(CUdeviceptr d, CUdeviceptr s, size_t n, CUmemcpyAttributes *a, CUstream h) { return (void)a, linear(d, s, n, h, 0, ASYNC); }
+CUresult cuMemcpyWithAttributesAsync_ptsz(CUdeviceptr d, CUdeviceptr s, size_t n, CUmemcpyAttributes *a, CUstream h) { return (void)a, linear(d, s, n, h, 1, ASYNC); }
+
 static CUresult batch_3d(size_t count, CUDA_MEMCPY3D_BATCH_OP *l, size_t *fail, CUstream h, int ptsz) {
     for (size_t i = 0; i < count; i++) {
         if (fail) *fail = i;
@@ -117,6 +120,24 @@ CUresult cuMemcpy3DBatchAsync(size_t n, CUDA_MEMCPY3D_BATCH_OP *l, size_t *fail,
 CUresult cuMemcpy3DBatchAsync_ptsz(size_t n, CUDA_MEMCPY3D_BATCH_OP *l, size_t *fail, unsigned long long f, CUstream h) { return (void)f, batch_3d(n, l, fail, h, 1); }
 CUresult cuMemcpy3DBatchAsync_v2(size_t n, CUDA_MEMCPY3D_BATCH_OP *l, unsigned long long f, CUstream h) { return (void)f, batch_3d(n, l, NULL, h, 0); }
 CUresult cuMemcpy3DBatchAsync_v2_ptsz(size_t n, CUDA_MEMCPY3D_BATCH_OP *l, unsigned long long f, CUstream h) { return (void)f, batch_3d(n, l, NULL, h, 1); }
+
+CUresult cuMemcpy3DWithAttributesAsync(CUDA_MEMCPY3D_BATCH_OP *p, unsigned long long f, CUstream h) { return (void)f, batch_3d(1, p, NULL, h, 0); }
+CUresult cuMemcpy3DWithAttributesAsync_ptsz(CUDA_MEMCPY3D_BATCH_OP *p, unsigned long long f, CUstream h) { return (void)f, batch_3d(1, p, NULL, h, 1); }
+
+/* What comes out is what went in. */
+static CUresult decompress(CUmemDecompressParams *l, size_t n, unsigned flags, size_t *fail, CUstream h, int ptsz) {
+    if (!l || flags) return CUDA_ERROR_INVALID_VALUE;
+    for (size_t i = 0; i < n; i++) {
+        CUresult rc = linear(U(l[i].dst), U(l[i].src), l[i].srcNumBytes, h, ptsz, ASYNC);
+        if (rc == CUDA_SUCCESS) rc = linear(U(l[i].dstActBytes), U(&l[i].srcNumBytes), 4, h, ptsz, WAITS);
+        if (rc == CUDA_SUCCESS) continue;
+        if (fail) *fail = i;
+        return rc;
+    }
+    return CUDA_SUCCESS;
+}
+CUresult cuMemBatchDecompressAsync(CUmemDecompressParams *l, size_t n, unsigned f, size_t *fail, CUstream h) { return decompress(l, n, f, fail, h, 0); }
+CUresult cuMemBatchDecompressAsync_ptsz(CUmemDecompressParams *l, size_t n, unsigned f, size_t *fail, CUstream h) { return decompress(l, n, f, fail, h, 1); }
 
 static CUresult fill(CUdeviceptr d, size_t pitch, unsigned v, unsigned size, size_t w, size_t h, CUstream s, int ptsz, sync_kind sync) {
     work k = {.type = CU_GRAPH_NODE_TYPE_MEMSET, .fill = {.dst = d, .pitch = pitch, .value = v, .elementSize = size, .width = w, .height = h}};

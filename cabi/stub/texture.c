@@ -27,4 +27,16 @@ CUresult cuTexObjectDestroy(uint64_t object) {
     return object && object <= MOST && atomic_exchange(&address[object - 1], 0) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
+/* A reference is where its address is. */
+CUresult cuTexRefSetAddress_v2(size_t *offset, void *texture, CUdeviceptr p, size_t bytes) {
+    CURRENT();
+    unsigned type;
+    if (!texture || !bytes || cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, p) != CUDA_SUCCESS) return CUDA_ERROR_INVALID_VALUE;
+    if (offset) *offset = 0;
+    *(CUdeviceptr *)texture = p;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuTexRefSetAddress2D_v3(void *texture, const void *array, CUdeviceptr p, size_t pitch) { return (void)array, cuTexRefSetAddress_v2(NULL, texture, p, pitch); }
+
 uint64_t stub_texture_address(uint64_t object) { return object && object <= MOST ? address[object - 1] : 0; }

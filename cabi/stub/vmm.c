@@ -18,7 +18,8 @@ typedef struct physical {
     int fd;
     uint64_t bytes;
     int location; /* 1 device, 3 a NUMA node of the host */
-    unsigned refs; /* one of the handle, one a mapping */
+    unsigned refs; /* one of the handle and of each time that it was retained, one a mapping */
+    unsigned retained;
     bool released;
     size_t number, next; /* as a handle; the next that is free to be given out again */
 } physical;
@@ -153,13 +154,52 @@ CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
     READY();
     pthread_mutex_lock(&mu);
     physical *h = handle_of(handle);
-    bool ok = h && !h->released;
+    bool ok = h && (h->retained || !h->released);
     if (ok) {
-        h->released = true;
+        if (h->retained)
+            h->retained--;
+        else
+            h->released = true;
         unref(h);
     }
     pthread_mutex_unlock(&mu);
     return ok ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+/* What is mapped at an address, or NULL. */
+static mapping *mapped_at(CUdeviceptr p) {
+    range *r = stub_find(p);
+    mapping *m = r && r->kind == RESERVED ? r->mappings : NULL;
+    while (m && !(p >= m->at && p < m->at + m->bytes)) m = m->next;
+    return m;
+}
+
+CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void *addr) {
+    READY();
+    pthread_mutex_lock(&mu);
+    mapping *m = mapped_at((CUdeviceptr)(uintptr_t)addr);
+    physical *h = m ? handle_of(m->handle) : NULL;
+    if (h) {
+        h->retained++, h->refs++;
+        *handle = m->handle;
+    }
+    pthread_mutex_unlock(&mu);
+    return h ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+/* The handle is none that anybody could use. */
+CUresult cuMemGetHandleForAddressRange(void *handle, CUdeviceptr p, size_t bytes, int type, unsigned long long flags) {
+    READY();
+    bool whole = type == 1 && !flags && bytes;
+    pthread_mutex_lock(&mu);
+    for (CUdeviceptr at = p; whole && at < p + bytes;) {
+        mapping *m = mapped_at(at);
+        whole = m;
+        if (m) at = m->at + m->bytes;
+    }
+    pthread_mutex_unlock(&mu);
+    if (whole) *(int *)handle = -1;
+    return whole ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
 /* Exactly there, when nothing else is. */

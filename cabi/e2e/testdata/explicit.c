@@ -397,6 +397,15 @@ static void textures(void) {
     }
     CUgraph graph;
     OK(CALL(cuStreamEndCapture, capturing, &graph));
+    /* Whose handle others have they may write to at any time. */
+    tensor shared[4];
+    int fd;
+    uint64_t handle, reference[2];
+    for (int i = 0; i < 4; i++) must(&shared[i], LAYER_BYTES, s, 7), SYNC(s), away(&shared[i]);
+    OK(CALL(cuMemGetHandleForAddressRange, &fd, DEVICE(&shared[0]), U64(LAYER_BYTES), 1, U64(0)));
+    OK(CALL(cuMemRetainAllocationHandle, &handle, (void *)(uintptr_t)DEVICE(&shared[1])));
+    OK(CALL(cuTexRefSetAddress_v2, (void *)0, &reference[0], DEVICE(&shared[2]), U64(LAYER_BYTES)));
+    OK(CALL(cuTexRefSetAddress2D_v3, &reference[1], unused, DEVICE(&shared[3]), U64(4096)));
     away(&t[2]), away(&t[3]), away(&t[4]);
     OK(CALL(cuStreamWriteValue32_v2, s, DEVICE(&t[2]) + 8, 77, 0));
     CUstreamBatchMemOpParams ops[3] = {{.value = {CU_STREAM_MEM_OP_WAIT_VALUE_32, DEVICE(&t[2]) + 8, {.value = 77}, 0, 0}},
@@ -412,8 +421,11 @@ static void textures(void) {
         CUdeviceptr to = DEVICE(&out) + 4096;
         for (int i = 0; i < 2; i++) launch(round, s, f, (void *[]){&object[i], &to, &n});
         for (int i = 0; i < 5; i++) CHECK_EQ(resident(DEVICE(&t[i]), LAYER_BYTES), LAYER_BYTES);
+        for (int i = 0; i < 4; i++) CHECK_EQ(resident(DEVICE(&shared[i]), LAYER_BYTES), LAYER_BYTES);
     }
     SYNC(s);
+    OK(CALL(cuMemRelease, handle));
+    for (int i = 0; i < 4; i++) drop(&shared[i]);
     uint32_t got[2];
     OK(CALL(cuMemcpyDtoH_v2, got, DEVICE(&out) + 4096, U64(4)));
     CHECK_EQ(got[0], 6 * (t[0].value + t[1].value));

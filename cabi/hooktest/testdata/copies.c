@@ -119,6 +119,16 @@ static void batches(void) {
     OK(CALL(cuMemcpy3DBatchAsync_ptsz, one, &op, &fail, flags, s)), expect(PSK_COPY_UNKNOWN, 1, 2, 2, 1), check_words(B, 100);
     OK(CALL(cuMemcpy3DBatchAsync_v2, one, &op, flags, s)), expect(PSK_COPY_UNKNOWN, 1, 2, 2, 1), check_words(B, 100);
     OK(CALL(cuMemcpy3DBatchAsync_v2_ptsz, one, &op, flags, s)), expect(PSK_COPY_UNKNOWN, 1, 2, 2, 1), check_words(B, 100);
+    OK(CALL(cuMemcpy3DWithAttributesAsync, &op, flags, s)), expect(PSK_COPY_UNKNOWN, 1, 2, 2, 1), check_words(B, 100);
+    OK(CALL(cuMemcpy3DWithAttributesAsync_ptsz, &op, flags, s)), expect(PSK_COPY_UNKNOWN, 1, 2, 2, 1), check_words(B, 100);
+    uint64_t bytes = N * 4;
+    OK(CALL(cuMemcpyWithAttributesAsync, B, A, bytes, &attr, s)), expect(PSK_COPY_UNKNOWN, 1, 2, 2, 1), check_words(B, 100);
+    OK(CALL(cuMemcpyWithAttributesAsync_ptsz, B, A, bytes, &attr, s)), expect(PSK_COPY_UNKNOWN, 1, 2, 2, 1), check_words(B, 100);
+    uint32_t out = 0;
+    CUmemDecompressParams d = {.srcNumBytes = N * 4, .dstNumBytes = N * 4, .dstActBytes = &out, .src = (void *)A, .dst = (void *)B};
+    OK(CALL(cuMemBatchDecompressAsync, &d, one, 0, &fail, s)), expect(PSK_COPY_UNKNOWN, 0, 2, 2, 1), CHECK_EQ(out, N * 4), check_words(B, 100);
+    d.dstActBytes = (uint32_t *)B; /* in device memory */
+    OK(CALL(cuMemBatchDecompressAsync_ptsz, &d, one, 0, &fail, s)), expect(PSK_COPY_UNKNOWN, 0, 2, 2, 1), CHECK_EQ(word_at(B), N * 4), reset();
 }
 
 static void fills(void) {

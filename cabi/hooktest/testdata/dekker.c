@@ -46,7 +46,7 @@ static void *launcher_main(void *arg) {
         void *params[PARAMS];
         for (int i = 0; i < PARAMS; i++) v[i] = at(1 + (int)random_below(&l->seed, SLOTS)), params[i] = &v[i];
         OK(launch(kernel, 1, 1, 1, 1, 1, 1, 0, l->s, params, NULL));
-        l->made++;
+        if (++l->made % 64 == 0) SYNC(l->s); /* else nothing is idle on a busy machine */
     }
     atomic_fetch_sub(&launching, 1);
     return NULL;
@@ -116,6 +116,10 @@ static void engine(void) {
     double until = now() + SECONDS;
     while (atomic_load(&launching)) {
         if (now() > until && evictions > 100 && arrivals > 50 && __atomic_load_n(&S->cpu_waits, __ATOMIC_RELAXED) > 50) atomic_store(&stop, 1);
+        if (now() > until + 60) {
+            fprintf(stderr, "no end: %d launch, %lu launched, %lu read, %lu evictions, %lu taken back, %lu arrivals, %lu waits\n", atomic_load(&launching), S->head, drained, evictions, taken_back, arrivals, S->cpu_waits);
+            exit(1);
+        }
         for (int i = 0; i < 16 && take(&r); i++) {
             drained = r.seq;
             for (uint32_t k = 0; k < r.n; k++) {
