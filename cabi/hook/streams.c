@@ -260,6 +260,10 @@ CUresult psk_w_cuStreamBeginCapture_v2(CUstream s, int mode) { BEGIN(PSK_REAL(cu
 CUresult psk_w_cuStreamBeginCapture_v2_ptsz(CUstream s, int mode) { BEGIN(PSK_REAL(cuStreamBeginCapture_v2_ptsz)(s, mode)); }
 CUresult psk_w_cuStreamBeginCaptureToGraph(CUstream s, CUgraph g, const CUgraphNode *deps, const void *data, size_t n, int mode) { BEGIN(PSK_REAL(cuStreamBeginCaptureToGraph)(s, g, deps, data, n, mode)); }
 CUresult psk_w_cuStreamBeginCaptureToGraph_ptsz(CUstream s, CUgraph g, const CUgraphNode *deps, const void *data, size_t n, int mode) { BEGIN(PSK_REAL(cuStreamBeginCaptureToGraph_ptsz)(s, g, deps, data, n, mode)); }
+CUresult psk_w_cuStreamBeginRecaptureToGraph(CUstream s, int mode, CUgraph g, void *callback, void *arg) { BEGIN(PSK_REAL(cuStreamBeginRecaptureToGraph)(s, mode, g, callback, arg)); }
+CUresult psk_w_cuStreamBeginRecaptureToGraph_ptsz(CUstream s, int mode, CUgraph g, void *callback, void *arg) { BEGIN(PSK_REAL(cuStreamBeginRecaptureToGraph_ptsz)(s, mode, g, callback, arg)); }
+CUresult psk_w_cuStreamBeginCaptureToCig(CUstream s, void *params) { BEGIN(PSK_REAL(cuStreamBeginCaptureToCig)(s, params)); }
+CUresult psk_w_cuStreamBeginCaptureToCig_ptsz(CUstream s, void *params) { BEGIN(PSK_REAL(cuStreamBeginCaptureToCig_ptsz)(s, params)); }
 
 /* An end may fail and leave the capture running (wrong thread) or end it all the same (invalidated): ask before and after. */
 #define END(call, ptsz)                                                            \
@@ -270,6 +274,8 @@ CUresult psk_w_cuStreamBeginCaptureToGraph_ptsz(CUstream s, CUgraph g, const CUg
 
 CUresult psk_w_cuStreamEndCapture(CUstream s, CUgraph *g) { END(PSK_REAL(cuStreamEndCapture)(s, g), 0); }
 CUresult psk_w_cuStreamEndCapture_ptsz(CUstream s, CUgraph *g) { END(PSK_REAL(cuStreamEndCapture_ptsz)(s, g), 1); }
+CUresult psk_w_cuStreamEndCaptureToCig(CUstream s) { END(PSK_REAL(cuStreamEndCaptureToCig)(s), 0); }
+CUresult psk_w_cuStreamEndCaptureToCig_ptsz(CUstream s) { END(PSK_REAL(cuStreamEndCaptureToCig_ptsz)(s), 1); }
 
 /* ---- streams that go away ---- */
 

@@ -571,6 +571,10 @@ CUresult cuStreamBeginCapture_v2(CUstream s, int mode) { return (void)mode, begi
 CUresult cuStreamBeginCapture_v2_ptsz(CUstream s, int mode) { return (void)mode, begin_capture(s, NULL, 1); }
 CUresult cuStreamBeginCaptureToGraph(CUstream s, CUgraph g, const CUgraphNode *d, const void *e, size_t n, int mode) { return (void)d, (void)e, (void)n, (void)mode, begin_capture(s, g, 0); }
 CUresult cuStreamBeginCaptureToGraph_ptsz(CUstream s, CUgraph g, const CUgraphNode *d, const void *e, size_t n, int mode) { return (void)d, (void)e, (void)n, (void)mode, begin_capture(s, g, 1); }
+CUresult cuStreamBeginRecaptureToGraph(CUstream s, int mode, CUgraph g, void *callback, void *arg) { return (void)mode, (void)callback, (void)arg, begin_capture(s, g, 0); }
+CUresult cuStreamBeginRecaptureToGraph_ptsz(CUstream s, int mode, CUgraph g, void *callback, void *arg) { return (void)mode, (void)callback, (void)arg, begin_capture(s, g, 1); }
+CUresult cuStreamBeginCaptureToCig(CUstream s, void *params) { return (void)params, begin_capture(s, NULL, 0); }
+CUresult cuStreamBeginCaptureToCig_ptsz(CUstream s, void *params) { return (void)params, begin_capture(s, NULL, 1); }
 
 static CUresult end_capture(CUstream h, CUgraph *out, int ptsz) {
     READY();
@@ -592,6 +596,8 @@ static CUresult end_capture(CUstream h, CUgraph *out, int ptsz) {
 }
 CUresult cuStreamEndCapture(CUstream s, CUgraph *g) { return end_capture(s, g, 0); }
 CUresult cuStreamEndCapture_ptsz(CUstream s, CUgraph *g) { return end_capture(s, g, 1); }
+CUresult cuStreamEndCaptureToCig(CUstream s) { return end_capture(s, &(CUgraph){NULL}, 0); }
+CUresult cuStreamEndCaptureToCig_ptsz(CUstream s) { return end_capture(s, &(CUgraph){NULL}, 1); }
 
 static CUresult is_capturing(CUstream h, int *status, int ptsz) {
     READY();

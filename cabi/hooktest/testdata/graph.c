@@ -83,6 +83,30 @@ static void capture(CUgraphExec *exec, CUgraph *graph) {
     OK(CALL(cuGraphExecDestroy, outer_exec));
 }
 
+/* Other ways to begin a capture. */
+static void other_captures(void) {
+    CUstream s = new_stream();
+    CUgraph g;
+    OK(CALL(cuGraphCreate, &g, 0));
+    for (int way = 0; way < 4; way++) {
+        switch (way) {
+        case 0: OK(CALL(cuStreamBeginCaptureToGraph, s, g, NULL, NULL, U64(0), 0)); break;
+        case 1: OK(CALL(cuStreamBeginRecaptureToGraph, s, 0, g, NULL, NULL)); break;
+        case 2: OK(CALL(cuStreamBeginRecaptureToGraph_ptsz, s, 0, g, NULL, NULL)); break;
+        case 3: OK(CALL(cuStreamBeginCaptureToCig, s, NULL)); break;
+        }
+        OK(touch_add(s, at(1), 8, 1));
+        CHECK_EQ(EXPECT(PSK_REC_LAUNCH, 1)->flags, PSK_FLAG_CAPTURED);
+        if (way == 3)
+            OK(CALL(cuStreamEndCaptureToCig, s));
+        else
+            OK(CALL(cuStreamEndCapture, s, &g));
+        OK(touch_add(s, at(1), 8, 1));
+        CHECK_EQ(EXPECT(PSK_REC_LAUNCH, 1)->flags & ~PSK_FLAG_PROGRESS, 0);
+        SYNC(s);
+    }
+}
+
 static void gated(CUgraphExec exec) {
     CUstream s = new_stream();
     set_state(6, PSK_SLOT_ABSENT);
@@ -294,6 +318,7 @@ int main(void) {
     CUgraph graph;
     capture(&exec, &graph);
     gated(exec);
+    other_captures();
     changes();
     memory_operations();
     opaque();
