@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"go.uber.org/zap"
@@ -30,8 +31,9 @@ type swap struct {
 	finder  *kernels.Finder
 	words   cuda.Ptr // pinned: one line for each direction's tickets, and one for pieces of moves out
 	wake    [2]*sync.Cond
-	lane    *lane  // copies what leaves; nil until it is made
-	waked   uint64 // the epoch when the workers were last woken
+	lane    *lane        // copies what leaves; nil until it is made
+	paging  atomic.Int32 // porters that map or unmap: see lane
+	waked   uint64       // the epoch when the workers were last woken
 	asking  *question
 	trails  trails
 	// chasersOf are the functions that reach tensors through memory, by id.

@@ -10,18 +10,28 @@ import (
 	"github.com/penstock-gpu/penstock/um/explicit"
 )
 
-// lane copies moves out, one piece of one move at a time, on a thread of its own
-// that does nothing else, so that the next piece follows at once.
+// lane copies moves out, one piece of one move at a time, on a thread of its own that does nothing
+// else. While no page table is to be written (swap.paging) the next piece is queued shortly before the one before it
+// ends, so that it follows at once; else once it has ended, which lets the tables be written in between (explicit.PieceBytes).
 type lane struct {
 	l         *Live
 	copier    *explicit.Copier
 	word      hook.Word
+	paging    *atomic.Int32 // not 0: page tables are being written, or will be in a moment
 	moves     chan *explicit.Move
-	begun     uint32        // moves that were put in; the worker's
-	done      atomic.Uint32 // moves that are copied
+	begun     uint32         // moves that were put in; the worker's
+	move      *explicit.Move // that has pieces to be queued
+	queued    []queuedPiece  // two at most
+	ended     time.Time      // the last one that is done
+	nsPerByte float64        // of that
+	done      atomic.Uint32  // moves that are copied
 	broken    atomic.Pointer[error]
-	nsPerByte float64 // of the last piece
 	spent     [laneParts]atomic.Int64
+}
+
+type queuedPiece struct {
+	explicit.Piece
+	at time.Time
 }
 
 // What a lane's time goes to, in nanoseconds.
@@ -37,18 +47,21 @@ var laneNames = [laneParts]string{"submit", "wait", "late"}
 const (
 	// spinBefore is how long before a piece is expected to end its end is watched for.
 	spinBefore = 40 * time.Microsecond
+	// queueBefore is how long before a piece is expected to end the next is queued: what the two calls take
+	// that queue it (bench/results/explicit-cpu-turns-*.json, lane_submit: 7 to 10 us on an H200).
+	queueBefore = 10 * time.Microsecond
 	// sleepLongest is the most that is slept before.
 	sleepLongest = time.Millisecond
 	// spinLongest is how long it is watched for without a pause.
 	spinLongest = time.Millisecond
 )
 
-func newLane(l *Live, word cuda.Ptr) (*lane, error) {
+func newLane(l *Live, word cuda.Ptr, paging *atomic.Int32) (*lane, error) {
 	c, err := explicit.NewCopier(l.driver, word)
 	if err != nil {
 		return nil, err
 	}
-	return &lane{l: l, copier: c, word: hook.NewWord(word), moves: make(chan *explicit.Move, mostInFlight)}, nil
+	return &lane{l: l, copier: c, word: hook.NewWord(word), paging: paging, moves: make(chan *explicit.Move, mostInFlight)}, nil
 }
 
 // start puts a move at the end of the lane: it is copied when reached says so of its ticket.
@@ -74,55 +87,98 @@ func (n *lane) run() {
 	runtime.LockOSThread()
 	finePauses()
 	err := n.l.driver.BindThread()
-	for m := range n.moves {
-		for last := false; !last && err == nil; {
-			last, err = n.copyPiece(m)
+	for err == nil {
+		if len(n.queued) == 0 {
+			if !n.more(true) {
+				return
+			}
+			if err = n.queue(); err != nil {
+				break
+			}
 		}
-		if err != nil {
-			n.broken.Store(&err)
-			continue // to the end of what was put in
-		}
-		n.done.Add(1)
+		err = n.wait()
+	}
+	n.broken.Store(&err)
+	for range n.moves { // to the end of what is put in
 	}
 }
 
-// copyPiece copies the next piece of a move, and waits for it, asleep for most of
-// what it should take.
-func (n *lane) copyPiece(m *explicit.Move) (last bool, err error) {
-	began := time.Now()
-	p, err := n.copier.Next(m)
-	if err != nil {
-		return false, err
+// more says whether there is a piece to be queued. It may wait for one until the lane is closed.
+func (n *lane) more(wait bool) bool {
+	if n.move == nil && wait {
+		n.move = <-n.moves
 	}
-	submitted := time.Now()
-	n.spent[laneSubmit].Add(int64(submitted.Sub(began)))
+	if n.move == nil {
+		select {
+		case n.move = <-n.moves:
+		default:
+		}
+	}
+	return n.move != nil
+}
+
+// queue queues the next piece of the move.
+func (n *lane) queue() error {
+	began := time.Now()
+	p, err := n.copier.Next(n.move)
+	if err != nil {
+		return err
+	}
+	if p.Last {
+		n.move = nil
+	}
+	now := time.Now()
+	n.spent[laneSubmit].Add(int64(now.Sub(began)))
+	n.queued = append(n.queued, queuedPiece{p, now})
+	return nil
+}
+
+// wait waits for the first piece that is queued, asleep for most of what it should take, and queues the next
+// before it ends if it may.
+func (n *lane) wait() error {
+	p := n.queued[0]
+	began, waiting := p.at, time.Now()
+	if n.ended.After(began) {
+		began = n.ended
+	}
 	expected := min(time.Duration(float64(p.Bytes)*n.nsPerByte), sleepLongest)
-	if expected > 2*spinBefore {
-		pause(expected - spinBefore)
+	if left := expected - waiting.Sub(began); left > 2*spinBefore {
+		pause(left - spinBefore)
 	}
 	overslept := n.word.Reached(p.Ticket)
-	for spins, checked := 0, began; !n.word.Reached(p.Ticket); spins++ {
+	for spins, checked := 0, waiting; !n.word.Reached(p.Ticket); spins++ {
 		if spins%64 > 0 {
 			continue
 		}
 		now := time.Now()
+		if now.Sub(began) > expected-queueBefore && len(n.queued) == 1 && n.paging.Load() == 0 && n.more(false) {
+			if err := n.queue(); err != nil {
+				return err
+			}
+		}
 		if now.Sub(began) > expected+spinLongest {
 			pause(shortWait)
 		}
 		if now.Sub(checked) > checkPatience {
+			var err error
 			if checked, err = now, n.copier.Check(); err != nil {
-				return false, err
+				return err
 			}
 		}
 	}
-	waited := int64(time.Since(submitted))
+	n.ended = time.Now()
+	n.queued = append(n.queued[:0], n.queued[1:]...)
+	waited := int64(n.ended.Sub(waiting))
 	n.spent[laneWait].Add(waited)
-	took := float64(time.Since(began)) / float64(p.Bytes)
+	took := float64(n.ended.Sub(began)) / float64(p.Bytes)
 	if overslept {
 		n.spent[laneLate].Add(waited)
 		n.nsPerByte /= 2 // it says nothing but that the sleep was too long
 	} else if n.nsPerByte = took; p.Bytes < explicit.PieceBytes/2 {
 		n.nsPerByte /= 2 // some of it is no matter of bytes
 	}
-	return p.Last, nil
+	if p.Last {
+		n.done.Add(1)
+	}
+	return nil
 }

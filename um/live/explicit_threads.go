@@ -167,7 +167,7 @@ func (e *swap) newPorter(d explicit.Direction) (*porter, error) {
 	}
 	p := &porter{e: e, direction: d, mover: mover, spent: &e.spent[d], arrived: hook.NewWord(e.word(d))}
 	if d == explicit.Out {
-		if p.lane, err = newLane(l, e.pieces()); err != nil {
+		if p.lane, err = newLane(l, e.pieces(), &e.paging); err != nil {
 			return nil, err
 		}
 		e.lane = p.lane
@@ -256,7 +256,11 @@ func (p *porter) land() error {
 		p.flights = slices.Delete(p.flights, i, i+1)
 		p.checked = time.Now()
 		var err error
-		p.timed(portFinish, func() { err = p.mover.Finish(f.move) })
+		p.timed(portFinish, func() {
+			e.paging.Add(1)
+			err = p.mover.Finish(f.move)
+			e.paging.Add(-1)
+		})
 		if err != nil {
 			return err
 		}
@@ -290,7 +294,9 @@ func (p *porter) begin(m *explicit.Move) error {
 	f := flight{move: m, began: l.driver.Now()}
 	var err error
 	p.timed(portBegin, func() {
+		e.paging.Add(1)
 		f.ticket, err = p.mover.Begin(m)
+		e.paging.Add(-1)
 		switch {
 		case err != nil:
 		case m.Kind != explicit.MoveEvict:
