@@ -31,10 +31,9 @@ type swap struct {
 	finder  *kernels.Finder
 	words   cuda.Ptr // pinned: one line for each direction's tickets, and one for pieces of moves out
 	wake    [2]*sync.Cond
-	resting [2]bool                          // porters that begin what they are handed
-	handed  [2]atomic.Pointer[explicit.Move] // to those, until they have seen it
-	lane    *lane                            // copies what leaves; nil until it is made
-	paging  atomic.Int32                     // porters that map or unmap: see lane
+	lane    *lane        // copies what leaves; nil until it is made
+	paging  atomic.Int32 // porters that map or unmap: see lane
+	waked   uint64       // the epoch when the workers were last woken
 	asking  *question
 	trails  trails
 	// chasersOf are the functions that reach tensors through memory, by id.
@@ -91,12 +90,10 @@ const (
 	findCapacity    = 4096
 	mostInFlight    = 8                      // moves in one direction
 	shortWait       = 10 * time.Microsecond  // while work is queued
-	watchLongest    = time.Millisecond       // a porter watches its moves before it sees whether the engine is ending
 	plainPatience   = 10 * time.Second       // for tensors to leave before plain memory grows
 	slowPatience    = 2 * time.Second        // for a launch that waits, before it is said
 	checkPatience   = 100 * time.Millisecond // for a copy to end, before it is asked whether it has failed
 	reportPatience  = time.Millisecond       // for a move, before streams are asked how far they are
-	reportEvery     = 10 * time.Millisecond  // streams are asked, while launches wait
 	resultOOM       = 2                      // CUDA_ERROR_OUT_OF_MEMORY
 	resultUnknown   = 999                    // CUDA_ERROR_UNKNOWN
 	// resultDeinitialized is CUDA_ERROR_DEINITIALIZED, for what comes after the engine.

@@ -83,7 +83,7 @@ func (e *swap) reservePlain(size int64) error {
 			e.runtime.CancelPlain()
 			return fmt.Errorf("%w: %d bytes of plain device memory asked for, and no room can be made in the budget of %d: raise --budget", ErrOutOfMemory, size, l.budget)
 		}
-		e.hand()
+		e.wakeAll()
 		if waited.Duration > reportPatience {
 			l.mu.Unlock()
 			e.hook.ReportAll()
@@ -104,7 +104,7 @@ func (e *swap) empty() {
 	l := e.l
 	l.progress()
 	e.runtime.EmptyCache()
-	e.hand()
+	e.wakeAll()
 	for began := time.Now(); e.runtime.Emptying() && !l.closing && l.failed == nil && time.Since(began) < emptyPatience; {
 		l.yield()
 	}

@@ -38,8 +38,11 @@ func (e *swap) loop() {
 		l.progress()
 		l.tensorReserved.Store(e.runtime.ReservedBytes())
 		held := e.runtime.Held() || e.asking != nil
-		e.hand()
-		busy := e.runtime.Queued() > 0 || held || e.runtime.Moving()
+		if n := e.runtime.Epoch(); n != e.waked || held && !e.runtime.Moving() { // what was refused may be possible now, such as host memory
+			e.waked = n
+			e.wakeAll()
+		}
+		busy := e.runtime.Queued() > 0 || held
 		idle := l.idle.look(time.Now())
 		switch {
 		case !held || e.runtime.Moving():
@@ -60,9 +63,8 @@ func (e *swap) loop() {
 		}
 		e.answer()
 		// The last operations of streams that nobody is launching on have not been
-		// reported, and would keep what they name on the device for long, while others leave and come back.
-		since := time.Since(reported)
-		ask := held && (since > reportEvery || !e.runtime.Moving() && idle > reportPatience && since > reportPatience)
+		// reported, and would keep what they name on the device for ever.
+		ask := held && !e.runtime.Moving() && idle > reportPatience && time.Since(reported) > reportPatience
 		l.mu.Unlock()
 		if ask {
 			e.hook.ReportAll()
@@ -73,22 +75,6 @@ func (e *swap) loop() {
 		} else {
 			l.hook.Wait(idleWait)
 		}
-	}
-}
-
-// hand finds out for the porters that rest what there is to do. They would else have to take the
-// engine's lock again and again to ask. The caller holds it.
-func (e *swap) hand() {
-	for d, resting := range e.resting {
-		if !resting || e.handed[d].Load() != nil {
-			continue
-		}
-		began := e.l.driver.Now()
-		if m, ok := e.runtime.Next(explicit.Direction(d)); ok {
-			e.handed[d].Store(m)
-			e.wake[d].Signal()
-		}
-		e.spent[d][portPlan] += e.l.driver.Now() - began
 	}
 }
 
@@ -199,34 +185,28 @@ func (p *porter) run() error {
 		if err := p.land(); err != nil {
 			return err
 		}
-		m := e.handed[p.direction].Swap(nil)
-		if m == nil {
-			m = p.next()
-		}
+		began := l.driver.Now()
+		l.drain() // what is already queued decides better than what was known before
+		l.progress()
+		m, ok := e.runtime.Next(p.direction)
+		asked := l.driver.Now()
+		p.spent[portPlan] += asked - began
 		var err error
 		switch {
-		case m != nil:
+		case ok:
 			err = p.begin(m)
+		case len(p.flights) > 0:
+			err = p.rest()
 		case l.closing || l.failed != nil: // since the lock was last released: nobody will wake this thread
 		default:
-			err = p.rest()
+			e.wake[p.direction].Wait()
+			p.spent[portIdle] += l.driver.Now() - asked
 		}
 		if err != nil {
 			return err
 		}
 	}
 	return nil
-}
-
-// next asks the runtime what to do, or nil.
-func (p *porter) next() *explicit.Move {
-	l := p.e.l
-	began := l.driver.Now()
-	l.drain() // what is already queued decides better than what was known before
-	l.progress()
-	m, _ := p.e.runtime.Next(p.direction)
-	p.spent[portPlan] += l.driver.Now() - began
-	return m
 }
 
 // copy has the lane copy a flight's move.
@@ -248,15 +228,6 @@ func (p *porter) done(f *flight) bool {
 		}
 	}
 	return p.lane == nil || f.move.Clean || p.lane.reached(f.lane)
-}
-
-func (p *porter) anyDone() bool {
-	for i := range p.flights {
-		if p.done(&p.flights[i]) {
-			return true
-		}
-	}
-	return false
 }
 
 // note measures for how long copies are under way.
@@ -298,44 +269,23 @@ func (p *porter) land() error {
 			l.sink.Move([]cuda.Range{{Base: f.move.Chunk.Base, Bytes: f.move.Bytes}}, um.Direction(p.direction), f.began, now)
 		}
 		e.runtime.Done(f.move)
-		e.hand() // the other porter may have waited for it
+		e.wake[explicit.In+explicit.Out-p.direction].Signal()
 	}
 	return nil
 }
 
-// rest waits until the loop has found something to do or, without the lock, a flight is done.
+// rest waits a little for a flight.
 func (p *porter) rest() (err error) {
-	e, d := p.e, p.direction
-	e.resting[d] = true
-	if len(p.flights) == 0 {
-		began := e.l.driver.Now()
-		e.wake[d].Wait()
-		p.spent[portIdle] += e.l.driver.Now() - began
-	} else {
-		p.timed(portRest, func() { err = p.watch() })
-	}
-	e.resting[d] = false
-	return err
-}
-
-// watch looks for the end of a flight, and for what the loop has handed over.
-func (p *porter) watch() error {
-	for began := time.Now(); time.Since(began) < watchLongest; {
+	p.timed(portRest, func() {
 		pause(shortWait)
-		if p.anyDone() || p.e.handed[p.direction].Load() != nil {
-			break
-		}
 		if p.lane != nil {
-			if err := p.lane.err(); err != nil {
-				return err
-			}
+			err = p.lane.err()
 		}
-		if time.Since(p.checked) > checkPatience {
-			p.checked = time.Now()
-			return p.mover.Check()
+		if err == nil && time.Since(p.checked) > checkPatience {
+			p.checked, err = time.Now(), p.mover.Check()
 		}
-	}
-	return nil
+	})
+	return err
 }
 
 // begin starts a move.
