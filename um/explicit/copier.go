@@ -11,14 +11,15 @@ import (
 // set: measured on an H200 (bench/results/vmm-threads.json), cuMemSetAccess takes 17 us,
 // but 1.03 ms, a time slice of the engine, while another copy out is always queued
 // behind the one that runs. With one piece of 8 MiB at a time it waits for that
-// piece, 0.14 ms; copies out lose 4 % of their speed, 10 % beside copies in and mapping.
+// piece, 0.14 ms; copies out lose 4 % of their speed, 10 % beside copies in and mapping. So only while memory
+// is mapped or unmapped is it one at a time (package live, lane).
 // No other way to copy escapes it (bench/results/vmm-copy-kinds.json: two-dimensional,
 // device to device into host memory that is mapped, a stream of high priority, batches);
 // kernels do, but take 8 multiprocessors and slow unmapping and copies in.
 const PieceBytes = 8 << 20
 
-// Copier copies what leaves to the host, one piece at a time: the caller waits for
-// a piece before it asks for the next, so that mapping gets its turn between them.
+// Copier queues copies of what leaves to the host, one piece at a time. When the caller asks for the next decides
+// whether mapping gets its turn between them.
 type Copier struct {
 	driver cuda.Driver
 	stream cuda.Stream

@@ -24,8 +24,8 @@
 // (Runtime.occupyBus). [Runtime.Next] hands out the moves, [Runtime.Submitted] and
 // [Runtime.Done] hear how they went.
 //
-// Copies out go in pieces, one at a time ([Copier]): the copy engine that does them
-// also writes the page tables, and mapping would wait for it.
+// Copies out go in pieces ([Copier]): the copy engine that does them also writes the page tables, and mapping
+// would wait for it. While memory is mapped or unmapped a piece is queued when the one before has ended, else shortly before.
 //
 // What leaves unchanged since it came is not copied (clean.go): the host copy that a
 // chunk came from is kept while host memory is not wanted, and compared by checksums
@@ -41,7 +41,7 @@
 //
 // Freed tensors are dead: nothing of them is ever copied. Their ranges stay mapped
 // for allocations of the same size, which then cost nothing, until the memory is
-// needed for something else. The job may take such a range again without waiting for
+// needed for something else. What lives for a few operations only may borrow one of a larger size (borrow.go). The job may take such a range again without waiting for
 // the engine, which hears of it before any operation that came after (held.go).
 //
 // # Invariants

@@ -18,13 +18,13 @@ import (
 // taken it. Before its memory can go, it is recalled from the process.
 
 // Hold reports that an allocation was freed, and that the job may take its range
-// again; it answers the bytes of the range, 0 for a part of a pack, which the job may not take.
+// again; it answers the bytes of the range, 0 for what the job may not take: a part of a pack, or a range that was borrowed.
 func (r *Runtime) Hold(p cuda.Ptr) (size int64, err error) {
 	t := r.byPtr[p]
 	if t == nil {
 		return 0, fmt.Errorf("%w: %#x", ErrNotOurs, uint64(p))
 	}
-	if t.parts != nil {
+	if t.parts != nil || t.borrowed {
 		return 0, r.Free(p)
 	}
 	r.leave(p, t.bytes, t.life, t.named)
@@ -55,7 +55,7 @@ func (r *Runtime) Retake(p cuda.Ptr, bytes int64, stream int) (size int64, err e
 	}
 	delete(r.held, p)
 	t.held, t.freed, t.freedAt = false, false, nil
-	t.bytes, t.stream, t.others, t.named, t.kept = bytes, stream, nil, false, false
+	t.bytes, t.stream, t.others, t.named, t.kept, t.borrowed = bytes, stream, nil, false, false, false
 	for i := range t.chunks {
 		t.chunks[i].summed = false // of garbage, and of as much as there was before
 	}
@@ -68,9 +68,9 @@ func (r *Runtime) Retake(p cuda.Ptr, bytes int64, stream int) (size int64, err e
 	return t.size, nil
 }
 
-// offer lets the job take a dead range that was made ready for it.
+// offer lets the job take a dead range without asking that it has not freed as one of that size: one that was
+// made ready for it, or had been borrowed.
 func (r *Runtime) offer(t *tensor) {
-	t.stream = r.lastStream // made for no stream in particular
 	r.takeSlot(t)
 	if !r.process.Offer(cuda.Range{Base: t.base, Bytes: t.size}, t.stream) {
 		r.giveSlot(t)

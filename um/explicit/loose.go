@@ -51,7 +51,7 @@ func (r *Runtime) newLoose(stream int) *tensor {
 	if r.loose.excess > 0 || size < 2*looseMost || size > r.BeyondLiveBytes() || !r.roomForPacks() {
 		return nil
 	}
-	t, ok := r.raise(size, stream)
+	t, ok := r.raise(noLife, size, stream)
 	if !ok {
 		return nil
 	}

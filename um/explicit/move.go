@@ -480,6 +480,7 @@ func (r *Runtime) Done(m *Move) {
 	case t.flying == 0 && t != r.making && !t.held:
 		r.bury(t)
 		if t.slot == 0 && t.whole() { // it was never anyone's: it has been made ready
+			t.stream = r.lastStream // for no stream in particular
 			r.offer(t)
 		}
 	}

@@ -285,7 +285,7 @@ func (r *Runtime) newPack(life, before int64) {
 	if len(parts) < 2 || WholePages(total) > r.BeyondLiveBytes() {
 		return
 	}
-	t, ok := r.raise(total, first.stream)
+	t, ok := r.raise(noLife, total, first.stream)
 	if !ok {
 		return
 	}

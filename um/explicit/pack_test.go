@@ -13,6 +13,7 @@ import (
 type iteration struct {
 	*world
 	sizes    []int64 // of the layers' activations
+	scratch  []int64 // what each of them works in; nil: as large as the activation
 	unsteady bool
 	pairs    int // packs of two large ones that lived after a forward pass
 }
@@ -40,6 +41,7 @@ func (x *iteration) run() {
 	}
 	odd := func() bool { return x.unsteady && w.rng.Intn(20) == 0 }
 	acts := make([]cuda.Ptr, len(x.sizes))
+	var late []cuda.Ptr // that were to die soon
 	for i, bytes := range x.sizes {
 		layer = i
 		if odd() {
@@ -50,7 +52,11 @@ func (x *iteration) run() {
 		if i > 0 && acts[i-1] != 0 {
 			use(2, false, acts[i-1], acts[i])
 		}
-		scratch := must(x.sizes[i])
+		scratchBytes := x.sizes[i]
+		if x.scratch != nil {
+			scratchBytes = x.scratch[i]
+		}
+		scratch := must(scratchBytes)
 		use(3, true, scratch)
 		if odd() {
 			w.drainStreams() // the job orders its streams: here by waiting
@@ -62,7 +68,11 @@ func (x *iteration) run() {
 			w.settleWaiting()
 			w.drainStreams()
 		}
-		w.free(scratch)
+		if x.scratch != nil && odd() {
+			late = append(late, scratch)
+		} else {
+			w.free(scratch)
+		}
 		use(4, false, acts[i])
 		if odd() {
 			w.free(acts[i])
@@ -87,6 +97,10 @@ func (x *iteration) run() {
 		w.free(grad)
 		use(7, false, acts[i])
 		w.free(acts[i])
+	}
+	for _, p := range late {
+		use(8, false, p)
+		w.free(p)
 	}
 }
 

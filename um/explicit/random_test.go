@@ -49,20 +49,21 @@ type world struct {
 	offered  int
 	surprise int // retaken while the runtime was moving the range, or had moved it away
 
-	live     map[cuda.Ptr]*expected
-	waiting  []*task
-	running  [2][]*task // by stream, in order
-	moves    []*Move    // begun, not done
-	ticket   uint32
-	arrived  uint32
-	launched int
-	moved    int
-	placed   int
-	clean    int
-	dirty    int                  // compared, and copied
-	steady   bool                 // host memory is there when there is any
-	verify   bool                 // the checksum of all that leaves is taken
-	inHost   map[cuda.Handle]bool // physical memory that is on the host
+	live         map[cuda.Ptr]*expected
+	waiting      []*task
+	running      [2][]*task // by stream, in order
+	moves        []*Move    // begun, not done
+	ticket       uint32
+	arrived      uint32
+	launched     int
+	moved        int
+	placed       int
+	clean        int
+	dirty        int                  // compared, and copied
+	borrowedLeft int                  // chunks of ranges that were borrowed
+	steady       bool                 // host memory is there when there is any
+	verify       bool                 // the checksum of all that leaves is taken
+	inHost       map[cuda.Handle]bool // physical memory that is on the host
 }
 
 // contents are what a chunk contains, by offset; what is not there is garbage.
@@ -512,6 +513,12 @@ func (w *world) begin(d Direction) bool {
 	}
 	if m.Kind == MoveEvict && (m.Checksum || w.verify) {
 		w.weigh(m)
+	}
+	if m.Bytes <= 0 && (m.Kind == MoveEvict || m.Kind == MoveFetch) {
+		w.t.Fatalf("a move of %d bytes", m.Bytes)
+	}
+	if m.Kind == MoveEvict && m.tensor.borrowed {
+		w.borrowedLeft++
 	}
 	switch {
 	case m.Kind == MovePlace:

@@ -107,6 +107,7 @@ type Stats struct {
 	WaitedForLeaving                   int64 // for contents on their way out
 	WaitedForeach                      int64 // of all that waited: of PyTorch's operations on many tensors at once
 	ReusedRanges, FreshRanges          int64 // allocations that found mapped memory, and those that did not
+	BorrowedRanges                     int64 // allocations that found some of a larger size: see borrow.go
 	Packs, PackedAllocs                int64 // ranges that allocations shared, and these: see pack.go
 	Plans                              int64
 	OversizeOps                        int64
@@ -153,7 +154,7 @@ func (r *Runtime) Malloc(bytes int64, stream int) (cuda.Ptr, error) {
 		p = r.mallocLoose(before, bytes, stream)
 	}
 	if p == 0 {
-		t, ok := r.raise(bytes, stream)
+		t, ok := r.raise(before, bytes, stream)
 		if !ok {
 			return 0, r.outOfMemory(bytes)
 		}
@@ -164,13 +165,15 @@ func (r *Runtime) Malloc(bytes int64, stream int) (cuda.Ptr, error) {
 	return p, nil
 }
 
-// raise makes a tensor, of a dead range if there is one; ok is false when there are no addresses.
-func (r *Runtime) raise(bytes int64, stream int) (t *tensor, ok bool) {
+// raise makes a tensor that repeats the life before, of a dead range if there is one; ok is false when there are no addresses.
+func (r *Runtime) raise(before, bytes int64, stream int) (t *tensor, ok bool) {
 	size := WholePages(bytes)
 	t = &tensor{size: size, bytes: bytes, stream: stream}
 	if g := r.exhume(size, stream); g != nil {
 		t.base, t.chunks = g.base, g.chunks
 		r.stats.ReusedRanges++
+	} else if g := r.borrow(before, bytes, stream); g != nil {
+		t.base, t.chunks, t.size, t.borrowed = g.base, g.chunks, g.size, true
 	} else {
 		if t.base, ok = r.addresses.take(size); !ok {
 			return nil, false
@@ -246,12 +249,17 @@ func (r *Runtime) BeyondLiveBytes() int64 {
 func (r *Runtime) exhume(size int64, stream int) *tensor {
 	l := r.graves.bySize[size]
 	for i := len(l) - 1; i >= 0; i-- {
-		if g := l[i]; (g.stream == stream && len(g.others) == 0 || r.idle(g)) && r.recall(g) {
+		if g := l[i]; r.follows(g, stream) && r.recall(g) {
 			r.graves.remove(g)
 			return g
 		}
 	}
 	return nil
+}
+
+// follows says whether a stream may use a dead tensor's memory.
+func (r *Runtime) follows(g *tensor, stream int) bool {
+	return g.stream == stream && len(g.others) == 0 || r.idle(g)
 }
 
 // idle says whether nothing that was queued before a tensor died is unfinished.
@@ -296,6 +304,9 @@ func (r *Runtime) end(t *tensor) {
 	r.giveSlot(t)
 	if t.flying == 0 {
 		r.bury(t)
+	}
+	if t.borrowed && t.buried && t.whole() && len(t.others) == 0 {
+		r.offer(t)
 	}
 }
 

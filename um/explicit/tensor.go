@@ -52,6 +52,7 @@ type tensor struct {
 	parts    []part // its allocations, of a pack: see pack.go
 	alive    int    // of these
 	loose    bool   // a pack of what had not been seen before: see loose.go
+	borrowed bool   // its range is one of a larger size: see borrow.go
 
 	absent   int64 // bytes that a launch would have to wait for and that nobody is bringing in
 	flying   int   // chunks in a worker's hands
@@ -124,9 +125,10 @@ func (t *tensor) rangeOf(c *chunk) cuda.Range {
 }
 
 // used are the bytes of a chunk that the allocation was asked for, rounded up to
-// what copies and checksums take. Nothing else has contents.
+// what copies and checksums take. Nothing else has contents. A chunk that none of it lies in, of a range that is
+// borrowed, moves like any other, with one unit that means nothing.
 func (t *tensor) used(c *chunk) int64 {
-	return min(c.bytes, wholeUnits(t.bytes-c.offset))
+	return min(c.bytes, max(wholeUnits(t.bytes-c.offset), copyUnit))
 }
 
 // usable is the state that a launch may rely on, and the newest ticket it has to

@@ -23,8 +23,8 @@
 // The explicit engine has a loop, too, which also answers launches that ask for a
 // grant, has their memory searched and finds out which need not be (explicit_follow.go); a porter for each direction, which finds out
 // what to move, maps and unmaps, and has checksums taken of what leaves; and the
-// lane, which copies out one piece after the other and does nothing else, for the
-// next piece is to follow at once.
+// lane, which copies out one piece after the other and does nothing else: the
+// next piece is to follow at once, or, while memory is mapped or unmapped, to leave that a moment.
 //
 // At the end of a job the explicit engine says how near it came to an oracle, from what its
 // runtime remembers of the last iterations (explicit_bound.go).

@@ -1,0 +1,45 @@
+package explicit
+
+import (
+	"fmt"
+	"testing"
+)
+
+// TestBorrows: allocations that die soon use dead ranges of larger sizes, contain what they should, also where they
+// turn out to live on and leave the device, and give back what they borrowed.
+func TestBorrows(t *testing.T) {
+	const layers, iterations = 40, 8
+	for seed := int64(0); seed < 12; seed++ {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			w := newWorld(t, seed, 96*PageBytes, 512*PageBytes, true)
+			w.steady, w.verify = true, seed%4 == 3
+			x := iteration{world: w}
+			for range layers {
+				x.sizes = append(x.sizes, PageBytes*int64(2+2*w.rng.Intn(4)))
+				x.scratch = append(x.scratch, PageBytes*int64(2+w.rng.Intn(12)))
+			}
+			for i := range iterations {
+				x.unsteady = seed%2 == 1 && i > 2
+				x.run()
+				w.drain()
+				if err := w.r.Check(); err != nil {
+					t.Fatal(err)
+				}
+			}
+			w.settle()
+			w.r.giveUpEarly()
+			if len(w.live) != 0 || w.r.liveBytes != 0 || w.r.liveSize != 0 || len(w.r.byPtr) != 0 {
+				t.Errorf("%d allocations live, by the ledger %d bytes in %d at %d addresses", len(w.live), w.r.liveBytes, w.r.liveSize, len(w.r.byPtr))
+			}
+			if n := w.r.stats.BorrowedRanges; n < layers {
+				t.Errorf("only %d ranges have been borrowed", n)
+			}
+			if n := w.r.stats.Evictions; n < layers {
+				t.Errorf("only %d chunks have left: the test tests little", n)
+			}
+			if w.borrowedLeft == 0 && x.unsteady {
+				t.Error("nothing has left that lay in a borrowed range")
+			}
+		})
+	}
+}
