@@ -38,7 +38,8 @@ type Runtime struct {
 	early     []early              // packs, in the order in which they were made
 	newest    int64                // the life that the newest allocation repeats which does repeat one
 	loose     loose
-	slots     []*tensor // by slot; slot 0 is unused
+	borrowers map[kind]int64 // the position at which they last borrowed: see borrow.go
+	slots     []*tensor      // by slot; slot 0 is unused
 	freeSlots []uint32
 
 	pending  queue.Queue[*op]
@@ -131,6 +132,7 @@ func New(c Config, p Process) *Runtime {
 		held:      map[cuda.Ptr]*tensor{},
 		reserved:  map[cuda.Ptr]*tensor{},
 		loose:     loose{open: map[int]*tensor{}},
+		borrowers: map[kind]int64{},
 		slots:     make([]*tensor, 1),
 		have:      map[int64]int{}, picked: map[int64]int{}, covered: map[int64]int{}, born: map[int64]int{},
 	}
