@@ -148,6 +148,23 @@ func TestExplicitPacks(t *testing.T) {
 	}
 }
 
+// TestExplicitBorrows: allocations that are gone at once use dead memory of larger sizes, and have the right contents
+// when they turn out to stay and leave the device, too.
+func TestExplicitBorrows(t *testing.T) {
+	t.Parallel()
+	job := program(t, "explicit")
+	for _, env := range []string{"PENSTOCK_POLICY=penstock", "PENSTOCK_POLICY=lru", "PENSTOCK_VERIFY=1"} {
+		t.Run(env, func(t *testing.T) {
+			for n := range *chaosSeeds {
+				all, own := explicitStats(t, mustRun(t, explicitly(env), job, "workspaces", fmt.Sprint(*chaosFirst+n)))
+				if borrowed, copied := own["borrowed_ranges"].(float64), all["d2h_bytes"].(float64); borrowed < 8 || copied == 0 {
+					t.Errorf("%.0f ranges have been borrowed, %.0f bytes have left", borrowed, copied)
+				}
+			}
+		})
+	}
+}
+
 // TestExplicitFaults: the job goes on with right values, or ends and says why. It never hangs.
 func TestExplicitFaults(t *testing.T) {
 	t.Parallel()

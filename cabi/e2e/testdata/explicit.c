@@ -173,6 +173,37 @@ static void layers(const char *seed) {
     check_value(&sums), check_value(&count);
 }
 
+/* Layers with workspaces of many sizes, which are gone at once and borrow dead memory of larger ones; after
+ * some iterations one now and then stays, while others take memory away from it. */
+static void workspaces(const char *seed) {
+    chance = strtoull(seed, NULL, 10) * 2 + 1;
+    enum { DEPTH = 24, ROUNDS = 8 };
+    CUstream s = new_stream();
+    static tensor act[DEPTH], stays[DEPTH];
+    tensor count;
+    must(&count, 4096, s, 0);
+    for (int it = 0; it < ROUNDS; it++) {
+        for (int k = 0; k < DEPTH; k++) {
+            must(&act[k], MiB * (size_t)(4 + k % 3 * 2), s, (uint32_t)(it * DEPTH + k));
+            for (int bit = 0; bit < 5; bit++) add(bit + k, s, &count, 1);
+            tensor space;
+            must(&space, MiB * (size_t)(3 + k * 7 % 11), s, (uint32_t)(it + k));
+            add(k, s, &space, 3);
+            if (k % 8 == it) SYNC(s), check_value(&space);
+            if (odd(it)) stays[k] = space;
+            else drop(&space);
+        }
+        for (int k = DEPTH - 1; k >= 0; k--) {
+            add(k, s, &act[k], 1);
+            if (k % 4 == it % 4) SYNC(s), check_value(&act[k]);
+            drop(&act[k]);
+            if (stays[k].p) SYNC(s), check_value(&stays[k]), drop(&stays[k]);
+        }
+    }
+    SYNC(s);
+    check_value(&count);
+}
+
 /* ---- pointer tables ---- */
 
 enum { TARGETS = 4 };
@@ -1142,6 +1173,9 @@ int main(int argc, char **argv) {
     } else if (!strcmp(argv[1], "layers")) {
         CHECK(argc == 3);
         layers(argv[2]);
+    } else if (!strcmp(argv[1], "workspaces")) {
+        CHECK(argc == 3);
+        workspaces(argv[2]);
     } else if (!strcmp(argv[1], "handedon")) {
         handed_on(argc - 2, argv + 2);
     } else {
