@@ -14,6 +14,8 @@ const (
 	// what is asked for the range may be. In the simulator 16 to 64 operations and 2 to 8 times do nearly as well (docs/experiments.md).
 	briefOps     = 32
 	borrowFactor = 4
+	// borrowPart is the part of the budget that a range may be at most: an operation names all of it.
+	borrowPart = 8
 	// againOps is within how many operations of having borrowed a kind of allocation gets memory of its own.
 	againOps = 64
 	// mostBorrowers is how many kinds are remembered to have borrowed; when there are more all are forgotten.
@@ -21,10 +23,10 @@ const (
 )
 
 // borrow finds a dead range for an allocation that repeats the life before, if that was a short one; nil when there is
-// none. The job frees it without keeping it for requests of the size that was asked for.
+// none, or where packs would not be made. The job frees it without keeping it for requests of the size that was asked for.
 func (r *Runtime) borrow(before, bytes int64, stream int) *tensor {
 	x := r.lives.of(before)
-	if x == nil || x.died == notYet || x.died-x.born > briefOps {
+	if x == nil || x.died == notYet || x.died-x.born > briefOps || !r.roomForPacks() {
 		return nil
 	}
 	now, k := r.history.Now(), x.kind()
@@ -32,9 +34,10 @@ func (r *Runtime) borrow(before, bytes int64, stream int) *tensor {
 		return nil
 	}
 	size := WholePages(bytes)
+	most := min(borrowFactor*size, r.config.BudgetBytes/borrowPart, r.BeyondLiveBytes())
 	var best *tensor
 	for s, l := range r.graves.bySize {
-		if s <= size || s > borrowFactor*size || s > r.BeyondLiveBytes() || best != nil && s >= best.size {
+		if s <= size || s > most || best != nil && s >= best.size {
 			continue
 		}
 		if i := slices.IndexFunc(l, func(g *tensor) bool { return r.follows(g, stream) }); i >= 0 {
