@@ -156,8 +156,8 @@ func TestExplicitBorrows(t *testing.T) {
 	for _, env := range []string{"PENSTOCK_POLICY=penstock", "PENSTOCK_POLICY=lru", "PENSTOCK_VERIFY=1"} {
 		t.Run(env, func(t *testing.T) {
 			for n := range *chaosSeeds {
-				all, own := explicitStats(t, mustRun(t, explicitly(env), job, "workspaces", fmt.Sprint(*chaosFirst+n)))
-				if borrowed, copied := own["borrowed_ranges"].(float64), all["d2h_bytes"].(float64); borrowed < 8 || copied == 0 {
+				all, own := explicitStats(t, mustRun(t, explicitly("PENSTOCK_BUDGET=96MiB", env), job, "workspaces", fmt.Sprint(*chaosFirst+n)))
+				if borrowed, copied := own["borrowed_ranges"].(float64), all["d2h_bytes"].(float64); borrowed < 4 || copied == 0 {
 					t.Errorf("%.0f ranges have been borrowed, %.0f bytes have left", borrowed, copied)
 				}
 			}
