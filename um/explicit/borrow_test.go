@@ -18,19 +18,10 @@ func TestBorrows(t *testing.T) {
 				x.sizes = append(x.sizes, PageBytes*int64(2+2*w.rng.Intn(4)))
 				x.scratch = append(x.scratch, PageBytes*int64(2+w.rng.Intn(12)))
 			}
-			for i := range iterations {
-				x.unsteady = seed%2 == 1 && i > 2
-				x.run()
-				w.drain()
-				if err := w.r.Check(); err != nil {
-					t.Fatal(err)
-				}
-			}
+			x.runAll(iterations, seed%2 == 1)
 			w.settle()
 			w.r.giveUpEarly()
-			if len(w.live) != 0 || w.r.liveBytes != 0 || w.r.liveSize != 0 || len(w.r.byPtr) != 0 {
-				t.Errorf("%d allocations live, by the ledger %d bytes in %d at %d addresses", len(w.live), w.r.liveBytes, w.r.liveSize, len(w.r.byPtr))
-			}
+			w.nothingLives()
 			if n := w.r.stats.BorrowedRanges; n < layers {
 				t.Errorf("only %d ranges have been borrowed", n)
 			}

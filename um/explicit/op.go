@@ -43,12 +43,10 @@ func (x *op) bytes() (n int64) {
 	return n
 }
 
-// borrowed are those of them that were not asked for: see borrow.go.
-func (x *op) borrowed() (n int64) {
+// asked are the bytes in whole pages that were asked for: not what is borrowed beyond.
+func (x *op) asked() (n int64) {
 	for _, t := range x.tensors {
-		if t.borrowed {
-			n += t.size - WholePages(t.bytes)
-		}
+		n += WholePages(t.bytes)
 	}
 	return n
 }
@@ -77,7 +75,7 @@ func (r *Runtime) Op(o Op) {
 		t.lastUse, t.lastName = x.position, x.name
 		t.usedOn(o.Stream) // whether or not record_stream said so
 	}
-	r.mostNamed = max(r.mostNamed, x.bytes()-x.borrowed())
+	r.mostNamed = max(r.mostNamed, x.asked())
 	r.history.Observe(uint64(o.Work), touched)
 	r.drained = o.Seq
 	for len(r.lastOn) <= o.Stream {
@@ -226,7 +224,7 @@ func (r *Runtime) join(x *op, t *tensor) {
 	t.named = true
 	t.queued.Add(x.position)
 	r.history.Touch(t.instance, x.position) // so that it is there before it is asked for next time
-	r.mostNamed = max(r.mostNamed, x.bytes()-x.borrowed())
+	r.mostNamed = max(r.mostNamed, x.asked())
 	x.waiting = x.waiting || t.state == Absent
 	r.plan.valid = false
 	r.epoch++

@@ -104,6 +104,25 @@ func (x *iteration) run() {
 	}
 }
 
+// runAll runs so many, unsteady ones after the third if it changes, and checks the ledger after each.
+func (x *iteration) runAll(n int, changes bool) {
+	for i := range n {
+		x.unsteady = changes && i > 2
+		x.run()
+		x.drain()
+		if err := x.r.Check(); err != nil {
+			x.t.Fatal(err)
+		}
+	}
+}
+
+// nothingLives checks that all has been freed, by the job's account and the ledger's.
+func (w *world) nothingLives() {
+	if len(w.live) != 0 || w.r.liveBytes != 0 || w.r.liveSize != 0 || len(w.r.byPtr) != 0 {
+		w.t.Errorf("%d allocations live, by the ledger %d bytes in %d at %d addresses", len(w.live), w.r.liveBytes, w.r.liveSize, len(w.r.byPtr))
+	}
+}
+
 // TestPacks: allocations that come again as they did before share ranges, leave and come back as
 // one, and contain what they should, also where the job turns out not to be what it was.
 func TestPacks(t *testing.T) {
@@ -120,14 +139,7 @@ func TestPacks(t *testing.T) {
 				}
 				x.sizes = append(x.sizes, bytes)
 			}
-			for i := range iterations {
-				x.unsteady = seed%2 == 1 && i > 2
-				x.run()
-				w.drain()
-				if err := w.r.Check(); err != nil {
-					t.Fatal(err)
-				}
-			}
+			x.runAll(iterations, seed%2 == 1)
 			w.settle()
 			switch early := len(w.r.early); {
 			case early > 0: // they give way to what else there is no room for
@@ -144,9 +156,7 @@ func TestPacks(t *testing.T) {
 			if len(w.r.reserved) != 0 || w.r.loose.excess != 0 {
 				t.Errorf("%d parts reserved, %d bytes of loose packs too many, and nothing lives", len(w.r.reserved), w.r.loose.excess)
 			}
-			if len(w.live) != 0 || w.r.liveBytes != 0 || w.r.liveSize != 0 || len(w.r.byPtr) != 0 {
-				t.Errorf("%d allocations live, by the ledger %d bytes in %d at %d addresses", len(w.live), w.r.liveBytes, w.r.liveSize, len(w.r.byPtr))
-			}
+			w.nothingLives()
 			if n := w.r.stats.Packs; n < iterations*layers/10 || w.parts < 2*int(n) {
 				t.Errorf("only %d allocations in %d packs", w.parts, n)
 			}

@@ -29,7 +29,7 @@ type Runtime struct {
 	recent    recent
 	lives     lives
 	prepared  int64 // the lives before this number are parts of packs, or are not to be
-	mostNamed int64 // bytes that one operation has named at most, in whole tensors, less what they have borrowed
+	mostNamed int64 // bytes that one operation has named at most, as op.asked counts them
 	mostLive  int64 // of liveSize
 
 	byPtr     map[cuda.Ptr]*tensor
