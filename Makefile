@@ -54,18 +54,18 @@ build/exports.map: build/exports.txt
 
 lib/libpenstock.so: build/exports.map FORCE
 	@mkdir -p $(@D)
-	$(GO) build -trimpath -buildmode=c-shared -ldflags "$(STAMP) -extldflags '-Wl,--version-script=$(abspath build/exports.map)'" -o $@ ./cabi
+	$(GO) build -trimpath -buildmode=c-shared -ldflags "$(STAMP) -extldflags '\"-Wl,--version-script=$(abspath build/exports.map)\"'" -o $@ ./cabi
 	@rm -f lib/libpenstock.h # cgo's header; programs include cabi/penstock.h
 	@diff build/exports.txt <($(NM) -D --defined-only $@ | awk '{print $$3}' | LC_ALL=C sort) \
 		|| { echo "$@: the exported symbols (>) differ from cabi/penstock.h (<)" >&2; rm -f $@; exit 1; }
 
 lib/libpenstock_hook.so: FORCE
 	@mkdir -p $(@D)
-	$(MAKE) --no-print-directory -C cabi/hook OUT=$(abspath $@)
+	$(MAKE) --no-print-directory -C cabi/hook OUT=../../$@
 
 lib/libpenstock_torch.so: FORCE
 	@mkdir -p $(@D)
-	$(MAKE) --no-print-directory -C cabi/torch OUT=$(abspath $@)
+	$(MAKE) --no-print-directory -C cabi/torch OUT=../../$@
 
 demo: bin/penstock ## the main job on the simulated GPU: a table, and demo.html
 	bin/penstock demo
@@ -95,7 +95,7 @@ pytest: build
 		if ! $$py -c 'import pytest' 2>/dev/null; then \
 			echo "pytest: not on this machine, installing it into .venv"; \
 			$(PYTHON) -m venv --system-site-packages .venv || { echo "pytest: cannot make .venv; install python3-venv or pytest" >&2; exit 1; }; \
-			.venv/bin/pip install --quiet --disable-pip-version-check pytest; \
+			.venv/bin/python -m pip install --quiet --disable-pip-version-check pytest; \
 		fi; \
 	fi; \
 	echo "$$py -m pytest -q python/tests"; \

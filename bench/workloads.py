@@ -181,7 +181,7 @@ def recording_switch():
     """Stops (0) or goes on with (1) the recording of this process."""
     import ctypes
 
-    path = next(line.split()[-1] for line in open("/proc/self/maps") if line.rstrip().endswith("/libpenstock.so"))
+    path = next(line.rstrip().split(maxsplit=5)[-1] for line in open("/proc/self/maps") if line.rstrip().endswith("/libpenstock.so"))
     switch = ctypes.CDLL(path).penstock_record
 
     def record(on):

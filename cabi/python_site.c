@@ -21,6 +21,8 @@ static struct {
     void *(*back)(void *);            /* new reference, or NULL */
     int (*line)(void *);
     void *(*attribute)(void *, const char *); /* new reference */
+    void *(*modules)(void);                   /* borrowed */
+    void *(*item)(void *, const char *);      /* borrowed */
     const char *(*text)(void *);
     void (*release)(void *);
     void (*clear)(void);
@@ -39,10 +41,13 @@ static void find(void) {
     *(void **)&py.back = dlsym(RTLD_DEFAULT, "PyFrame_GetBack");
     *(void **)&py.line = dlsym(RTLD_DEFAULT, "PyFrame_GetLineNumber");
     *(void **)&py.attribute = dlsym(RTLD_DEFAULT, "PyObject_GetAttrString");
+    *(void **)&py.modules = dlsym(RTLD_DEFAULT, "PyImport_GetModuleDict");
+    *(void **)&py.item = dlsym(RTLD_DEFAULT, "PyDict_GetItemString");
     *(void **)&py.text = dlsym(RTLD_DEFAULT, "PyUnicode_AsUTF8");
     *(void **)&py.release = dlsym(RTLD_DEFAULT, "Py_DecRef");
     *(void **)&py.clear = dlsym(RTLD_DEFAULT, "PyErr_Clear");
-    py.usable = py.initialized && py.lock && py.unlock && py.frame && py.code && py.back && py.line && py.attribute && py.text && py.release && py.clear;
+    py.usable = py.initialized && py.lock && py.unlock && py.frame && py.code && py.back && py.line && py.attribute && py.modules && py.item && py.text && py.release &&
+                py.clear;
 }
 
 /* The last two parts of a path. */
@@ -54,21 +59,52 @@ static const char *tail(const char *path) {
     return p;
 }
 
-/* Frames of the framework itself tell nothing about the program. */
-static int tells(const char *file) {
-    return file[0] != '<' && !strstr(file, "/torch/") && !strstr(file, "/penstock/") && !strstr(file, "/contextlib.py");
+/* Modules whose frames tell nothing about the program: packages with all that lies in their folders, and a file. They are
+ * known by where they were imported from, as any folder of the program's own may bear such a name. */
+static const struct {
+    const char *name;
+    int package;
+} silent[] = {{"torch", 1}, {"penstock", 1}, {"contextlib", 0}};
+enum { SILENT = sizeof silent / sizeof *silent };
+
+struct place {
+    void *file;       /* a Python string, to be released */
+    const char *path; /* its text; NULL where the module is not imported */
+};
+
+static void find_silent(struct place places[SILENT]) {
+    void *modules = py.modules();
+    for (int i = 0; i < SILENT; i++) {
+        void *module = modules ? py.item(modules, silent[i].name) : NULL;
+        places[i].file = module ? py.attribute(module, "__file__") : NULL;
+        places[i].path = places[i].file ? py.text(places[i].file) : NULL;
+    }
+    py.clear();
+}
+
+static int tells(const char *file, const struct place places[SILENT]) {
+    if (file[0] == '<') return 0;
+    for (int i = 0; i < SILENT; i++) {
+        const char *path = places[i].path;
+        if (!path) continue;
+        const char *slash = strrchr(path, '/'); /* a package's file is the __init__.py in its folder */
+        if (silent[i].package ? slash && !strncmp(file, path, (size_t)(slash + 1 - path)) : !strcmp(file, path)) return 0;
+    }
+    return 1;
 }
 
 static size_t frames(char *out, size_t capacity) {
     enum { FRAMES = 5, DEEPEST = 64 };
     size_t used = 0;
     void *frame = py.frame(), *held = NULL;
+    struct place places[SILENT];
+    find_silent(places);
     for (int depth = 0, kept = 0; frame && depth < DEEPEST && kept < FRAMES; depth++) {
         void *code = py.code(frame), *file = code ? py.attribute(code, "co_filename") : NULL, *name = code ? py.attribute(code, "co_name") : NULL;
         const char *f = file ? py.text(file) : NULL, *n = name ? py.text(name) : NULL;
         if (!f || !n) {
             py.clear();
-        } else if (tells(f)) {
+        } else if (tells(f, places)) {
             int w = snprintf(out + used, capacity - used, "%s%s:%d %s", kept ? " < " : "", tail(f), py.line(frame), n);
             if (w > 0 && (size_t)w < capacity - used) {
                 used += (size_t)w;
@@ -86,6 +122,8 @@ static size_t frames(char *out, size_t capacity) {
         frame = held = back;
     }
     if (held) py.release(held);
+    for (int i = 0; i < SILENT; i++)
+        if (places[i].file) py.release(places[i].file);
     return used;
 }
 

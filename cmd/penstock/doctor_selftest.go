@@ -55,7 +55,9 @@ func askSelfTest(ctx context.Context, python, hook, engine string, timeout time.
 	defer cancel()
 	cmd := exec.CommandContext(ctx, python, "-c", selfTestProgram, engine)
 	env := runEnvironment{slices.Clone(os.Environ())}
-	env.prepend("LD_PRELOAD", hook)
+	if err := env.preload(hook); err != nil {
+		return selfTestReport{}, err
+	}
 	cmd.Env = env.environ
 	cmd.WaitDelay = time.Second
 	var errText bytes.Buffer

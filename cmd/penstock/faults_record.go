@@ -10,7 +10,6 @@ import (
 	"os/signal"
 	"path/filepath"
 	"strconv"
-	"strings"
 	"syscall"
 	"time"
 
@@ -194,11 +193,9 @@ func planObserve(path string, args, environ []string, exe string, notes io.Write
 	if staticELF(program) {
 		fmt.Fprintf(notes, "penstock: %s is statically linked, so nothing can be preloaded into it; record it with --pid instead, without launches\n", program)
 	}
-	hook := filepath.Join(libs, hookLibrary)
-	if strings.ContainsAny(hook, ": ") {
-		return runPlan{}, fmt.Errorf("%s cannot be preloaded because its path has a space or a colon: move Penstock, or set PENSTOCK_LIB to a folder without them", hook)
+	if err := env.preload(filepath.Join(libs, hookLibrary)); err != nil {
+		return runPlan{}, err
 	}
-	env.prepend("LD_PRELOAD", hook)
 	env.put("PENSTOCK_LIB", libs)
 	env.put("PENSTOCK_OBSERVE", "1")
 	env.put("PENSTOCK_TRACE", path)

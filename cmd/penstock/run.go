@@ -145,11 +145,9 @@ func planRun(o runOptions, args, environ []string, exe string, notes io.Writer) 
 	if flag := isolatedPython(args); flag != "" {
 		fmt.Fprintf(notes, "penstock: %s %s ignores PYTHONPATH, so the program must call penstock.enable() itself; leave %s out to have it done\n", args[0], flag, flag)
 	}
-	hook := filepath.Join(layout.libs, hookLibrary)
-	if strings.ContainsAny(hook, ": ") {
-		return runPlan{}, fmt.Errorf("%s cannot be preloaded because its path has a space or a colon: move Penstock, or set PENSTOCK_LIB to a folder without them", hook)
+	if err := env.preload(filepath.Join(layout.libs, hookLibrary)); err != nil {
+		return runPlan{}, err
 	}
-	env.prepend("LD_PRELOAD", hook)
 	// In this order: the folder with sitecustomize.py ends up first.
 	env.prepend("PYTHONPATH", layout.python)
 	env.prepend("PYTHONPATH", filepath.Join(layout.python, "penstock", "_inject"))
@@ -255,6 +253,22 @@ func (e *runEnvironment) prepend(name, entry string) {
 		}
 	}
 	e.put(name, strings.Join(list, ":"))
+}
+
+// preload has the dynamic loader load a library before a program's own. LD_PRELOAD's paths end at spaces too; the
+// folders of LD_LIBRARY_PATH do not, so that a library whose path has some is named there and found here.
+func (e *runEnvironment) preload(library string) error {
+	folder, name := filepath.Split(library)
+	switch {
+	case strings.ContainsAny(folder, ":;$"): // separators, and what the loader puts its own values for
+		return fmt.Errorf("%s cannot be preloaded because its path has one of : ; $: move Penstock, or set PENSTOCK_LIB to a folder without them", library)
+	case strings.Contains(folder, " "):
+		e.prepend("LD_LIBRARY_PATH", filepath.Clean(folder))
+		e.prepend("LD_PRELOAD", name)
+	default:
+		e.prepend("LD_PRELOAD", library)
+	}
+	return nil
 }
 
 // findRunCommand is exec.LookPath with the PATH that the command will see.

@@ -20,9 +20,10 @@ type installation struct {
 	root, exe, libcuda string
 }
 
-func newInstallation(t *testing.T) installation {
+func newInstallation(t *testing.T) installation { return installationIn(t, t.TempDir()) }
+
+func installationIn(t *testing.T, root string) installation {
 	t.Helper()
-	root := t.TempDir()
 	for _, file := range []string{
 		"bin/penstock", "lib/" + engineLibrary, "lib/" + hookLibrary, "lib/" + torchLibrary,
 		"python/penstock/_inject/sitecustomize.py", "driver/" + cudaLibrary,
@@ -343,32 +344,44 @@ func (i installation) execRun(t *testing.T, args ...string) *exec.Cmd {
 }
 
 func TestRunBecomesTheCommand(t *testing.T) {
-	i := newInstallation(t)
-	// A real library: the loader complains about an empty file.
-	source := filepath.Join(i.root, "hook.c")
-	write(t, source, "int penstock_hook_is_here;\n", 0o644)
-	if out, err := exec.Command("gcc", "-shared", "-fPIC", "-o", filepath.Join(i.root, "lib", hookLibrary), source).CombinedOutput(); err != nil {
-		t.Skipf("gcc does not work here: %s", out)
+	for _, folder := range []string{"penstock", "a folder/with spaces"} {
+		i := installationIn(t, filepath.Join(t.TempDir(), folder))
+		// A real library: the loader complains about an empty file.
+		source := filepath.Join(i.root, "hook.c")
+		write(t, source, "int penstock_hook_is_here;\n", 0o644)
+		if out, err := exec.Command("gcc", "-shared", "-fPIC", "-o", filepath.Join(i.root, "lib", hookLibrary), source).CombinedOutput(); err != nil {
+			t.Skipf("gcc does not work here: %s", out)
+		}
+		cmd := i.execRun(t, "--budget", "1GiB", "--", "sh", "-c", `echo "$$ $PENSTOCK_BUDGET"; grep -c libpenstock_hook /proc/self/maps >/dev/null && echo loaded; exit 37`)
+		var out, errs bytes.Buffer
+		cmd.Stdout, cmd.Stderr = &out, &errs
+		err := cmd.Start()
+		if err != nil {
+			t.Fatal(err)
+		}
+		pid := cmd.Process.Pid
+		var exit *exec.ExitError
+		if err := cmd.Wait(); !errors.As(err, &exit) || exit.ExitCode() != 37 {
+			t.Errorf("%s: %v, want exit status 37; %s", folder, err, errs.String())
+		}
+		lines := strings.Split(strings.TrimSpace(out.String()), "\n")
+		if len(lines) != 2 || lines[1] != "loaded" {
+			t.Fatalf("%s: output %q, stderr %q", folder, out.String(), errs.String())
+		}
+		var gotPID, budget int
+		if n, err := fmt.Sscan(lines[0], &gotPID, &budget); n != 2 || err != nil || gotPID != pid || budget != 1<<30 {
+			t.Errorf("%s: %q, want %d %d", folder, lines[0], pid, 1<<30)
+		}
 	}
-	cmd := i.execRun(t, "--budget", "1GiB", "--", "sh", "-c", `echo "$$ $PENSTOCK_BUDGET"; grep -c libpenstock_hook /proc/self/maps >/dev/null && echo loaded; exit 37`)
-	var out, errs bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &out, &errs
-	err := cmd.Start()
-	if err != nil {
-		t.Fatal(err)
-	}
-	pid := cmd.Process.Pid
-	var exit *exec.ExitError
-	if err := cmd.Wait(); !errors.As(err, &exit) || exit.ExitCode() != 37 {
-		t.Errorf("%v, want exit status 37; %s", err, errs.String())
-	}
-	lines := strings.Split(strings.TrimSpace(out.String()), "\n")
-	if len(lines) != 2 || lines[1] != "loaded" {
-		t.Fatalf("output %q, stderr %q", out.String(), errs.String())
-	}
-	var gotPID, budget int
-	if n, err := fmt.Sscan(lines[0], &gotPID, &budget); n != 2 || err != nil || gotPID != pid || budget != 1<<30 {
-		t.Errorf("%q, want %d %d", lines[0], pid, 1<<30)
+}
+
+// What the loader would take for something else than a part of the path.
+func TestRunRefusesAPathThatTheLoaderWouldChange(t *testing.T) {
+	for _, folder := range []string{"a:b", "a;b", "$LIB"} {
+		i := installationIn(t, filepath.Join(t.TempDir(), folder))
+		i.libcuda = newInstallation(t).libcuda
+		_, _, err := i.plan(t, []string{"sh"})
+		checkOneLine(t, err, []string{"cannot be preloaded", folder, "PENSTOCK_LIB"})
 	}
 }
 

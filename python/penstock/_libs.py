@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Mapping
 
 from ._errors import PenstockError
 
@@ -37,3 +38,21 @@ def find(name: str) -> Path:
     if os.environ.get("PENSTOCK_LIB"):
         raise PenstockError(f"{name} is not in {where}, the folder that PENSTOCK_LIB names; correct or unset it")
     raise PenstockError(f"{name} was not found (looked in {where}); run `make build`, or set PENSTOCK_LIB to its folder")
+
+
+def preload(hook: str, environ: Mapping[str, str]) -> dict[str, str]:
+    """The variables that have the dynamic loader load a library before a program's own.
+
+    LD_PRELOAD's paths end at spaces too; the folders of LD_LIBRARY_PATH do not,
+    so a library whose path has some is named there and found here.
+    """
+    folder, name = os.path.split(hook)
+    if any(c in folder for c in ":;$"):
+        raise PenstockError(f"{hook} cannot be preloaded because its path has one of : ; $; move Penstock, or set PENSTOCK_LIB to a folder without them")
+
+    def first(variable: str, entry: str) -> str:
+        return f"{entry}:{environ[variable]}" if environ.get(variable) else entry
+
+    if " " in folder:
+        return {"LD_LIBRARY_PATH": first("LD_LIBRARY_PATH", folder), "LD_PRELOAD": first("LD_PRELOAD", name)}
+    return {"LD_PRELOAD": first("LD_PRELOAD", hook)}

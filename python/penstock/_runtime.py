@@ -212,8 +212,7 @@ def _preload(restart: bool, env: dict[str, str]) -> None:
     if restart and hook:
         if os.environ.get("PENSTOCK_RESTARTED") == hook:
             raise PenstockError(f"the interpreter was started again, and {hook} is still not loaded; is LD_PRELOAD honoured here?")
-        preload = os.environ.get("LD_PRELOAD", "")
-        os.environ.update(env, LD_PRELOAD=f"{hook}:{preload}" if preload else hook, PENSTOCK_RESTARTED=hook)
+        os.environ.update(env, **_libs.preload(hook, os.environ), PENSTOCK_RESTARTED=hook)
         sys.stdout.flush()
         sys.stderr.flush()
         os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])

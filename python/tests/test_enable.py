@@ -1,6 +1,7 @@
 """penstock.enable in a process of its own, with a fake PyTorch, the real shim and a fake engine."""
 
 import os
+import shutil
 
 import pytest
 
@@ -228,7 +229,9 @@ def test_warns_without_the_hook(sandbox):
     assert r.err.count("PenstockWarning:") == 1 and "libpenstock_hook.so" in r.err
 
 
-def test_restart_preloads_the_hook(sandbox):
+@pytest.mark.parametrize("folder", ["lib", "a folder/with spaces"])
+def test_restart_preloads_the_hook(sandbox, libs, tmp_path, folder):
+    shutil.copytree(libs, tmp_path / folder)
     r = sandbox.run(
         """
 import os, sys
@@ -238,10 +241,20 @@ penstock.enable(budget=12345, restart=True)
 print(os.environ["PENSTOCK_BUDGET"])
 """,
         "an argument",
-        env=sandbox.environment(hook=False, LD_PRELOAD=""),
+        env=sandbox.environment(hook=False, LD_PRELOAD="", PENSTOCK_LIB=str(tmp_path / folder)),
     )
     assert r.code == 0 and "Warning" not in r.err, r.err
     assert r.out.splitlines() == ["start ['an argument']", "start ['an argument']", "12345"]
+
+
+def test_a_path_that_the_loader_would_change_is_refused(sandbox, libs, tmp_path):
+    folder = tmp_path / "$LIB"
+    shutil.copytree(libs, folder)
+    r = sandbox.run(
+        "import penstock\ntry:\n    penstock.enable(restart=True)\nexcept penstock.PenstockError as e:\n    print(e)",
+        env=sandbox.environment(hook=False, LD_PRELOAD="", PENSTOCK_LIB=str(folder)),
+    )
+    assert "cannot be preloaded" in r.out and str(folder) in r.out, r.err
 
 
 def test_closed_when_the_program_fails(sandbox):

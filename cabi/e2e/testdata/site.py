@@ -1,7 +1,11 @@
 """Allocates through libpenstock.so from nested functions, and from a thread."""
 
+import contextlib
 import ctypes
 import threading
+
+import penstock  # both of the test's own, with a function that calls what it is given
+import torch
 
 cuda = ctypes.CDLL("libcuda.so.1")
 context = ctypes.c_void_p()
@@ -17,8 +21,15 @@ def inner():
     assert lib.penstock_malloc(8 << 20, 0, None)
 
 
+@contextlib.contextmanager
+def managed():
+    penstock.call(lambda: torch.call(inner))
+    yield
+
+
 def outer():
-    inner()
+    with managed():
+        pass
 
 
 outer()
