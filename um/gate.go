@@ -97,6 +97,27 @@ func (r *Runtime) unfinishedBefore(x *op) bool {
 	return ok && first.position < x.position
 }
 
+// AwaitsWork says whether, before the operation that has been held back longest, another is still running. Nobody
+// may have said of one that it is finished: it counts if its stream will say so, or stands at that operation's gate after it.
+func (r *Runtime) AwaitsWork() bool {
+	h := r.head()
+	if h == nil {
+		return false
+	}
+	if first, _ := r.pending.FirstOn(h.stream); first != h {
+		return true
+	}
+	for x := range r.pending.All() {
+		if x == h {
+			break
+		}
+		if x.reports {
+			return true
+		}
+	}
+	return false
+}
+
 // arriveByFault enters an operation's missing blocks into the ledger: the kernel
 // brings them in itself.
 func (r *Runtime) arriveByFault(x *op) {

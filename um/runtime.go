@@ -34,6 +34,7 @@ type Op struct {
 	Signature uint64 // the same whenever the same work is done: kernel and shape, no addresses
 	Slots     []uint32
 	Gated     bool   // it waits on its stream for OpenGate
+	Reports   bool   // its stream says so when it has finished
 	Name      string // for messages; may be empty
 }
 
@@ -43,6 +44,7 @@ type op struct {
 	seq      uint64
 	stream   int
 	gated    bool
+	reports  bool
 	open     bool
 	name     string
 	tensors  []*tensor
@@ -311,7 +313,7 @@ func (r *Runtime) Op(o Op) {
 	}
 	r.reported = max(r.reported, o.Seq)
 	r.lastOn[o.Stream] = max(r.lastOn[o.Stream], o.Seq)
-	x := &op{position: r.history.Now(), seq: o.Seq, stream: o.Stream, gated: o.Gated, name: o.Name}
+	x := &op{position: r.history.Now(), seq: o.Seq, stream: o.Stream, gated: o.Gated, reports: o.Reports, name: o.Name}
 	touched := make([]correlate.InstanceID, 0, len(o.Slots))
 	var blocks int32
 	for _, s := range o.Slots {

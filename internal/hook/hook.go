@@ -54,6 +54,7 @@ const (
 // Flags of a record.
 const (
 	FlagGated    = C.PSK_FLAG_GATED
+	FlagProgress = C.PSK_FLAG_PROGRESS
 	FlagCaptured = C.PSK_FLAG_CAPTURED
 	FlagOpaque   = C.PSK_FLAG_OPAQUE
 	FlagInspect  = C.PSK_FLAG_INSPECT

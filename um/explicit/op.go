@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/penstock-gpu/penstock/correlate"
 	"github.com/penstock-gpu/penstock/cuda"
@@ -30,7 +31,8 @@ type op struct {
 	position int64
 	seq      uint64
 	stream   int
-	waiting  bool // something that it names was not usable when it was last looked at
+	at       time.Duration // it was reported
+	waiting  bool          // something that it names was not usable when it was last looked at
 	name     string
 	tensors  []*tensor
 }
@@ -91,6 +93,7 @@ func (r *Runtime) Op(o Op) {
 	if x.waiting = !r.ready(x); x.waiting {
 		r.noteWait(x)
 	}
+	x.at = now
 	r.recent.launch(x.position, now, &o, x.waiting)
 	r.epoch++
 	r.accountStall()
@@ -244,6 +247,20 @@ func (r *Runtime) head() *op {
 
 // Held says whether any operation waits.
 func (r *Runtime) Held() bool { return r.head() != nil }
+
+// Running says for how long an operation has been unfinished that has been launched: when it ends, what it uses may
+// leave. One that waits here does not run, nor does the one with the number asking, which waits for something else.
+func (r *Runtime) Running(asking uint64) time.Duration {
+	for x := range r.pending.All() {
+		if x.seq != asking && (!x.waiting || r.ready(x)) {
+			return r.process.Now() - x.at
+		}
+	}
+	return 0
+}
+
+// WantsPlain says whether room is waited for by plain memory.
+func (r *Runtime) WantsPlain() bool { return r.plainNeed > 0 }
 
 // Progress reports that a stream has finished every operation up to seq. Those have been
 // reported: what is told of the end of one before the operation never learns of it.

@@ -90,6 +90,25 @@ func TestExplainNamesWhatIsNotFinished(t *testing.T) {
 	}
 }
 
+// TestRunning: what has been launched runs until its stream has passed it; what waits here does not.
+func TestRunning(t *testing.T) {
+	r, b := full(t)
+	b.now += time.Second
+	if d := r.Running(0); d != 0 {
+		t.Errorf("an operation that waits has run for %v", d)
+	}
+	r.Op(Op{Seq: 3, Stream: 1, Slots: []uint32{1}, Name: "kernel"})
+	r.Op(Op{Seq: 4, Stream: 1, Slots: []uint32{2}, Name: "kernel"})
+	b.now += 5 * time.Second
+	if d, asking := r.Running(0), r.Running(3); d != 5*time.Second || asking != 0 {
+		t.Errorf("it has run for %v, and for %v if it waits for a grant", d, asking)
+	}
+	r.Progress(1, 3)
+	if d := r.Running(0); d != 0 {
+		t.Errorf("what is finished has run for %v", d)
+	}
+}
+
 // TestStallByCause: a launch that waits for one thing after the other is accounted for by parts.
 func TestStallByCause(t *testing.T) {
 	r, b := full(t)

@@ -38,8 +38,8 @@ type swap struct {
 	trails  trails
 	// chasersOf are the functions that reach tensors through memory, by id.
 	chasersOf map[uint32]*chaser
-	hostErr   error // why host memory cannot be had
-	warned    bool  // of the launch that waits now
+	hostErr   error // why host memory could not be had when something was last to leave
+	growing   bool  // it could not, but is being made
 
 	front    *front.Front       // of the tensors' ranges; nil: the job asks the engine each time
 	calls    []front.Note       // that the front served, read and not dealt with
@@ -90,8 +90,10 @@ const (
 	findCapacity    = 4096
 	mostInFlight    = 8                      // moves in one direction
 	shortWait       = 10 * time.Microsecond  // while work is queued
-	plainPatience   = 10 * time.Second       // for tensors to leave before plain memory grows
-	slowPatience    = 2 * time.Second        // for a launch that waits, before it is said
+	plainPatience   = 3 * time.Second        // for tensors to leave before plain memory grows, while nothing is unfinished
+	hostPatience    = time.Second            // for host memory that is over the budget: others may free some
+	growthPatience  = 30 * time.Second       // for host memory that the machine refuses
+	longRun         = time.Second            // an operation that has run for longer is waited for: others merely come and go
 	checkPatience   = 100 * time.Millisecond // for a copy to end, before it is asked whether it has failed
 	reportPatience  = time.Millisecond       // for a move, before streams are asked how far they are
 	resultOOM       = 2                      // CUDA_ERROR_OUT_OF_MEMORY
@@ -229,7 +231,7 @@ func (p swapProcess) Recall(at cuda.Ptr) bool { return p.e.front.Recall(at, p.e.
 
 func (p swapProcess) TakeHost(bytes int64) ([]cuda.Range, bool) {
 	extents, ready, err := p.e.host.TryTake(bytes)
-	p.e.hostErr = err
+	p.e.hostErr, p.e.growing = err, !ready && err == nil
 	return extents, ready && err == nil
 }
 
@@ -277,8 +279,9 @@ func (e *swap) fail(err error) {
 	l.failed = illegal(err)
 	code := uint32(resultUnknown)
 	var driver *cuda.Error
+	var growth *hostpool.GrowthError
 	switch {
-	case errors.Is(err, hostpool.ErrHostBudget) || errors.Is(err, ErrOutOfMemory):
+	case errors.Is(err, hostpool.ErrHostBudget) || errors.Is(err, ErrOutOfMemory) || errors.As(err, &growth):
 		code = resultOOM
 	case errors.As(err, &driver) && driver.EndsContext():
 		code = uint32(driver.Code) // as the driver answers the job's own calls

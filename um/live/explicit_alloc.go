@@ -76,12 +76,23 @@ func (e *swap) reservePlain(size int64) error {
 	l := e.l
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	var waited idle
+	var waited, vain idle
+	var nagger nagger
 	for !e.runtime.ReservePlain(size) {
-		never := size > e.runtime.Budget()-l.plainBytes.Load()
-		if never || l.failed != nil || waited.look(time.Now()) > plainPatience {
+		now := time.Now()
+		waited.look(now)
+		if vain.look(now); e.unfinished() {
+			vain.end()
+		}
+		switch {
+		case l.failed != nil:
+			e.runtime.CancelPlain()
+			return fmt.Errorf("no room is made for plain device memory any more: %w", l.failed)
+		case size > e.runtime.Budget()-l.plainBytes.Load(), l.closing, vain.Duration > e.patience(plainPatience):
 			e.runtime.CancelPlain()
 			return fmt.Errorf("%w: %d bytes of plain device memory asked for, and no room can be made in the budget of %d: raise --budget", ErrOutOfMemory, size, l.budget)
+		case nagger.due(waited.Duration):
+			l.log.Warn("an allocation waits for memory that is in use", zap.Duration("for", waited.Round(time.Second)), zap.Int64("bytes", size), zap.String("state", e.runtime.Explain()))
 		}
 		e.wakeAll()
 		if waited.Duration > reportPatience {

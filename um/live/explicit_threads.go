@@ -2,7 +2,6 @@ package live
 
 import (
 	"errors"
-	"fmt"
 	"runtime"
 	"slices"
 	"time"
@@ -27,7 +26,7 @@ func (e *swap) loop() {
 		l.mu.Unlock()
 		return
 	}
-	var reported time.Time
+	var reported, checked time.Time
 	for {
 		l.mu.Lock()
 		if l.closing {
@@ -43,32 +42,20 @@ func (e *swap) loop() {
 			e.wakeAll()
 		}
 		busy := e.runtime.Queued() > 0 || held
-		idle := l.idle.look(time.Now())
-		switch {
-		case !held || e.runtime.Moving():
-			l.idle.end()
-			e.warned = false
-		case idle > slowPatience && !e.warned:
-			e.warned = true
-			l.log.Warn("a launch has waited long without any move being possible", zap.String("state", e.runtime.Explain()), zap.Bool("asks", e.asking != nil), zap.Uint64("reported", e.runtime.Drained()), zap.Uint64("head", e.hook.Head()))
-		case idle > watchdogPatience:
-			l.fail(fmt.Errorf("a launch has waited for %s without any move being possible: %s", watchdogPatience, e.runtime.Explain()))
-		}
-		if held && !e.runtime.Moving() && l.failed == nil {
-			if e.hostErr != nil {
-				l.fail(e.hostErr)
-			} else if err := e.runtime.Hopeless(); err != nil {
-				l.fail(err)
-			}
-		}
+		idle := e.watch(held)
 		e.answer()
 		// The last operations of streams that nobody is launching on have not been
 		// reported, and would keep what they name on the device for ever.
 		ask := held && !e.runtime.Moving() && idle > reportPatience && time.Since(reported) > reportPatience
+		check := (held || e.runtime.WantsPlain()) && e.lane != nil && l.failed == nil && time.Since(checked) > checkPatience
 		l.mu.Unlock()
 		if ask {
 			e.hook.ReportAll()
 			reported = time.Now()
+		}
+		if check { // when the context has ended nothing finishes any more
+			e.check()
+			checked = time.Now()
 		}
 		if busy {
 			pause(shortWait)
@@ -188,6 +175,9 @@ func (p *porter) run() error {
 		began := l.driver.Now()
 		l.drain() // what is already queued decides better than what was known before
 		l.progress()
+		if p.direction == explicit.Out {
+			e.hostErr, e.growing = nil, false // it is asked for again
+		}
 		m, ok := e.runtime.Next(p.direction)
 		asked := l.driver.Now()
 		p.spent[portPlan] += asked - began
@@ -305,7 +295,7 @@ func (p *porter) begin(m *explicit.Move) error {
 			p.copy(&f)
 		}
 	})
-	l.idle.end()
+	l.moved()
 	if errors.Is(err, explicit.ErrNoMemory) {
 		failure := e.runtime.Failed(m)
 		e.lowered(err)

@@ -273,6 +273,15 @@ func (h *fakeHook) launch(stream int, names ...cuda.Ptr) (seq uint64, gated bool
 	return r.Seq, r.Flags&hook.FlagGated != 0
 }
 
+// launchFlagged queues an operation that names nothing.
+func (h *fakeHook) launchFlagged(stream int, flags int) (seq uint64) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.head++
+	h.records = append(h.records, hook.Record{Seq: h.head, Kind: hook.Launch, ID: 1, Stream: stream, Flags: flags})
+	return h.head
+}
+
 // finish says that a stream has done everything up to seq.
 func (h *fakeHook) finish(stream int, seq uint64) {
 	h.mu.Lock()

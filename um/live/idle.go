@@ -23,3 +23,18 @@ func (i *idle) look(now time.Time) time.Duration {
 
 // end says that something has moved.
 func (i *idle) end() { i.Duration = 0 }
+
+// nagger says when it is to be said that something waits.
+type nagger struct{ next time.Duration }
+
+// due says so of what has waited for so long: after slowPatience, and then every minute.
+func (n *nagger) due(waited time.Duration) bool {
+	if waited < slowPatience {
+		n.next = slowPatience
+	}
+	if waited < n.next {
+		return false
+	}
+	n.next += warnEvery
+	return true
+}

@@ -28,3 +28,22 @@ func TestIdle(t *testing.T) {
 		t.Error("the watchdogs cannot tell waiting from a stopped process")
 	}
 }
+
+// TestNagger: that something waits is said after a moment, once a minute, and anew of what waits next.
+func TestNagger(t *testing.T) {
+	var n nagger
+	said := func(from, to time.Duration) (times int) {
+		for d := from; d < to; d += 100 * time.Millisecond {
+			if n.due(d) {
+				times++
+			}
+		}
+		return times
+	}
+	if a, b, c := said(0, slowPatience), said(slowPatience, warnEvery), said(warnEvery, 10*warnEvery); a != 0 || b != 1 || c != 9 {
+		t.Errorf("said %d, %d and %d times", a, b, c)
+	}
+	if a := said(0, 2*slowPatience); a != 1 {
+		t.Errorf("of what waits next %d times", a)
+	}
+}

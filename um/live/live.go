@@ -84,6 +84,8 @@ type Live struct {
 	closing                  bool
 	threads                  sync.WaitGroup
 	idle                     idle             // since the last move; the loop looks
+	vain                     idle             // of that, while nothing ran after which one may be possible
+	nagger                   nagger           // of the launch that waits
 	askedAt                  uint64           // the runtime's epoch when nothing had moved for long; 0: not so
 	lookedAt                 [2]uint64        // by direction: its epoch when a worker last found nothing to do
 	moveTime                 [2]time.Duration // by direction

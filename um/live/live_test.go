@@ -390,7 +390,7 @@ func TestWatchdog(t *testing.T) {
 		r.l.mu.Lock()
 		defer r.l.mu.Unlock()
 		if r.l.runtime.Held() { // as if so much time had passed
-			r.l.idle.Duration = 2 * watchdogPatience
+			r.l.vain.Duration = 2 * watchdogPatience
 		}
 		return r.l.failed != nil
 	})
@@ -400,6 +400,47 @@ func TestWatchdog(t *testing.T) {
 	close(block)
 	if err := r.l.Close(); err == nil || !strings.Contains(err.Error(), "held back") {
 		t.Errorf("Close: %v", err)
+	}
+}
+
+// TestWatchdogWaitsForWork: while an operation runs that came before the launch that is held back, the engine is not given
+// up, as long as that may take: the driver may make a move wait for it.
+func TestWatchdogWaitsForWork(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		stream int
+		flags  int
+	}{{"on its stream", 0, 0}, {"on another", 1, hook.FlagProgress}} {
+		t.Run(c.name, func(t *testing.T) {
+			r := newRig(t, defaults())
+			r.holdBack()
+			block := make(chan struct{})
+			defer close(block)
+			r.d.mu.Lock()
+			r.d.block = block
+			r.d.mu.Unlock()
+			p := r.malloc(8*mib, 0)
+			long := r.h.launchFlagged(c.stream, c.flags)
+			r.h.launch(0, p)
+			wait := func() (looks int, failed error) {
+				r.l.mu.Lock()
+				defer r.l.mu.Unlock()
+				if r.l.runtime.Held() && r.l.vain.Duration < watchdogPatience { // as if so much time had passed
+					r.l.idle.Duration, r.l.vain.Duration = 2*watchdogPatience, 2*watchdogPatience
+					looks = 1
+				}
+				return looks, r.l.failed
+			}
+			for looks := 0; looks < 20; time.Sleep(time.Millisecond) {
+				n, failed := wait()
+				if failed != nil {
+					t.Fatalf("given up while work runs: %v", failed)
+				}
+				looks += n
+			}
+			r.h.finish(c.stream, long)
+			r.eventually("the watchdog bites", func() bool { _, failed := wait(); return failed != nil })
+		})
 	}
 }
 

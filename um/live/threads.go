@@ -45,7 +45,7 @@ func (l *Live) drain() (n int) {
 		}
 		op := um.Op{
 			Seq: rec.Seq, Stream: l.opStream(rec.Stream, rec.Seq), Signature: l.signature(rec),
-			Slots: rec.Slots, Gated: rec.Flags&hook.FlagGated != 0,
+			Slots: rec.Slots, Gated: rec.Flags&hook.FlagGated != 0, Reports: rec.Flags&hook.FlagProgress != 0,
 		}
 		if rec.Kind == hook.Launch {
 			op.Name = l.hook.FunctionName(rec.ID)
@@ -240,10 +240,19 @@ func (l *Live) loop() {
 			l.work[um.Out].Signal()
 		}
 		busy := l.runtime.Queued() > 0
-		switch idle := l.idle.look(time.Now()); {
+		now := time.Now()
+		l.vain.look(now)
+		idle := l.idle.look(now)
+		if idle > headPatience && l.runtime.AwaitsWork() { // for whose end the driver may keep a move waiting
+			l.vain.end()
+		}
+		if l.nagger.due(idle) {
+			l.log.Warn("a launch is held back, and no move is made", zap.Duration("for", idle.Round(time.Second)), zap.Bool("moving", l.runtime.Moving()))
+		}
+		switch {
 		case !held:
 			l.moved()
-		case idle > watchdogPatience:
+		case l.vain.Duration > watchdogPatience:
 			l.fail(fmt.Errorf("a launch has been held back for %s without any move being made", watchdogPatience))
 		case idle > headPatience && !l.runtime.Moving():
 			l.letHeadGo()
@@ -277,6 +286,7 @@ func (l *Live) letHeadGo() {
 // moved notes that something went on. The caller holds the lock.
 func (l *Live) moved() {
 	l.idle.end()
+	l.vain.end()
 	l.askedAt, l.lookedAt = 0, [2]uint64{}
 }
 

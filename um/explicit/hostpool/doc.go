@@ -22,7 +22,9 @@
 // The pool never has more than its budget, and New refuses a budget above what
 // the system and the control group have free (package internal/hostmem), less a
 // little for everybody else. What others take later is theirs: growing stops
-// before the system runs out, and Take then fails with a *GrowthError. A Take
+// before the system runs out, and Take then fails with a *GrowthError. It is tried
+// again while there is need, after a pause and with smaller segments, for what others
+// have taken they may give back. A Take
 // that cannot be served within the budget fails at once with a
 // *HostBudgetError; a Take that waits never waits for a Give.
 //

@@ -8,13 +8,29 @@ import (
 	"github.com/penstock-gpu/penstock/cuda"
 )
 
-// freeList is the free memory, by address. Segments number from origin on; an
+// freeList is the free memory, by address. It begins at origin and grows by segments; an
 // extent never crosses a border between two.
 type freeList struct {
-	origin       cuda.Ptr
-	segmentBytes int64
-	extents      []Extent
-	bytes        int64
+	origin  cuda.Ptr
+	ends    []cuda.Ptr // of the segments
+	extents []Extent
+	bytes   int64
+}
+
+// end is the end of the last segment.
+func (f *freeList) end() cuda.Ptr {
+	if len(f.ends) == 0 {
+		return f.origin
+	}
+	return f.ends[len(f.ends)-1]
+}
+
+// grow adds a segment, all of it free, after the last.
+func (f *freeList) grow(bytes int64) {
+	e := Extent{Base: f.end(), Bytes: bytes}
+	f.ends = append(f.ends, e.End())
+	f.extents = append(f.extents, e)
+	f.bytes += bytes
 }
 
 // at is the index of the first extent that ends after p.
@@ -22,7 +38,10 @@ func (f *freeList) at(p cuda.Ptr) int {
 	return sort.Search(len(f.extents), func(i int) bool { return f.extents[i].End() > p })
 }
 
-func (f *freeList) segment(p cuda.Ptr) int64 { return int64(p-f.origin) / f.segmentBytes }
+// segment is the number of the segment that p lies in.
+func (f *freeList) segment(p cuda.Ptr) int {
+	return sort.Search(len(f.ends), func(i int) bool { return f.ends[i] > p })
+}
 
 // take removes exactly that much, of which the caller has seen that it is there.
 func (f *freeList) take(bytes int64) (out []Extent) {
@@ -63,9 +82,9 @@ func (f *freeList) remove(r Extent) {
 	}
 }
 
-// give adds a range that was in use, of a pool grown to that size.
-func (f *freeList) give(r Extent, grown int64) error {
-	i := f.at(r.Base)
+// give adds a range that was in use.
+func (f *freeList) give(r Extent) error {
+	i, grown := f.at(r.Base), int64(f.end()-f.origin)
 	switch {
 	case r.Bytes <= 0 || r.Bytes > grown || r.Base < f.origin || uint64(r.Base-f.origin) > uint64(grown-r.Bytes),
 		int64(r.Base-f.origin)%Granularity != 0 || r.Bytes%Granularity != 0,

@@ -54,13 +54,12 @@ func TestFreeListAgainstAModel(t *testing.T) {
 	for seed := range uint64(20) {
 		r := rand.New(rand.NewPCG(seed, 0))
 		const units = 5*16 + 7 // the last segment is short
-		f, m := &freeList{origin: origin, segmentBytes: segment}, make(model, units)
-		for at := int64(0); at < units*Granularity; at += segment {
-			e := Extent{Base: origin + cuda.Ptr(at), Bytes: min(segment, units*Granularity-at)}
+		f, m := &freeList{origin: origin}, make(model, units)
+		for left := int64(units * Granularity); left > 0; {
+			e := Extent{Base: f.end(), Bytes: min(segment>>r.IntN(3), left)}
 			m.mark(t, e, true)
-			if err := f.give(e, at+e.Bytes); err != nil {
-				t.Fatal(err)
-			}
+			f.grow(e.Bytes)
+			left -= e.Bytes
 		}
 		var used []Extent
 		for range 400 {
@@ -89,7 +88,7 @@ func TestFreeListAgainstAModel(t *testing.T) {
 					used = append(used[:i], used[i+1:]...)
 				}
 				m.mark(t, e, true)
-				if err := f.give(e, units*Granularity); err != nil {
+				if err := f.give(e); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -99,13 +98,9 @@ func TestFreeListAgainstAModel(t *testing.T) {
 }
 
 func TestGiveRefusesWhatIsNotInUse(t *testing.T) {
-	f := &freeList{origin: origin, segmentBytes: segment}
-	if err := f.give(Extent{Base: origin, Bytes: segment}, segment); err != nil {
-		t.Fatal(err)
-	}
-	if err := f.give(Extent{Base: origin + segment, Bytes: segment}, 2*segment); err != nil {
-		t.Fatal(err)
-	}
+	f := &freeList{origin: origin}
+	f.grow(segment)
+	f.grow(segment)
 	a := f.take(4 * Granularity)[0]
 	if len(f.extents) != 2 || a.Base != origin {
 		t.Fatalf("%+v of %+v", a, f.extents)
@@ -116,24 +111,27 @@ func TestGiveRefusesWhatIsNotInUse(t *testing.T) {
 		{Base: origin + 2*segment, Bytes: Granularity}, {Base: origin + segment - Granularity, Bytes: 2 * Granularity}, {Base: 0, Bytes: Granularity},
 		{Base: ^cuda.Ptr(0) - 2*Granularity + 1, Bytes: Granularity}, {Base: a.Base, Bytes: 1 << 62},
 	} {
-		if err := f.give(e, 2*segment); err == nil {
+		if err := f.give(e); err == nil {
 			t.Errorf("%+v was taken back", e)
 		}
 	}
-	if err := f.give(a, 2*segment); err != nil || len(f.extents) != 2 || f.bytes != 2*segment {
+	if err := f.give(a); err != nil || len(f.extents) != 2 || f.bytes != 2*segment {
 		t.Errorf("%v, %+v", err, f.extents)
 	}
 }
 
 func BenchmarkTakeGiveFragmented(b *testing.B) {
 	const units = 32 << 10 // 64 GiB
-	f := &freeList{origin: origin, segmentBytes: 1 << 30}
-	for i := int64(0); i < units; i += 2 { // every second unit is free
-		_ = f.give(Extent{Base: origin + cuda.Ptr(i*Granularity), Bytes: Granularity}, units*Granularity)
+	f := &freeList{origin: origin}
+	for range units * Granularity >> 30 {
+		f.grow(1 << 30)
+	}
+	for i := cuda.Ptr(1); i < units; i += 2 { // every second unit is free
+		f.remove(Extent{Base: origin + i*Granularity, Bytes: Granularity})
 	}
 	for b.Loop() {
 		for _, e := range f.take(8 * Granularity) {
-			_ = f.give(e, units*Granularity)
+			_ = f.give(e)
 		}
 	}
 }

@@ -22,7 +22,7 @@ type Extent = cuda.Range
 type Config struct {
 	// BudgetBytes is the most pinned memory; it is rounded down to Granularity.
 	BudgetBytes int64
-	// SegmentBytes is how much is pinned at a time; 0 is 1 GiB.
+	// SegmentBytes is how much is pinned at a time, less after a failure; 0 is 1 GiB.
 	SegmentBytes int64
 	// AheadBytes is how much free memory the pool keeps ready; 0 is 4 GiB.
 	AheadBytes int64
@@ -33,6 +33,10 @@ const (
 	defaultAhead   = 4 << 30
 	// leftToOthers is available memory that the pool does not take.
 	leftToOthers = 256 << 20
+	// firstPause is how long the pool waits after a failure before it tries again, twice as long after each that
+	// follows, up to longestPause.
+	firstPause   = time.Second
+	longestPause = 8 * time.Second
 )
 
 // Pool is the pinned host memory of one process. Its methods may be called from any thread.
@@ -53,9 +57,11 @@ type Pool struct {
 	promised int64 // to Takes that wait
 	expected int64
 	waiting  int
+	segment  int64 // how much is pinned next
 	failures int   // of growing
-	asked    int   // failures when somebody last began to wait
-	failure  error // the last one
+	failure  error // the last one; nil when growing has succeeded since
+	pause    time.Duration
+	retry    time.Time // not before that, after a failure
 	closed   bool
 	waits    int64
 	waited   time.Duration
@@ -127,7 +133,7 @@ func New(d cuda.Driver, c Config, log *zap.Logger) (*Pool, error) {
 	}
 	c.BudgetBytes = c.BudgetBytes / Granularity * Granularity
 	c.SegmentBytes = roundUp(c.SegmentBytes)
-	p := &Pool{driver: d, log: log, config: c, inline: d.Info().SimulatedHardware, stopped: make(chan struct{})}
+	p := &Pool{driver: d, log: log, config: c, segment: c.SegmentBytes, inline: d.Info().SimulatedHardware, stopped: make(chan struct{})}
 	p.changed.L = &p.mu
 	if p.inline {
 		p.memory = imaginary{}
@@ -145,7 +151,7 @@ func New(d cuda.Driver, c Config, log *zap.Logger) (*Pool, error) {
 		}
 		warnWithoutHugePages(log)
 	}
-	p.free.segmentBytes, p.free.origin = c.SegmentBytes, p.memory.base()
+	p.free.origin = p.memory.base()
 	if !p.inline {
 		go p.grow()
 	}
@@ -180,7 +186,8 @@ func (p *Pool) Take(bytes int64) ([]Extent, error) {
 }
 
 // TryTake is Take for a caller that cannot wait: ready is false while growing is
-// behind, and the pool then grows for it.
+// behind, and the pool then grows for it. A *GrowthError says that it has not been able to
+// when it last tried: it goes on trying, so that the caller may ask again.
 func (p *Pool) TryTake(bytes int64) (extents []Extent, ready bool, err error) {
 	need := roundUp(max(bytes, 1))
 	p.mu.Lock()
@@ -191,11 +198,13 @@ func (p *Pool) TryTake(bytes int64) (extents []Extent, ready bool, err error) {
 	case p.inUse+p.promised+need > p.config.BudgetBytes:
 		return nil, false, &HostBudgetError{need, p.inUse + p.promised, p.config.BudgetBytes}
 	case p.free.bytes < need+p.promised && !p.inline:
+		if want := min(p.inUse+need, p.config.BudgetBytes); want > p.expected {
+			p.expected = want
+			p.changed.Broadcast()
+		}
 		if p.failure != nil {
 			return nil, false, &GrowthError{need, p.grown, p.config.BudgetBytes, p.failure}
 		}
-		p.expected = max(p.expected, min(p.inUse+need, p.config.BudgetBytes))
-		p.changed.Broadcast()
 		return nil, false, nil
 	case p.free.bytes < need:
 		if err := p.await(need); err != nil {
@@ -220,7 +229,7 @@ func (p *Pool) await(need int64) error {
 	failures, began := p.failures, time.Now()
 	p.waits++
 	p.waiting++
-	p.asked = failures
+	p.retry = time.Time{}
 	p.changed.Broadcast()
 	for p.free.bytes < need && !p.closed && p.failures == failures {
 		if p.inline {
@@ -246,7 +255,7 @@ func (p *Pool) Give(extents []Extent) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for i, e := range extents {
-		err := p.free.give(e, p.grown)
+		err := p.free.give(e)
 		if err != nil {
 			for _, done := range extents[:i] {
 				p.free.remove(done)

@@ -321,6 +321,37 @@ func TestGrowingFails(t *testing.T) {
 	}
 }
 
+// TestGrowsAfterAFailure: a moment in which memory was short is not remembered for ever, by who cannot wait in a Take either.
+func TestGrowsAfterAFailure(t *testing.T) {
+	d := newRegistrar()
+	d.fail[1], d.fail[2] = cuda.NewError(2, "cuMemHostRegister"), cuda.NewError(2, "cuMemHostRegister")
+	p := open(t, d, Config{BudgetBytes: 32 * mib, SegmentBytes: 16 * mib, AheadBytes: Granularity})
+	var growth *GrowthError
+	eventually(t, "the first segment fails", func() bool { _, _, err := p.TryTake(6 * mib); return errors.As(err, &growth) })
+	var e []Extent
+	began := time.Now()
+	eventually(t, "it is there all the same", func() bool {
+		got, ready, err := p.TryTake(6 * mib)
+		if err != nil && !errors.As(err, &growth) {
+			t.Fatal(err)
+		}
+		e = got
+		return ready
+	})
+	if took := time.Since(began); took > 3*(firstPause+2*firstPause) {
+		t.Errorf("it took %v", took)
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	// 16 and 8 MiB were refused; 4 MiB were not, then 8.
+	if len(e) != 1 || e[0].Bytes != 6*mib || e[0].Base != p.memory.base()+4*mib || d.live[p.memory.base()] != 4*mib || d.live[p.memory.base()+4*mib] != 8*mib {
+		t.Errorf("%+v of %v", e, d.live)
+	}
+	if s := p.Stats(); s.Failure != nil {
+		t.Errorf("%+v", s)
+	}
+}
+
 func TestClose(t *testing.T) {
 	d := newRegistrar()
 	d.gate = make(chan struct{}, 8)

@@ -1,0 +1,85 @@
+package live
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/penstock-gpu/penstock/um/explicit/hostpool"
+)
+
+// unfinished says whether something is under way after which what waits may go on, however long it takes: a move,
+// pinned memory that is being made, or an operation of the job's. The caller holds the lock.
+func (e *swap) unfinished() bool {
+	asking := uint64(0)
+	if e.asking != nil {
+		asking = e.asking.seq
+	}
+	return e.runtime.Moving() || e.growing || e.runtime.Running(asking) > longRun
+}
+
+// watch ends the engine when a launch waits in vain, says when one waits for long, and answers for how
+// long nothing has moved. The caller holds the lock.
+func (e *swap) watch(held bool) (idle time.Duration) {
+	l, now := e.l, time.Now()
+	l.idle.look(now)
+	l.vain.look(now)
+	switch {
+	case !held || e.runtime.Moving():
+		l.moved()
+	case e.unfinished():
+		l.vain.end()
+	}
+	if l.nagger.due(l.idle.Duration) {
+		l.log.Warn("a launch waits for memory that is in use", zap.Duration("for", l.idle.Round(time.Second)), zap.String("state", e.runtime.Explain()),
+			zap.Bool("asks", e.asking != nil), zap.Uint64("reported", e.runtime.Drained()), zap.Uint64("head", e.hook.Head()))
+	}
+	if held && !e.runtime.Moving() && l.failed == nil {
+		err := e.runtime.Hopeless()
+		if err == nil {
+			err = e.deadlock()
+		}
+		if err != nil {
+			l.fail(err)
+		}
+	}
+	return l.idle.Duration
+}
+
+// deadlock is why the launch that waits will do so for ever: nothing has moved for so long, and nothing that runs can
+// change that. The caller holds the lock.
+func (e *swap) deadlock() error {
+	switch {
+	case e.l.vain.Duration < e.patience(watchdogPatience):
+		return nil
+	case e.hostErr != nil:
+		return e.hostErr
+	}
+	return fmt.Errorf("a launch has waited for %s without any move being possible: %s", watchdogPatience, e.runtime.Explain())
+}
+
+// patience is for how long something waits in vain that otherwise does so for as long as usual: what the machine refuses
+// to the pinned pool may come, and where the host budget is spent only the job can free some. The caller holds the lock.
+func (e *swap) patience(usual time.Duration) time.Duration {
+	var growth *hostpool.GrowthError
+	switch {
+	case errors.As(e.hostErr, &growth):
+		return growthPatience
+	case e.hostErr != nil:
+		return hostPatience
+	}
+	return usual
+}
+
+// check finds out whether the context has ended. The lock is not held: the driver may be busy for long.
+func (e *swap) check() {
+	_, err := e.l.driver.StreamQuery(e.lane.copier.Stream())
+	if err == nil {
+		return
+	}
+	e.l.mu.Lock()
+	defer e.l.mu.Unlock()
+	e.l.fail(fmt.Errorf("while something waited for memory: %w", err))
+}
