@@ -11,6 +11,8 @@
 #define _GNU_SOURCE
 #include "internal.h"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <string.h>
 #include <sys/uio.h>
 #include <unistd.h>
@@ -42,22 +44,39 @@ static void sync_form(psk_op *op) { op->waits = op->id != PSK_COPY_D2D; }
 
 /* ---- addresses that are copied to where no launch will show them ---- */
 
-/* What a copy will read; false where nobody can, which is the driver's to say. readable: somebody can. */
-static bool source(uint64_t src, void *to, size_t bytes, bool readable) {
-    if (readable) return memcpy(to, (const void *)(uintptr_t)src, bytes);
-    struct iovec here = {to, bytes}, there = {(void *)(uintptr_t)src, bytes};
-    return process_vm_readv(getpid(), &here, 1, &there, 1, 0) == (ssize_t)bytes;
+#define AT_ONCE ((size_t)4096) /* a pipe takes as much, whatever it is limited to */
+
+/* Reads memory that may not be there: how much, or -1, errno being EFAULT where nobody can. What is written from is
+ * read as the program itself reads it, memory of a device too. Some sandboxes refuse that call. A pipe reads as well:
+ * one of its own each time, as a program may close what it has not opened, and the number is then another file's. */
+static ssize_t read_at(uint64_t src, void *to, size_t bytes) {
+    struct iovec from = {(void *)(uintptr_t)src, bytes}, there = {to, bytes};
+    ssize_t n = process_vm_writev(getpid(), &from, 1, &there, 1, 0);
+    int ends[2];
+    if (n >= 0 || errno == EFAULT || pipe2(ends, O_CLOEXEC | O_NONBLOCK)) return n;
+    n = write(ends[1], from.iov_base, bytes);
+    if (n > 0) n = read(ends[0], to, (size_t)n);
+    int e = errno;
+    close(ends[0]), close(ends[1]);
+    errno = e;
+    return n;
 }
 
 bool psk_from_host(uint64_t src, uint64_t bytes) { return src && bytes <= PSK_WORDS_BYTES && !psk_published(src) && psk_memory_type(src) != CU_MEMORYTYPE_DEVICE; }
 
 bool psk_op_words(psk_op *op, uint64_t src, uint64_t bytes, bool readable) {
-    uint64_t words[512];
+    uint64_t words[AT_ONCE / 8];
     bool any = false;
-    for (size_t n; bytes >= 8; src += n * 8, bytes -= n * 8) {
-        n = bytes / 8 < 512 ? bytes / 8 : 512;
-        if (!source(src, words, n * 8, readable)) break;
-        for (size_t i = 0; i < n; i++)
+    for (size_t n; bytes >= 8; src += n, bytes -= n) {
+        n = bytes < AT_ONCE ? bytes & ~(size_t)7 : AT_ONCE;
+        if (readable) {
+            memcpy(words, (const void *)(uintptr_t)src, n);
+        } else {
+            ssize_t got = read_at(src, words, n);
+            if (got < 0 && errno != EFAULT) op->flags |= PSK_FLAG_OPAQUE;
+            if (got != (ssize_t)n) break;
+        }
+        for (size_t i = 0; i < n / 8; i++)
             if (psk_op_address(op, words[i])) any = true;
     }
     return any;
@@ -69,6 +88,11 @@ static void keep(psk_op *op, uint64_t dst, uint64_t src, uint64_t bytes) {
     if (PSK_LIKELY(op->mode != PSK_MODE_STRICT) || op->id == PSK_COPY_D2D || op->id == PSK_COPY_D2H) return;
     if (psk_published(dst) || !psk_from_host(src, bytes) || psk_memory_type(dst) != CU_MEMORYTYPE_DEVICE) return;
     if (psk_op_words(op, src, bytes, op->id == PSK_COPY_H2D)) op->flags |= PSK_FLAG_KEEP;
+}
+
+/* Of a form that has rows, one row is looked at. */
+static void keep_row(psk_op *op, uint64_t dst, uint64_t src, uint64_t bytes, uint64_t rows) {
+    if (rows <= 1) keep(op, dst, src, bytes);
 }
 
 /* One wrapper: its record is made by `describe`, which sees the arguments and op.
@@ -159,6 +183,7 @@ static void describe_2d(psk_op *op, const CUDA_MEMCPY2D *c, CUstream s, int ptsz
     uint64_t dst = end_address(c->dstMemoryType, c->dstHost, c->dstDevice, c->dstY * c->dstPitch + c->dstXInBytes);
     uint64_t src = end_address(c->srcMemoryType, c->srcHost, c->srcDevice, c->srcY * c->srcPitch + c->srcXInBytes);
     ends(op, dst, src);
+    keep_row(op, dst, src, c->WidthInBytes, c->Height);
     async_form(op, dst, src, c->WidthInBytes * c->Height);
 }
 
@@ -168,6 +193,7 @@ static void describe_3d(psk_op *op, const CUDA_MEMCPY3D *c, CUstream s, int ptsz
     uint64_t dst = end_address(c->dstMemoryType, c->dstHost, c->dstDevice, (c->dstZ * c->dstHeight + c->dstY) * c->dstPitch + c->dstXInBytes);
     uint64_t src = end_address(c->srcMemoryType, c->srcHost, c->srcDevice, (c->srcZ * c->srcHeight + c->srcY) * c->srcPitch + c->srcXInBytes);
     ends(op, dst, src);
+    keep_row(op, dst, src, c->WidthInBytes, c->Height * c->Depth);
     async_form(op, dst, src, c->WidthInBytes * c->Height * c->Depth);
 }
 
@@ -190,23 +216,27 @@ STRUCT_ASYNC(cuMemcpy3DPeerAsync_ptsz, CUDA_MEMCPY3D, describe_3d, 1)
 
 /* ---- batches: several destinations, so none is marked, unless there is but one copy ---- */
 
-static void describe_batch(psk_op *op, const CUdeviceptr *dsts, const CUdeviceptr *srcs, const size_t *sizes, size_t n, CUstream s, int ptsz) {
+/* A source may be read before the turn of its stream has come. */
+static void order(psk_op *op, int src_access_order) { op->early |= src_access_order > CU_MEMCPY_SRC_ACCESS_ORDER_STREAM; }
+
+static void describe_batch(psk_op *op, const CUdeviceptr *dsts, const CUdeviceptr *srcs, const size_t *sizes, size_t n, const CUmemcpyAttributes *attrs, size_t nattrs, CUstream s, int ptsz) {
     uint64_t bytes = 0;
     for (size_t i = 0; sizes && i < n; i++) bytes += sizes[i];
     begin(op, PSK_COPY_UNKNOWN, s, ptsz, bytes);
-    if (!dsts || !srcs) return;
+    if (!dsts || !srcs || !sizes) return;
     if (n == 1) ends(op, dsts[0], srcs[0]);
     for (size_t i = 0; n > 1 && i < n; i++) psk_op_address(op, dsts[i]), psk_op_address(op, srcs[i]);
-    for (size_t i = 0; i < n; i++) async_form(op, dsts[i], srcs[i], sizes ? sizes[i] : 0);
+    for (size_t i = 0; i < n; i++) keep(op, dsts[i], srcs[i], sizes[i]), async_form(op, dsts[i], srcs[i], sizes[i]);
+    for (size_t i = 0; attrs && i < nattrs; i++) order(op, attrs[i].srcAccessOrder);
 }
 
 #define DSTS_SRCS CUdeviceptr *dsts, CUdeviceptr *srcs, size_t *sizes, size_t n, CUmemcpyAttributes *attrs, size_t *idxs, size_t nattrs
 #define BATCH_V1(name, ptsz)                                                                                    \
     WRAP(name, (DSTS_SRCS, size_t *fail, CUstream s), (dsts, srcs, sizes, n, attrs, idxs, nattrs, fail, s),     \
-         describe_batch(&op, dsts, srcs, sizes, n, s, ptsz))
+         describe_batch(&op, dsts, srcs, sizes, n, attrs, nattrs, s, ptsz))
 #define BATCH_V2(name, ptsz)                                                                                    \
     WRAP(name, (DSTS_SRCS, CUstream s), (dsts, srcs, sizes, n, attrs, idxs, nattrs, s),                         \
-         describe_batch(&op, dsts, srcs, sizes, n, s, ptsz))
+         describe_batch(&op, dsts, srcs, sizes, n, attrs, nattrs, s, ptsz))
 BATCH_V1(cuMemcpyBatchAsync, 0)
 BATCH_V1(cuMemcpyBatchAsync_ptsz, 1)
 BATCH_V2(cuMemcpyBatchAsync_v2, 0)
@@ -221,8 +251,13 @@ static void describe_batch_3d(psk_op *op, size_t n, const CUDA_MEMCPY3D_BATCH_OP
     if (!list) return;
     if (n == 1) ends(op, operand_address(&list[0].dst), operand_address(&list[0].src));
     for (size_t i = 0; n > 1 && i < n; i++) psk_op_address(op, operand_address(&list[i].dst)), psk_op_address(op, operand_address(&list[i].src));
-    for (size_t i = 0; i < n; i++)
-        async_form(op, operand_address(&list[i].dst), operand_address(&list[i].src), list[i].extent[0] * list[i].extent[1] * list[i].extent[2]);
+    for (size_t i = 0; i < n; i++) {
+        const CUDA_MEMCPY3D_BATCH_OP *c = &list[i];
+        uint64_t dst = operand_address(&c->dst), src = operand_address(&c->src), rows = c->extent[1] * c->extent[2];
+        keep_row(op, dst, src, c->extent[0], rows);
+        async_form(op, dst, src, c->extent[0] * rows);
+        order(op, c->srcAccessOrder);
+    }
 }
 
 #define BATCH_3D_V1(name, ptsz)                                                                                       \
@@ -239,13 +274,35 @@ BATCH_3D_V2(cuMemcpy3DBatchAsync_v2_ptsz, 1)
 /* One of either, and its attributes. */
 #define ATTRIBUTES(name, ptsz)                                                                                        \
     WRAP(name, (CUdeviceptr dst, CUdeviceptr src, size_t bytes, CUmemcpyAttributes *attr, CUstream s),                \
-         (dst, src, bytes, attr, s), describe_batch(&op, &dst, &src, &bytes, 1, s, ptsz))
+         (dst, src, bytes, attr, s), describe_batch(&op, &dst, &src, &bytes, 1, attr, 1, s, ptsz))
 #define ATTRIBUTES_3D(name, ptsz)                                                                                     \
     WRAP(name, (CUDA_MEMCPY3D_BATCH_OP *p, unsigned long long flags, CUstream s), (p, flags, s), describe_batch_3d(&op, 1, p, s, ptsz))
 ATTRIBUTES(cuMemcpyWithAttributesAsync, 0)
 ATTRIBUTES(cuMemcpyWithAttributesAsync_ptsz, 1)
 ATTRIBUTES_3D(cuMemcpy3DWithAttributesAsync, 0)
 ATTRIBUTES_3D(cuMemcpy3DWithAttributesAsync_ptsz, 1)
+
+/* ---- copies over a fabric: a batch; an endpoint is memory of another, or was bound (stay.c) ---- */
+
+static uint64_t fabric_address(const CUfabricCpyOperand *o) { return o->type == CU_FABRIC_COPY_OPERAND_TYPE_POINTER ? o->op.ptr.ptr : 0; }
+
+static void describe_fabric(psk_op *op, const CUDA_FABRIC_COPY_BATCH_OP *list, size_t n, CUstream s, int ptsz) {
+    uint64_t bytes = 0;
+    for (size_t i = 0; list && i < n; i++) bytes += list[i].size;
+    begin(op, PSK_COPY_UNKNOWN, s, ptsz, bytes);
+    for (size_t i = 0; list && i < n; i++) {
+        uint64_t dst = fabric_address(&list[i].dst), src = fabric_address(&list[i].src);
+        psk_op_address(op, dst), psk_op_address(op, src);
+        keep(op, dst, src, list[i].size);
+        async_form(op, dst, src, list[i].size);
+    }
+}
+
+#define FABRIC(name, ptsz)                                                                                            \
+    WRAP(name, (size_t n, CUDA_FABRIC_COPY_BATCH_OP *list, unsigned long long flags, CUstream s), (n, list, flags, s), \
+         describe_fabric(&op, list, n, s, ptsz))
+FABRIC(cuFabricCpyBatchAsync, 0)
+FABRIC(cuFabricCpyBatchAsync_ptsz, 1)
 
 /* ---- decompression: a batch, which also writes how much came out ---- */
 

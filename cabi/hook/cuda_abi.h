@@ -63,12 +63,21 @@ enum {
     CU_GRAPH_NODE_TYPE_HOST = 3,
     CU_GRAPH_NODE_TYPE_GRAPH = 4,
     CU_GRAPH_NODE_TYPE_EMPTY = 5,
+    CU_GRAPH_NODE_TYPE_WAIT_EVENT = 6,
+    CU_GRAPH_NODE_TYPE_EVENT_RECORD = 7,
+    CU_GRAPH_NODE_TYPE_EXT_SEMAS_SIGNAL = 8,
+    CU_GRAPH_NODE_TYPE_EXT_SEMAS_WAIT = 9,
     CU_GRAPH_NODE_TYPE_MEM_ALLOC = 10,
+    CU_GRAPH_NODE_TYPE_MEM_FREE = 11,
     CU_GRAPH_NODE_TYPE_BATCH_MEM_OP = 12,
     CU_GRAPH_NODE_TYPE_CONDITIONAL = 13,
+    CU_GRAPH_NODE_TYPE_MEMCPY_BATCH = 14,
 };
+enum { CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH = 4 };
+enum { CU_MEMCPY_SRC_ACCESS_ORDER_STREAM = 1, CU_MEMCPY_SRC_ACCESS_ORDER_DURING_API_CALL = 2, CU_MEMCPY_SRC_ACCESS_ORDER_ANY = 3 };
+enum { CU_FABRIC_COPY_OPERAND_TYPE_POINTER = 1, CU_FABRIC_COPY_OPERAND_TYPE_LOGICAL_ENDPOINT = 2 };
 enum { CU_MEMCPY_OPERAND_TYPE_POINTER = 1, CU_MEMCPY_OPERAND_TYPE_ARRAY = 2 };
-enum { CU_LAUNCH_ATTRIBUTE_COOPERATIVE = 2 };
+enum { CU_LAUNCH_ATTRIBUTE_COOPERATIVE = 2, CU_LAUNCH_ATTRIBUTE_DEVICE_UPDATABLE_KERNEL_NODE = 13 };
 enum { CU_POINTER_ATTRIBUTE_MEMORY_TYPE = 2 };
 enum { CU_RESOURCE_TYPE_ARRAY = 0, CU_RESOURCE_TYPE_MIPMAPPED_ARRAY = 1, CU_RESOURCE_TYPE_LINEAR = 2, CU_RESOURCE_TYPE_PITCH2D = 3 };
 enum {
@@ -87,13 +96,16 @@ typedef struct {
     int id;
 } CUmemLocation;
 
+typedef union {
+    char pad[64];
+    int cooperative;
+    int deviceUpdatable; /* of a structure that goes on */
+} CUlaunchAttributeValue;
+
 typedef struct {
     int id;
     char pad[4];
-    union {
-        char pad[64];
-        int cooperative;
-    } value;
+    CUlaunchAttributeValue value;
 } CUlaunchAttribute;
 
 typedef struct {
@@ -177,6 +189,26 @@ typedef struct {
     unsigned flags;
 } CUmemcpyAttributes;
 
+typedef struct {
+    int type;
+    union {
+        struct {
+            CUdeviceptr ptr;
+            CUmemLocation locHint;
+        } ptr;
+        struct {
+            uint32_t id;
+            uint64_t offset;
+        } le;
+    } op;
+} CUfabricCpyOperand;
+
+typedef struct {
+    CUfabricCpyOperand src, dst;
+    size_t size;
+    unsigned flags;
+} CUDA_FABRIC_COPY_BATCH_OP;
+
 /* Of a texture: linear memory and pitched memory both begin with their address. */
 typedef struct {
     int resType;
@@ -257,6 +289,16 @@ typedef struct {
 } CUDA_MEMCPY_NODE_PARAMS;
 
 typedef struct {
+    size_t count;
+    CUdeviceptr *dsts, *srcs;
+    size_t *sizes;
+    CUmemcpyAttributes *attrs;
+    size_t *attrsIdxs;
+    size_t numAttrs;
+    CUcontext ctx;
+} CUDA_MEMCPY_BATCH_NODE_PARAMS;
+
+typedef struct {
     int type;
     int reserved0[3];
     union {
@@ -265,6 +307,7 @@ typedef struct {
         CUDA_MEMCPY_NODE_PARAMS memcpy;
         CUDA_MEMSET_NODE_PARAMS memset;
         CUDA_BATCH_MEM_OP_NODE_PARAMS memOp;
+        CUDA_MEMCPY_BATCH_NODE_PARAMS memcpyBatch;
         struct {
             CUgraph graph;
             int ownership;
@@ -295,5 +338,7 @@ _Static_assert(sizeof(CUDA_MEMCPY3D_BATCH_OP) == 112, "CUDA_MEMCPY3D_BATCH_OP");
 _Static_assert(sizeof(CUstreamBatchMemOpParams) == 48, "CUstreamBatchMemOpParams");
 _Static_assert(sizeof(CUmemDecompressParams) == 64, "CUmemDecompressParams");
 _Static_assert(sizeof(CUDA_BATCH_MEM_OP_NODE_PARAMS) == 32, "CUDA_BATCH_MEM_OP_NODE_PARAMS");
+_Static_assert(sizeof(CUDA_MEMCPY_BATCH_NODE_PARAMS) == 64, "CUDA_MEMCPY_BATCH_NODE_PARAMS");
+_Static_assert(sizeof(CUDA_FABRIC_COPY_BATCH_OP) == 64, "CUDA_FABRIC_COPY_BATCH_OP");
 _Static_assert(sizeof(CUgraphNodeParams) == 256, "CUgraphNodeParams");
 #endif

@@ -4,7 +4,9 @@
  * by executable graph and node, and looked up at each launch (the allocations
  * behind an address may have changed since). In strict mode a graph with a
  * kernel whose function is not cleared asks for a grant, and addresses in what is copied from
- * the host count as named. A node whose parameters cannot be read makes its graph opaque, as
+ * the host count as named; where the copy puts them to where no launch shows them, what they
+ * name stays on the device, and so does all that a graph names which the device itself launches.
+ * A node whose parameters cannot be read, or change on the device, makes its graph opaque, as
  * does one instantiated before an engine attached.
  */
 #define _GNU_SOURCE
@@ -26,11 +28,13 @@ typedef struct node_set {
     uint64_t *addrs;
     uint64_t host; /* what a copy from the host reads, where that may be a table of addresses: they are looked for at each launch */
     uint32_t host_bytes;
+    bool keeps; /* and the copy goes to where no launch will show them */
 } node_set;
 
 typedef struct exec {
     CUgraphExec handle;
     uint32_t id;
+    bool by_device; /* it may be launched by the device */
     size_t nnodes, cap;
     node_set *nodes;
     struct exec *next;
@@ -40,6 +44,7 @@ typedef struct exec {
 static exec *buckets[BUCKETS];
 static uint32_t next_id = 1;
 static pthread_mutex_t mu = PTHREAD_MUTEX_INITIALIZER;
+static atomic_bool some_keep; /* a node of some graph does (keeps) */
 
 static exec **bucket(CUgraphExec h) { return &buckets[(((uintptr_t)h >> 4) * 0x9e3779b1u >> 12) % BUCKETS]; }
 
@@ -52,6 +57,47 @@ static exec *find(CUgraphExec h) {
 static void free_nodes(node_set *nodes, size_t n) {
     for (size_t i = 0; i < n; i++) free(nodes[i].addrs);
     free(nodes);
+}
+
+/* ---- what the driver says of a node ---- */
+
+typedef struct queries {
+    CUresult (*nodes)(CUgraph, CUgraphNode *, size_t *);
+    CUresult (*type)(CUgraphNode, int *);
+    CUresult (*kernel_v2)(CUgraphNode, CUDA_KERNEL_NODE_PARAMS *);
+    CUresult (*kernel_v1)(CUgraphNode, CUDA_KERNEL_NODE_PARAMS *);
+    CUresult (*copy)(CUgraphNode, CUDA_MEMCPY3D *);
+    CUresult (*fill)(CUgraphNode, CUDA_MEMSET_NODE_PARAMS *);
+    CUresult (*memops)(CUgraphNode, CUDA_BATCH_MEM_OP_NODE_PARAMS *);
+    CUresult (*child)(CUgraphNode, CUgraph *);
+    CUresult (*any)(CUgraphNode, CUgraphNodeParams *);
+    CUresult (*attribute)(CUgraphNode, int, CUlaunchAttributeValue *);
+} queries;
+
+static const queries *get_queries(void) {
+    static queries q;
+    static atomic_int found;
+    if (!atomic_load(&found)) { /* idempotent */
+        q.nodes = (CUresult(*)(CUgraph, CUgraphNode *, size_t *))psk_driver_symbol("cuGraphGetNodes");
+        q.type = (CUresult(*)(CUgraphNode, int *))psk_driver_symbol("cuGraphNodeGetType");
+        q.kernel_v2 = (CUresult(*)(CUgraphNode, CUDA_KERNEL_NODE_PARAMS *))psk_driver_symbol("cuGraphKernelNodeGetParams_v2");
+        q.kernel_v1 = (CUresult(*)(CUgraphNode, CUDA_KERNEL_NODE_PARAMS *))psk_driver_symbol("cuGraphKernelNodeGetParams");
+        q.copy = (CUresult(*)(CUgraphNode, CUDA_MEMCPY3D *))psk_driver_symbol("cuGraphMemcpyNodeGetParams");
+        q.fill = (CUresult(*)(CUgraphNode, CUDA_MEMSET_NODE_PARAMS *))psk_driver_symbol("cuGraphMemsetNodeGetParams");
+        q.memops = (CUresult(*)(CUgraphNode, CUDA_BATCH_MEM_OP_NODE_PARAMS *))psk_driver_symbol("cuGraphBatchMemOpNodeGetParams");
+        q.child = (CUresult(*)(CUgraphNode, CUgraph *))psk_driver_symbol("cuGraphChildGraphNodeGetGraph");
+        q.any = (CUresult(*)(CUgraphNode, CUgraphNodeParams *))psk_driver_symbol("cuGraphNodeGetParams");
+        q.attribute = (CUresult(*)(CUgraphNode, int, CUlaunchAttributeValue *))psk_driver_symbol("cuGraphKernelNodeGetAttribute");
+        atomic_store(&found, 1);
+    }
+    return &q;
+}
+
+/* Its parameters change without a call of the host's. */
+static bool device_updatable(CUgraphNode kernel) {
+    const queries *q = get_queries();
+    CUlaunchAttributeValue v = {0};
+    return q->attribute && q->attribute(kernel, CU_LAUNCH_ATTRIBUTE_DEVICE_UPDATABLE_KERNEL_NODE, &v) == CUDA_SUCCESS && v.deviceUpdatable;
 }
 
 /* ---- collecting one node's addresses ---- */
@@ -79,6 +125,8 @@ static void collect(void *arg, uint64_t addr) {
     c->addrs[c->n++] = addr;
 }
 
+static node_set unreadable(CUgraphNode node, CUgraphNode top) { return (node_set){.node = node, .top = top, .function = NO_FUNCTION, .opaque = true}; }
+
 static node_set finish(collector *c, CUgraphNode node, CUgraphNode top, uint32_t function, bool readable) {
     return (node_set){.node = node, .top = top, .function = function, .naddrs = c->n, .addrs = c->addrs, .opaque = !readable || c->failed};
 }
@@ -91,7 +139,7 @@ static node_set kernel_set(CUgraphNode node, CUgraphNode top, const CUDA_KERNEL_
     bool readable = l && psk_visit_params(l, psk_list_used(l, p->kernelParams, p->gridDimX, p->gridDimY), p->kernelParams, p->extra, collect, &c);
     uint32_t function = l ? l->id : NO_FUNCTION;
     psk_func_release(l);
-    return finish(&c, node, top, function, readable);
+    return finish(&c, node, top, function, readable && !device_updatable(node));
 }
 
 static node_set memcpy_set(CUgraphNode node, CUgraphNode top, const CUDA_MEMCPY3D *p) {
@@ -104,6 +152,8 @@ static node_set memcpy_set(CUgraphNode node, CUgraphNode top, const CUDA_MEMCPY3
     if (p->Height <= 1 && p->Depth <= 1 && psk_from_host(src, p->WidthInBytes)) {
         set.host = src;
         set.host_bytes = (uint32_t)p->WidthInBytes;
+        set.keeps = dst && !psk_published(dst) && psk_memory_type(dst) == CU_MEMORYTYPE_DEVICE;
+        if (set.keeps) atomic_store(&some_keep, true);
     }
     return set;
 }
@@ -121,34 +171,6 @@ static node_set memops_set(CUgraphNode node, CUgraphNode top, const CUDA_BATCH_M
 }
 
 /* ---- walking a graph ---- */
-
-typedef struct queries {
-    CUresult (*nodes)(CUgraph, CUgraphNode *, size_t *);
-    CUresult (*type)(CUgraphNode, int *);
-    CUresult (*kernel_v2)(CUgraphNode, CUDA_KERNEL_NODE_PARAMS *);
-    CUresult (*kernel_v1)(CUgraphNode, CUDA_KERNEL_NODE_PARAMS *);
-    CUresult (*copy)(CUgraphNode, CUDA_MEMCPY3D *);
-    CUresult (*fill)(CUgraphNode, CUDA_MEMSET_NODE_PARAMS *);
-    CUresult (*memops)(CUgraphNode, CUDA_BATCH_MEM_OP_NODE_PARAMS *);
-    CUresult (*child)(CUgraphNode, CUgraph *);
-} queries;
-
-static const queries *get_queries(void) {
-    static queries q;
-    static atomic_int found;
-    if (!atomic_load(&found)) { /* idempotent */
-        q.nodes = (CUresult(*)(CUgraph, CUgraphNode *, size_t *))psk_driver_symbol("cuGraphGetNodes");
-        q.type = (CUresult(*)(CUgraphNode, int *))psk_driver_symbol("cuGraphNodeGetType");
-        q.kernel_v2 = (CUresult(*)(CUgraphNode, CUDA_KERNEL_NODE_PARAMS *))psk_driver_symbol("cuGraphKernelNodeGetParams_v2");
-        q.kernel_v1 = (CUresult(*)(CUgraphNode, CUDA_KERNEL_NODE_PARAMS *))psk_driver_symbol("cuGraphKernelNodeGetParams");
-        q.copy = (CUresult(*)(CUgraphNode, CUDA_MEMCPY3D *))psk_driver_symbol("cuGraphMemcpyNodeGetParams");
-        q.fill = (CUresult(*)(CUgraphNode, CUDA_MEMSET_NODE_PARAMS *))psk_driver_symbol("cuGraphMemsetNodeGetParams");
-        q.memops = (CUresult(*)(CUgraphNode, CUDA_BATCH_MEM_OP_NODE_PARAMS *))psk_driver_symbol("cuGraphBatchMemOpNodeGetParams");
-        q.child = (CUresult(*)(CUgraphNode, CUgraph *))psk_driver_symbol("cuGraphChildGraphNodeGetGraph");
-        atomic_store(&found, 1);
-    }
-    return &q;
-}
 
 typedef struct sets {
     node_set *list;
@@ -171,14 +193,30 @@ static void push(sets *s, node_set set) {
     s->list[s->n++] = set;
 }
 
+/* One for each copy. */
+static void push_batch(sets *out, CUgraphNode node, CUgraphNode top, const CUDA_MEMCPY_BATCH_NODE_PARAMS *p) {
+    for (size_t i = 0; i < p->count; i++) {
+        CUDA_MEMCPY3D c = {.srcMemoryType = CU_MEMORYTYPE_UNIFIED, .srcDevice = p->srcs[i], .dstMemoryType = CU_MEMORYTYPE_UNIFIED, .dstDevice = p->dsts[i], .WidthInBytes = p->sizes[i], .Height = 1, .Depth = 1};
+        push(out, memcpy_set(node, top, &c));
+    }
+}
+
+/* Nodes that reach none of our memory. Of those that are not known yet nothing can be said. */
+static bool harmless(int type) {
+    switch (type) {
+    case CU_GRAPH_NODE_TYPE_HOST: case CU_GRAPH_NODE_TYPE_EMPTY: case CU_GRAPH_NODE_TYPE_WAIT_EVENT: case CU_GRAPH_NODE_TYPE_EVENT_RECORD:
+    case CU_GRAPH_NODE_TYPE_EXT_SEMAS_SIGNAL: case CU_GRAPH_NODE_TYPE_EXT_SEMAS_WAIT: case CU_GRAPH_NODE_TYPE_MEM_ALLOC: case CU_GRAPH_NODE_TYPE_MEM_FREE: return true;
+    default: return false;
+    }
+}
+
 static void walk(sets *out, CUgraph graph, CUgraphNode top, int depth);
 
 static void walk_node(sets *out, CUgraphNode node, CUgraphNode top, int depth) {
     const queries *q = get_queries();
-    const node_set unreadable = {.node = node, .top = top, .function = NO_FUNCTION, .opaque = true};
     int type;
     if (q->type(node, &type) != CUDA_SUCCESS) {
-        push(out, unreadable);
+        push(out, unreadable(node, top));
         return;
     }
     switch (type) {
@@ -186,22 +224,22 @@ static void walk_node(sets *out, CUgraphNode node, CUgraphNode top, int depth) {
         CUDA_KERNEL_NODE_PARAMS p = {0};
         bool v2 = q->kernel_v2 && q->kernel_v2(node, &p) == CUDA_SUCCESS;
         bool ok = v2 || (q->kernel_v1 && q->kernel_v1(node, &p) == CUDA_SUCCESS);
-        push(out, ok ? kernel_set(node, top, &p, v2) : unreadable);
+        push(out, ok ? kernel_set(node, top, &p, v2) : unreadable(node, top));
         break;
     }
     case CU_GRAPH_NODE_TYPE_MEMCPY: {
         CUDA_MEMCPY3D p = {0};
-        push(out, q->copy && q->copy(node, &p) == CUDA_SUCCESS ? memcpy_set(node, top, &p) : unreadable);
+        push(out, q->copy && q->copy(node, &p) == CUDA_SUCCESS ? memcpy_set(node, top, &p) : unreadable(node, top));
         break;
     }
     case CU_GRAPH_NODE_TYPE_MEMSET: {
         CUDA_MEMSET_NODE_PARAMS p = {0};
-        push(out, q->fill && q->fill(node, &p) == CUDA_SUCCESS ? memset_set(node, top, &p) : unreadable);
+        push(out, q->fill && q->fill(node, &p) == CUDA_SUCCESS ? memset_set(node, top, &p) : unreadable(node, top));
         break;
     }
     case CU_GRAPH_NODE_TYPE_BATCH_MEM_OP: {
         CUDA_BATCH_MEM_OP_NODE_PARAMS p = {0};
-        push(out, q->memops && q->memops(node, &p) == CUDA_SUCCESS ? memops_set(node, top, &p) : unreadable);
+        push(out, q->memops && q->memops(node, &p) == CUDA_SUCCESS ? memops_set(node, top, &p) : unreadable(node, top));
         break;
     }
     case CU_GRAPH_NODE_TYPE_GRAPH: {
@@ -209,13 +247,19 @@ static void walk_node(sets *out, CUgraphNode node, CUgraphNode top, int depth) {
         if (depth < 16 && q->child && q->child(node, &child) == CUDA_SUCCESS)
             walk(out, child, top, depth + 1);
         else
-            push(out, unreadable);
+            push(out, unreadable(node, top));
         break;
     }
-    case CU_GRAPH_NODE_TYPE_CONDITIONAL: /* its bodies cannot be asked for */
-        push(out, unreadable);
+    case CU_GRAPH_NODE_TYPE_MEMCPY_BATCH: {
+        CUgraphNodeParams p = {0};
+        if (q->any && q->any(node, &p) == CUDA_SUCCESS && p.type == type)
+            push_batch(out, node, top, &p.memcpyBatch);
+        else
+            push(out, unreadable(node, top));
         break;
-    default: /* host functions, events, semaphores, stream-ordered allocations: none of our memory */
+    }
+    default: /* the bodies of a conditional node, too, cannot be asked for */
+        if (!harmless(type)) push(out, unreadable(node, top));
         break;
     }
 }
@@ -228,7 +272,7 @@ static void walk(sets *out, CUgraph graph, CUgraphNode top, int depth) {
     if (!q->nodes || !q->type || q->nodes(graph, NULL, &n) != CUDA_SUCCESS || (n && !(nodes = calloc(n, sizeof *nodes))) ||
         (n && q->nodes(graph, nodes, &n) != CUDA_SUCCESS)) {
         free(nodes);
-        push(out, (node_set){.node = top, .top = top, .function = NO_FUNCTION, .opaque = true});
+        push(out, unreadable(top, top));
         return;
     }
     for (size_t i = 0; i < n; i++) walk_node(out, nodes[i], top ? top : nodes[i], depth);
@@ -237,8 +281,8 @@ static void walk(sets *out, CUgraph graph, CUgraphNode top, int depth) {
 
 /* ---- the table of executable graphs ---- */
 
-static void put_exec(CUgraphExec h, sets *s) {
-    if (s->failed) push(s, (node_set){.function = NO_FUNCTION, .opaque = true});
+static void put_exec(CUgraphExec h, sets *s, bool by_device) {
+    if (s->failed) push(s, unreadable(NULL, NULL));
     pthread_mutex_lock(&mu);
     exec *e = find(h);
     if (!e && (e = calloc(1, sizeof *e))) {
@@ -255,17 +299,38 @@ static void put_exec(CUgraphExec h, sets *s) {
         e->nodes = s->list;
         e->nnodes = s->n;
         e->cap = s->cap;
+        e->by_device = by_device;
     }
     pthread_mutex_unlock(&mu);
     free_nodes(old, nold);
 }
 
-static void read_graph(CUgraphExec h, CUgraph graph) {
+/* No launch will name what a graph names that the device launches: it stays. */
+static CUresult stay(const sets *s) {
+    collector all = {0};
+    for (size_t i = 0; i < s->n; i++)
+        for (uint32_t k = 0; k < s->list[i].naddrs; k++) collect(&all, s->list[i].addrs[k]);
+    CUresult r = all.failed ? CUDA_ERROR_OUT_OF_MEMORY : psk_stay(all.addrs, all.n);
+    free(all.addrs);
+    return r;
+}
+
+static CUresult read_graph(CUgraphExec h, CUgraph graph, bool by_device) {
     psk_in_hook = 1;
     sets s = {0};
     walk(&s, graph, NULL, 0);
     psk_in_hook = 0;
-    put_exec(h, &s);
+    CUresult r = by_device ? stay(&s) : CUDA_SUCCESS;
+    put_exec(h, &s, by_device);
+    return r;
+}
+
+static bool launched_by_device(CUgraphExec h) {
+    pthread_mutex_lock(&mu);
+    exec *e = find(h);
+    bool by_device = e && e->by_device;
+    pthread_mutex_unlock(&mu);
+    return by_device;
 }
 
 static void drop_exec(CUgraphExec h) {
@@ -280,7 +345,8 @@ static void drop_exec(CUgraphExec h) {
 }
 
 /* Replaces what a node, and everything nested in it, names. */
-static void replace_node(CUgraphExec h, CUgraphNode node, sets *s) {
+static CUresult replace_node(CUgraphExec h, CUgraphNode node, sets *s) {
+    CUresult r = launched_by_device(h) ? stay(s) : CUDA_SUCCESS;
     pthread_mutex_lock(&mu);
     exec *e = find(h);
     if (e) {
@@ -301,94 +367,94 @@ static void replace_node(CUgraphExec h, CUgraphNode node, sets *s) {
         free_nodes(s->list, s->n);
     }
     pthread_mutex_unlock(&mu);
+    return r;
 }
 
 /* ---- wrappers ---- */
 
-#define INSTANTIATED(call)                                                        \
-    CUresult r = (call);                                                          \
-    if (r == CUDA_SUCCESS && out && graph && psk_active()) read_graph(*out, graph); \
-    return r
+#define INSTANTIATED(call, flags)                                                                                      \
+    CUresult r = (call);                                                                                               \
+    if (r != CUDA_SUCCESS || !out || !graph || !psk_active()) return r;                                                \
+    return read_graph(*out, graph, (flags) & CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH)
 
-CUresult psk_w_cuGraphInstantiate(CUgraphExec *out, CUgraph graph, CUgraphNode *bad, char *log, size_t n) { INSTANTIATED(PSK_REAL(cuGraphInstantiate)(out, graph, bad, log, n)); }
-CUresult psk_w_cuGraphInstantiate_v2(CUgraphExec *out, CUgraph graph, CUgraphNode *bad, char *log, size_t n) { INSTANTIATED(PSK_REAL(cuGraphInstantiate_v2)(out, graph, bad, log, n)); }
-CUresult psk_w_cuGraphInstantiateWithFlags(CUgraphExec *out, CUgraph graph, unsigned long long flags) { INSTANTIATED(PSK_REAL(cuGraphInstantiateWithFlags)(out, graph, flags)); }
-CUresult psk_w_cuGraphInstantiateWithParams(CUgraphExec *out, CUgraph graph, CUDA_GRAPH_INSTANTIATE_PARAMS *p) { INSTANTIATED(PSK_REAL(cuGraphInstantiateWithParams)(out, graph, p)); }
-CUresult psk_w_cuGraphInstantiateWithParams_ptsz(CUgraphExec *out, CUgraph graph, CUDA_GRAPH_INSTANTIATE_PARAMS *p) { INSTANTIATED(PSK_REAL(cuGraphInstantiateWithParams_ptsz)(out, graph, p)); }
+CUresult psk_w_cuGraphInstantiate(CUgraphExec *out, CUgraph graph, CUgraphNode *bad, char *log, size_t n) { INSTANTIATED(PSK_REAL(cuGraphInstantiate)(out, graph, bad, log, n), 0); }
+CUresult psk_w_cuGraphInstantiate_v2(CUgraphExec *out, CUgraph graph, CUgraphNode *bad, char *log, size_t n) { INSTANTIATED(PSK_REAL(cuGraphInstantiate_v2)(out, graph, bad, log, n), 0); }
+CUresult psk_w_cuGraphInstantiateWithFlags(CUgraphExec *out, CUgraph graph, unsigned long long flags) { INSTANTIATED(PSK_REAL(cuGraphInstantiateWithFlags)(out, graph, flags), flags); }
+CUresult psk_w_cuGraphInstantiateWithParams(CUgraphExec *out, CUgraph graph, CUDA_GRAPH_INSTANTIATE_PARAMS *p) { INSTANTIATED(PSK_REAL(cuGraphInstantiateWithParams)(out, graph, p), p->flags); }
+CUresult psk_w_cuGraphInstantiateWithParams_ptsz(CUgraphExec *out, CUgraph graph, CUDA_GRAPH_INSTANTIATE_PARAMS *p) { INSTANTIATED(PSK_REAL(cuGraphInstantiateWithParams_ptsz)(out, graph, p), p->flags); }
 
 CUresult psk_w_cuGraphExecUpdate(CUgraphExec e, CUgraph graph, CUgraphNode *bad, int *result) {
     CUresult r = PSK_REAL(cuGraphExecUpdate)(e, graph, bad, result);
-    if (r == CUDA_SUCCESS && psk_active()) read_graph(e, graph);
-    return r;
+    return r == CUDA_SUCCESS && psk_active() ? read_graph(e, graph, launched_by_device(e)) : r;
 }
 
 CUresult psk_w_cuGraphExecUpdate_v2(CUgraphExec e, CUgraph graph, CUgraphExecUpdateResultInfo *info) {
     CUresult r = PSK_REAL(cuGraphExecUpdate_v2)(e, graph, info);
-    if (r == CUDA_SUCCESS && psk_active()) read_graph(e, graph);
-    return r;
+    return r == CUDA_SUCCESS && psk_active() ? read_graph(e, graph, launched_by_device(e)) : r;
 }
 
-static void replace_with(CUgraphExec e, CUgraphNode node, node_set set) {
+static CUresult replace_with(CUgraphExec e, CUgraphNode node, node_set set) {
     sets s = {0};
     push(&s, set);
-    replace_node(e, node, &s);
+    return replace_node(e, node, &s);
 }
 
-static void replace_child(CUgraphExec e, CUgraphNode node, CUgraph child) {
+static CUresult replace_child(CUgraphExec e, CUgraphNode node, CUgraph child) {
     psk_in_hook = 1;
     sets s = {0};
     walk(&s, child, node, 1);
     psk_in_hook = 0;
-    replace_node(e, node, &s);
+    return replace_node(e, node, &s);
+}
+
+static CUresult replace_batch(CUgraphExec e, CUgraphNode node, const CUDA_MEMCPY_BATCH_NODE_PARAMS *p) {
+    sets s = {0};
+    push_batch(&s, node, node, p);
+    return replace_node(e, node, &s);
 }
 
 CUresult psk_w_cuGraphExecKernelNodeSetParams(CUgraphExec e, CUgraphNode node, const CUDA_KERNEL_NODE_PARAMS *p) {
     CUresult r = PSK_REAL(cuGraphExecKernelNodeSetParams)(e, node, p);
-    if (r == CUDA_SUCCESS && psk_active()) replace_with(e, node, kernel_set(node, node, p, false));
-    return r;
+    return r == CUDA_SUCCESS && psk_active() ? replace_with(e, node, kernel_set(node, node, p, false)) : r;
 }
 
 CUresult psk_w_cuGraphExecKernelNodeSetParams_v2(CUgraphExec e, CUgraphNode node, const CUDA_KERNEL_NODE_PARAMS *p) {
     CUresult r = PSK_REAL(cuGraphExecKernelNodeSetParams_v2)(e, node, p);
-    if (r == CUDA_SUCCESS && psk_active()) replace_with(e, node, kernel_set(node, node, p, true));
-    return r;
+    return r == CUDA_SUCCESS && psk_active() ? replace_with(e, node, kernel_set(node, node, p, true)) : r;
 }
 
 CUresult psk_w_cuGraphExecMemcpyNodeSetParams(CUgraphExec e, CUgraphNode node, const CUDA_MEMCPY3D *p, CUcontext ctx) {
     CUresult r = PSK_REAL(cuGraphExecMemcpyNodeSetParams)(e, node, p, ctx);
-    if (r == CUDA_SUCCESS && psk_active()) replace_with(e, node, memcpy_set(node, node, p));
-    return r;
+    return r == CUDA_SUCCESS && psk_active() ? replace_with(e, node, memcpy_set(node, node, p)) : r;
 }
 
 CUresult psk_w_cuGraphExecMemsetNodeSetParams(CUgraphExec e, CUgraphNode node, const CUDA_MEMSET_NODE_PARAMS *p, CUcontext ctx) {
     CUresult r = PSK_REAL(cuGraphExecMemsetNodeSetParams)(e, node, p, ctx);
-    if (r == CUDA_SUCCESS && psk_active()) replace_with(e, node, memset_set(node, node, p));
-    return r;
+    return r == CUDA_SUCCESS && psk_active() ? replace_with(e, node, memset_set(node, node, p)) : r;
 }
 
 CUresult psk_w_cuGraphExecBatchMemOpNodeSetParams(CUgraphExec e, CUgraphNode node, const CUDA_BATCH_MEM_OP_NODE_PARAMS *p) {
     CUresult r = PSK_REAL(cuGraphExecBatchMemOpNodeSetParams)(e, node, p);
-    if (r == CUDA_SUCCESS && psk_active()) replace_with(e, node, memops_set(node, node, p));
-    return r;
+    return r == CUDA_SUCCESS && psk_active() ? replace_with(e, node, memops_set(node, node, p)) : r;
 }
 
 CUresult psk_w_cuGraphExecChildGraphNodeSetParams(CUgraphExec e, CUgraphNode node, CUgraph child) {
     CUresult r = PSK_REAL(cuGraphExecChildGraphNodeSetParams)(e, node, child);
-    if (r == CUDA_SUCCESS && psk_active()) replace_child(e, node, child);
-    return r;
+    return r == CUDA_SUCCESS && psk_active() ? replace_child(e, node, child) : r;
 }
 
 CUresult psk_w_cuGraphExecNodeSetParams(CUgraphExec e, CUgraphNode node, CUgraphNodeParams *p) {
     CUresult r = PSK_REAL(cuGraphExecNodeSetParams)(e, node, p);
     if (r != CUDA_SUCCESS || !psk_active()) return r;
     switch (p->type) {
-    case CU_GRAPH_NODE_TYPE_KERNEL: replace_with(e, node, kernel_set(node, node, &p->kernel, true)); break;
-    case CU_GRAPH_NODE_TYPE_MEMCPY: replace_with(e, node, memcpy_set(node, node, &p->memcpy.copyParams)); break;
-    case CU_GRAPH_NODE_TYPE_MEMSET: replace_with(e, node, memset_set(node, node, &p->memset)); break;
-    case CU_GRAPH_NODE_TYPE_BATCH_MEM_OP: replace_with(e, node, memops_set(node, node, &p->memOp)); break;
-    case CU_GRAPH_NODE_TYPE_GRAPH: replace_child(e, node, p->graph.graph); break;
+    case CU_GRAPH_NODE_TYPE_KERNEL: return replace_with(e, node, kernel_set(node, node, &p->kernel, true));
+    case CU_GRAPH_NODE_TYPE_MEMCPY: return replace_with(e, node, memcpy_set(node, node, &p->memcpy.copyParams));
+    case CU_GRAPH_NODE_TYPE_MEMSET: return replace_with(e, node, memset_set(node, node, &p->memset));
+    case CU_GRAPH_NODE_TYPE_BATCH_MEM_OP: return replace_with(e, node, memops_set(node, node, &p->memOp));
+    case CU_GRAPH_NODE_TYPE_MEMCPY_BATCH: return replace_batch(e, node, &p->memcpyBatch);
+    case CU_GRAPH_NODE_TYPE_GRAPH: return replace_child(e, node, p->graph.graph);
+    default: return harmless(p->type) ? r : replace_with(e, node, unreadable(node, node));
     }
-    return r;
 }
 
 CUresult psk_w_cuGraphExecDestroy(CUgraphExec e) {
@@ -409,6 +475,24 @@ static bool any_to_inspect(CUgraphExec h) {
     for (size_t i = 0; e && i < e->nnodes && !any; i++) any = to_inspect(&e->nodes[i]);
     pthread_mutex_unlock(&mu);
     return any;
+}
+
+/* Addresses that the graph copies to where no launch will show them: they are kept by an operation of their own ahead
+ * of the graph's, which may name much else. */
+static CUresult keep(CUgraphExec h, CUstream s, int ptsz) {
+    CUresult r = CUDA_SUCCESS;
+    if (PSK_LIKELY(!atomic_load(&some_keep)) || PSK_LOAD(psk_S.mode) != PSK_MODE_STRICT) return r;
+    psk_op op;
+    psk_op_begin(&op, PSK_REC_COPY, PSK_COPY_H2D, s, ptsz);
+    op.flags |= PSK_FLAG_KEEP;
+    pthread_mutex_lock(&mu);
+    exec *e = find(h);
+    for (size_t i = 0; e && i < e->nnodes; i++)
+        if (e->nodes[i].keeps) psk_op_words(&op, e->nodes[i].host, e->nodes[i].host_bytes, false);
+    pthread_mutex_unlock(&mu);
+    if (op.n && !(op.flags & PSK_FLAG_CAPTURED)) r = psk_op_issue(&op);
+    psk_op_done(&op);
+    return r;
 }
 
 static void begin(psk_op *op, CUgraphExec h, CUstream s, int ptsz) {
@@ -439,6 +523,8 @@ static void begin(psk_op *op, CUgraphExec h, CUstream s, int ptsz) {
 #define GRAPH_LAUNCH(name, ptsz)                          \
     CUresult psk_w_##name(CUgraphExec e, CUstream s) {    \
         if (!psk_active()) return PSK_REAL(name)(e, s);   \
+        CUresult r = keep(e, s, ptsz);                    \
+        if (r != CUDA_SUCCESS) return r;                  \
         psk_op op;                                        \
         begin(&op, e, s, ptsz);                           \
         return PSK_OP_CALL(&op, PSK_REAL(name)(e, s));    \

@@ -232,6 +232,7 @@ typedef struct psk_op {
     bool asks;     /* holds the grant lock */
     bool serial;   /* the stream is made idle after it */
     bool arriving; /* the stream waits for ticket */
+    bool early;    /* so does this thread: the operation may read before its stream's turn */
     uint32_t ticket;
     uint32_t settled; /* slots seen RESIDENT or ARRIVING, from the first on */
     uint32_t nplain;  /* parameter words in PSK_SLOT_PLAIN; counted while trails are left, kept up to PSK_TRAIL_MAX */
@@ -291,12 +292,32 @@ void psk_strict_done(psk_op *op);
 /* Before the parameters are read: counts a launch of a function, and makes it ask for a grant when that is due. */
 void psk_strict_function(psk_op *op, const psk_layout *l, void **params, void **extra);
 void psk_strict_inspect(psk_op *op); /* makes it ask */
+/* An operation inside the real call of another, which is issued and whose stream's lock this thread holds: it is waited for
+ * without asking, and is over when the other is. */
+CUresult psk_strict_within(psk_op *op, psk_op *outer);
 /* What a memory operation of a stream or a graph reads or writes, 0 for none. */
 uint64_t psk_memop_address(const CUstreamBatchMemOpParams *op);
 /* Has what an operation of no stream names come to the device and stay there. */
 CUresult psk_strict_stay(psk_op *op);
 /* For an operation with PSK_FLAG_INSPECT: notes a parameter word that is an address of published memory, or of other that the driver knows, which it asks. */
 void psk_inspect_word(void *op, uint64_t word);
+
+/* ---- stay.c ---- */
+/* In strict mode, has what addresses lie in stay on the device, also where NCCL calls the driver (psk_within). Not
+ * CUDA_SUCCESS when the engine has failed. */
+CUresult psk_stay(const uint64_t *addrs, size_t n);
+CUresult psk_stay_range(uint64_t addr, uint64_t bytes);
+
+/* ---- nccl.c ---- */
+/* The issued operations inside whose real call this thread is, one of NCCL's, in which NCCL calls the driver. */
+typedef struct psk_outer {
+    psk_op *ops;
+    uint32_t n;
+} psk_outer;
+extern __thread const psk_outer *psk_within __attribute__((tls_model("initial-exec"), visibility("hidden")));
+psk_op *psk_nccl_locked(void); /* the first of them that holds the lock of its stream, NULL when all are captured */
+/* A launch there, which names what its parameters do. */
+CUresult psk_nccl_launch(psk_op *op);
 
 /* ---- trail.c ---- */
 /* Notes which plain memory the parameters of a launch name. */
@@ -312,7 +333,8 @@ void psk_trail_leave(const psk_op *op, psk_trail *t);
 /* Whether a copy of so much from an address is one from the host that may be a table of addresses. It asks the driver. */
 bool psk_from_host(uint64_t src, uint64_t bytes);
 /* Adds what the words that such a copy reads name, and says whether there is any. readable: they
- * can be read, as the driver will anyhow; else what cannot is the driver's to say. */
+ * can be read, as the driver will anyhow; else what cannot is the driver's to say. Marks the
+ * operation opaque where nothing can tell what can be read. */
 bool psk_op_words(psk_op *op, uint64_t src, uint64_t bytes, bool readable);
 
 /* ---- record.c ---- */

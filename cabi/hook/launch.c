@@ -20,11 +20,27 @@ static void begin(psk_op *op, CUfunction f, uint32_t grid, unsigned columns, uns
     if (PSK_UNLIKELY(op->flags & PSK_FLAG_OPAQUE)) PSK_COUNT(psk_S.opaque_launches);
 }
 
+/* Nothing, unless NCCL launches a kernel within a group: see psk_nccl_launch. */
+static CUresult within(CUfunction f, unsigned columns, unsigned rows, CUstream stream, int ptsz, void **params, void **extra) {
+    if (PSK_LIKELY(!psk_within) || psk_within->ops->id != PSK_NCCL_GROUP) return CUDA_SUCCESS;
+    psk_layout *l = psk_func_layout(f);
+    if (!l) return CUDA_SUCCESS;
+    psk_op op;
+    psk_op_begin(&op, PSK_REC_LAUNCH, l->id, stream, ptsz);
+    op.used = psk_list_used(l, params, columns, rows);
+    psk_op_params(&op, l, params, extra);
+    psk_func_release(l);
+    return psk_nccl_launch(&op);
+}
+
 #define LAUNCH(name, ptsz)                                                                                                 \
     CUresult psk_w_##name(CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,      \
                           unsigned shared, CUstream s, void **params, void **extra) {                                      \
         if (PSK_UNLIKELY(!f) && psk_probe()) return CUDA_SUCCESS;                                                          \
-        if (!psk_active() || PSK_UNLIKELY(!f)) return PSK_REAL(name)(f, gx, gy, gz, bx, by, bz, shared, s, params, extra); \
+        if (!psk_active() || PSK_UNLIKELY(!f)) {                                                                           \
+            CUresult r = within(f, gx, gy, s, ptsz, params, extra);                                                        \
+            return r ? r : PSK_REAL(name)(f, gx, gy, gz, bx, by, bz, shared, s, params, extra);                            \
+        }                                                                                                                  \
         psk_op op;                                                                                                         \
         begin(&op, f, psk_grid_hash(gx, gy, gz, bx, by, bz), gx, gy, s, ptsz, params, extra);                              \
         return PSK_OP_CALL(&op, PSK_REAL(name)(f, gx, gy, gz, bx, by, bz, shared, s, params, extra));                      \
@@ -41,7 +57,10 @@ static bool cooperative(const CUlaunchConfig *c) {
 #define LAUNCH_EX(name, ptsz)                                                                                                                   \
     CUresult psk_w_##name(const CUlaunchConfig *c, CUfunction f, void **params, void **extra) {                                                 \
         if (PSK_UNLIKELY(!f) && psk_probe()) return CUDA_SUCCESS;                                                                               \
-        if (!psk_active() || PSK_UNLIKELY(!f) || !c) return PSK_REAL(name)(c, f, params, extra);                                                \
+        if (!psk_active() || PSK_UNLIKELY(!f) || !c) {                                                                                          \
+            CUresult r = c ? within(f, c->gridDimX, c->gridDimY, c->hStream, ptsz, params, extra) : CUDA_SUCCESS;                               \
+            return r ? r : PSK_REAL(name)(c, f, params, extra);                                                                                 \
+        }                                                                                                                                       \
         psk_op op;                                                                                                                              \
         begin(&op, f, psk_grid_hash(c->gridDimX, c->gridDimY, c->gridDimZ, c->blockDimX, c->blockDimY, c->blockDimZ), c->gridDimX, c->gridDimY, \
               c->hStream, ptsz, params, extra);                                                                                                 \
@@ -55,7 +74,10 @@ LAUNCH_EX(cuLaunchKernelEx_ptsz, 1)
     CUresult psk_w_##name(CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, \
                           unsigned shared, CUstream s, void **params) {                                               \
         if (PSK_UNLIKELY(!f) && psk_probe()) return CUDA_SUCCESS;                                                     \
-        if (!psk_active() || PSK_UNLIKELY(!f)) return PSK_REAL(name)(f, gx, gy, gz, bx, by, bz, shared, s, params);   \
+        if (!psk_active() || PSK_UNLIKELY(!f)) {                                                                      \
+            CUresult r = within(f, gx, gy, s, ptsz, params, NULL);                                                    \
+            return r ? r : PSK_REAL(name)(f, gx, gy, gz, bx, by, bz, shared, s, params);                              \
+        }                                                                                                             \
         psk_op op;                                                                                                    \
         begin(&op, f, psk_grid_hash(gx, gy, gz, bx, by, bz), gx, gy, s, ptsz, params, NULL);                          \
         op.flags |= PSK_FLAG_COOPERATIVE;                                                                             \

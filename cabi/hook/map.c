@@ -139,7 +139,10 @@ static size_t names_len;
 static pthread_mutex_t names_mu = PTHREAD_MUTEX_INITIALIZER;
 
 static bool family(const char *name) {
-    static const char *const prefixes[] = {"cuLaunch", "cuMemcpy", "cuMemset", "cuGraphLaunch", "cuGraphInstantiate", "cuGraphExec", "cuMemAlloc", "cuMemFree"};
+    static const char *const prefixes[] = {"cuLaunch", "cuMemcpy", "cuMemset", "cuMemPrefetch", "cuMemDiscard", "cuMemBatchDecompress", "cuFabricCpy",
+                                           "cuGraphLaunch", "cuGraphInstantiate", "cuGraphExec", "cuMemAlloc", "cuMemFree",
+                                           "cuStreamBatchMemOp", "cuStreamWaitValue", "cuStreamWriteValue", "cuTexObjectCreate",
+                                           "cuMulticastBind", "cuLogicalEndpointBind", "cuMemGetHandleFor", "cuMemRetainAllocationHandle"};
     for (size_t i = 0; i < sizeof prefixes / sizeof prefixes[0]; i++)
         if (!strncmp(name, prefixes[i], strlen(prefixes[i]))) return true;
     return false;

@@ -11,6 +11,10 @@
  *
  * The address of a buffer is enough: a slot is a whole tensor.
  *
+ * Inside the real call NCCL calls the driver, where nothing is recorded but two things: memory
+ * whose handle it takes stays, and the kernels of a group name what their parameters
+ * do, in case that a call was in it which nccl.def does not list.
+ *
  * A non-blocking communicator may launch later, from a thread of NCCL's, when the
  * engine has been told that the call's memory is free to leave. Who starts the job sets
  * NCCL_COMM_BLOCKING=1; where that was undone the job ends with an error.
@@ -71,6 +75,35 @@ static void *real_of(int row, void *caller) {
     p = find_real(row, caller);
     if (p) psk_caller_found(&known[row], caller, p);
     return p;
+}
+
+/* ---- inside a real call ---- */
+
+__thread const psk_outer *psk_within;
+
+#define INSIDE(outer_ops, count, call)                                    \
+    ({                                                                    \
+        psk_within = &(const psk_outer){.ops = (outer_ops), .n = (count)}; \
+        int r_ = (call);                                                  \
+        psk_within = NULL;                                                \
+        r_;                                                               \
+    })
+
+psk_op *psk_nccl_locked(void) {
+    for (uint32_t i = 0; i < psk_within->n; i++)
+        if (psk_within->ops[i].locked) return &psk_within->ops[i];
+    return NULL;
+}
+
+CUresult psk_nccl_launch(psk_op *op) {
+    op->flags &= (uint16_t)~PSK_FLAG_OPAQUE; /* nobody may ask here; NCCL's own can be read */
+    if (!op->n || (op->flags & PSK_FLAG_CAPTURED)) return CUDA_SUCCESS; /* a graph names its kernels itself */
+    uint32_t index = psk_stream_index(op->stream, op->ptsz);
+    for (uint32_t i = 0; i < psk_within->n; i++)
+        if (psk_within->ops[i].stream_index == index && psk_within->ops[i].locked) return psk_strict_within(op, &psk_within->ops[i]);
+    psk_op *outer = psk_nccl_locked();
+    op->flags |= PSK_FLAG_KEEP; /* on a stream that no listed call has: nothing reports it */
+    return outer ? psk_strict_within(op, outer) : CUDA_SUCCESS;
 }
 
 /* ---- groups ---- */
@@ -140,7 +173,7 @@ static int end_group(int (*real)(void)) {
             result = NCCL_UNHANDLED_CUDA_ERROR;
     }
     if (result == NCCL_SUCCESS) {
-        result = real();
+        result = INSIDE(ops, nops, real());
         /* Of the streams that share an index only one is the operation's. */
         for (uint32_t i = nmembers; i-- > 0 && members[i].index == PSK_STREAM_SHARED;)
             if (!(ops[nops - 1].flags & PSK_FLAG_CAPTURED)) psk_stream_synchronize(members[i].stream, 0);
@@ -175,7 +208,7 @@ static int end_group(int (*real)(void)) {
         psk_op_begin(&op, PSK_REC_COLLECTIVE, number, s, 0);                         \
         psk_op_address(&op, (uint64_t)(uintptr_t)(first));                           \
         psk_op_address(&op, (uint64_t)(uintptr_t)(second));                          \
-        int r = psk_op_issue(&op) == CUDA_SUCCESS ? real args : NCCL_UNHANDLED_CUDA_ERROR; \
+        int r = psk_op_issue(&op) == CUDA_SUCCESS ? INSIDE(&op, 1, real args) : NCCL_UNHANDLED_CUDA_ERROR; \
         psk_op_done(&op);                                                            \
         return launched(r);                                                          \
     }                                                                                \
@@ -189,6 +222,32 @@ COLLECTIVE(ncclAllGather, PSK_NCCL_ALL_GATHER, to, from, (const void *from, void
 COLLECTIVE(ncclReduceScatter, PSK_NCCL_REDUCE_SCATTER, to, from, (const void *from, void *to, size_t n, int type, int op_, void *comm, CUstream s), (from, to, n, type, op_, comm, s))
 COLLECTIVE(ncclSend, PSK_NCCL_SEND, from, NULL, (const void *from, size_t n, int type, int peer, void *comm, CUstream s), (from, n, type, peer, comm, s))
 COLLECTIVE(ncclRecv, PSK_NCCL_RECV, to, NULL, (void *to, size_t n, int type, int peer, void *comm, CUstream s), (to, n, type, peer, comm, s))
+
+COLLECTIVE(ncclAlltoAll, PSK_NCCL_ALL_TO_ALL, to, from, (const void *from, void *to, size_t n, int type, void *comm, CUstream s), (from, to, n, type, comm, s))
+COLLECTIVE(ncclGather, PSK_NCCL_GATHER, to, from, (const void *from, void *to, size_t n, int type, int root, void *comm, CUstream s), (from, to, n, type, root, comm, s))
+COLLECTIVE(ncclScatter, PSK_NCCL_SCATTER, to, from, (const void *from, void *to, size_t n, int type, int root, void *comm, CUstream s), (from, to, n, type, root, comm, s))
+COLLECTIVE(ncclPutSignal, PSK_NCCL_PUT, from, NULL, (const void *from, size_t n, int type, int peer, void *window, size_t offset, int signal, int ctx, unsigned flags, void *comm, CUstream s), (from, n, type, peer, window, offset, signal, ctx, flags, comm, s))
+
+/* With a configuration of their own. */
+COLLECTIVE(ncclAllReduceConfig, PSK_NCCL_ALL_REDUCE, to, from, (const void *from, void *to, size_t n, int type, int op_, void *comm, CUstream s, const void *config), (from, to, n, type, op_, comm, s, config))
+COLLECTIVE(ncclReduceConfig, PSK_NCCL_REDUCE, to, from, (const void *from, void *to, size_t n, int type, int op_, int root, void *comm, CUstream s, const void *config), (from, to, n, type, op_, root, comm, s, config))
+COLLECTIVE(ncclBroadcastConfig, PSK_NCCL_BROADCAST, to, from, (const void *from, void *to, size_t n, int type, int root, void *comm, CUstream s, const void *config), (from, to, n, type, root, comm, s, config))
+COLLECTIVE(ncclAllGatherConfig, PSK_NCCL_ALL_GATHER, to, from, (const void *from, void *to, size_t n, int type, void *comm, CUstream s, const void *config), (from, to, n, type, comm, s, config))
+COLLECTIVE(ncclReduceScatterConfig, PSK_NCCL_REDUCE_SCATTER, to, from, (const void *from, void *to, size_t n, int type, int op_, void *comm, CUstream s, const void *config), (from, to, n, type, op_, comm, s, config))
+COLLECTIVE(ncclAlltoAllConfig, PSK_NCCL_ALL_TO_ALL, to, from, (const void *from, void *to, size_t n, int type, void *comm, CUstream s, const void *config), (from, to, n, type, comm, s, config))
+COLLECTIVE(ncclGatherConfig, PSK_NCCL_GATHER, to, from, (const void *from, void *to, size_t n, int type, int root, void *comm, CUstream s, const void *config), (from, to, n, type, root, comm, s, config))
+COLLECTIVE(ncclScatterConfig, PSK_NCCL_SCATTER, to, from, (const void *from, void *to, size_t n, int type, int root, void *comm, CUstream s, const void *config), (from, to, n, type, root, comm, s, config))
+
+/* Memory that kernels and other ranks reach from then on without a call that names it. */
+#define STAYS(name, at, bytes, params, args)                                         \
+    static int by_##name(int (*real)(UNPACK params), UNPACK params) {                \
+        return psk_stay_range((uint64_t)(uintptr_t)(at), bytes) == CUDA_SUCCESS ? real args : NCCL_UNHANDLED_CUDA_ERROR; \
+    }                                                                                \
+    FACES(name, params, args)
+
+STAYS(ncclCommRegister, buffer, n, (void *comm, void *buffer, size_t n, void **handle), (comm, buffer, n, handle))
+STAYS(ncclCommWindowRegister, buffer, n, (void *comm, void *buffer, size_t n, void **window, int flags), (comm, buffer, n, window, flags))
+STAYS(ncclRedOpCreatePreMulSum, scalar, on_host ? 0 : 1, (int *op, void *scalar, int type, int on_host, void *comm), (op, scalar, type, on_host, comm))
 
 /* Groups nest; those that NCCL opens within a call of its own are not ours. */
 static bool counts_groups(void) { return !psk_in_hook && !atomic_load(&psk_child); }

@@ -44,10 +44,9 @@
  * lock; nor does a copy that waits for its stream enter the driver before the
  * stream is idle. Streams with the shared index run one operation at a time.
  *
- * Not seen, in any mode: what kernels launch themselves, memory operations that are nodes of a
- * graph, and NCCL calls that nccl.def does not list (their kernels are, by their parameters). What is
- * reached through a texture, or by the program's own stream memory operations, is seen in
- * strict mode (PSK_REC_STAY).
+ * Not seen, in any mode: what kernels launch themselves, and NCCL calls that nccl.def does not list (their kernels are, by
+ * their parameters). What is reached through a texture, by the program's own stream memory operations or by a graph that the
+ * device launches, is seen in strict mode (PSK_REC_STAY).
  *
  * Ordering (Dekker): the hook stores slot_last_seq[slot] = seq, then loads
  * slot_state[slot]. The engine stores slot_state[slot] = ABSENT, then loads
@@ -108,6 +107,7 @@ enum {
 enum {
     PSK_NCCL_ALL_REDUCE = 1, PSK_NCCL_REDUCE = 2, PSK_NCCL_BROADCAST = 3, PSK_NCCL_BCAST = 4, PSK_NCCL_ALL_GATHER = 5,
     PSK_NCCL_REDUCE_SCATTER = 6, PSK_NCCL_SEND = 7, PSK_NCCL_RECV = 8, PSK_NCCL_GROUP = 9,
+    PSK_NCCL_ALL_TO_ALL = 10, PSK_NCCL_GATHER = 11, PSK_NCCL_SCATTER = 12, PSK_NCCL_PUT = 13,
 };
 enum { PSK_COPY_H2D = 1, PSK_COPY_D2H = 2, PSK_COPY_D2D = 3, PSK_COPY_FILL = 4, PSK_COPY_UNKNOWN = 0 };
 

@@ -1,22 +1,32 @@
 /*
  * Addresses that the driver keeps in an object which kernels read through (textures over linear memory), those that it
- * reads or writes for a stream itself (the program's own memory operations), and memory whose handle is given to others,
- * such as a network card that writes to it. No launch shows them. Such a tensor is on the device
+ * reads or writes for a stream itself (the program's own memory operations), and memory that others reach without a launch: its
+ * handle is given away, as to a network card, or it is bound to an object of several GPUs. No launch shows them. Such a tensor is on the device
  * when the call goes on, and stays from then on, for as long as it lives.
  */
 #include "internal.h"
 
-/* In strict mode, has what an address lies in stay on the device. Not CUDA_SUCCESS when the engine has failed. */
-static CUresult stay(uint64_t addr) {
-    if (!psk_active() || PSK_LOAD(psk_S.mode) != PSK_MODE_STRICT || !psk_slot_of(addr)) return CUDA_SUCCESS;
-    psk_op op;
-    psk_op_begin(&op, PSK_REC_STAY, 0, NULL, 0);
-    op.flags = PSK_FLAG_KEEP; /* whatever is being captured */
-    psk_op_address(&op, addr);
-    CUresult r = psk_strict_stay(&op);
-    psk_in_hook = 0;
+CUresult psk_stay(const uint64_t *addrs, size_t n) {
+    CUresult r = CUDA_SUCCESS;
+    if (PSK_LOAD(psk_S.mode) != PSK_MODE_STRICT || (psk_in_hook && !psk_within)) return r;
+    int was = psk_in_hook;
+    for (size_t i = 0; i < n && !r;) {
+        if (!psk_slot_of(addrs[i])) {
+            i++;
+            continue;
+        }
+        psk_op op;
+        psk_op_begin(&op, PSK_REC_STAY, 0, NULL, 0);
+        op.flags = PSK_FLAG_KEEP; /* whatever is being captured */
+        for (; i < n && op.n < PSK_OP_MAX_SLOTS; i++) psk_op_address(&op, addrs[i]);
+        psk_op *outer = psk_within ? psk_nccl_locked() : NULL;
+        r = outer ? psk_strict_within(&op, outer) : psk_strict_stay(&op);
+        psk_in_hook = was;
+    }
     return r;
 }
+
+static CUresult stay(uint64_t addr) { return psk_stay(&addr, 1); }
 
 #define WRAP(name, args, call, first)                   \
     CUresult psk_w_##name args {                        \
@@ -34,7 +44,8 @@ WRAP(cuTexRefSetAddress2D_v3, (void *texture, const void *array, CUdeviceptr add
 
 /* ---- handles of memory: with one, others read and write it without a launch (dma_buf, mappings elsewhere) ---- */
 
-static CUresult stay_range(uint64_t addr, uint64_t bytes) {
+CUresult psk_stay_range(uint64_t addr, uint64_t bytes) {
+    if (PSK_LOAD(psk_S.mode) != PSK_MODE_STRICT) return CUDA_SUCCESS;
     CUresult r = CUDA_SUCCESS;
     uint32_t last = 0;
     for (uint64_t at = addr, end = addr + bytes; at < end && !r; at = ((at >> PSK_BLOCK_SHIFT) + 1) << PSK_BLOCK_SHIFT) {
@@ -45,8 +56,14 @@ static CUresult stay_range(uint64_t addr, uint64_t bytes) {
     return r;
 }
 
-WRAP(cuMemGetHandleForAddressRange, (void *handle, CUdeviceptr addr, size_t bytes, int type, unsigned long long flags), (handle, addr, bytes, type, flags), stay_range(addr, bytes))
+WRAP(cuMemGetHandleForAddressRange, (void *handle, CUdeviceptr addr, size_t bytes, int type, unsigned long long flags), (handle, addr, bytes, type, flags), psk_stay_range(addr, bytes))
 WRAP(cuMemRetainAllocationHandle, (uint64_t *handle, void *addr), (handle, addr), stay((uint64_t)(uintptr_t)addr))
+
+/* ---- what is bound to an object of several GPUs, through which the others write ---- */
+
+WRAP(cuMulticastBindAddr, (uint64_t object, size_t offset, CUdeviceptr addr, size_t bytes, unsigned long long flags), (object, offset, addr, bytes, flags), psk_stay_range(addr, bytes))
+WRAP(cuMulticastBindAddr_v2, (uint64_t object, CUdevice device, size_t offset, CUdeviceptr addr, size_t bytes, unsigned long long flags), (object, device, offset, addr, bytes, flags), psk_stay_range(addr, bytes))
+WRAP(cuLogicalEndpointBindAddr, (uint32_t id, CUdevice device, uint64_t offset, void *addr, uint64_t bytes, unsigned long long flags), (id, device, offset, addr, bytes, flags), psk_stay_range((uint64_t)(uintptr_t)addr, bytes))
 
 /* ---- memory operations of streams ---- */
 

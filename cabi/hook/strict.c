@@ -208,7 +208,7 @@ static CUresult wait_on_cpu(psk_op *op) {
 
 /* Has the stream wait for the newest ticket. */
 static CUresult wait_for_ticket(psk_op *op) {
-    if (!op->serial && psk_memop_wait(op->stream, op->ptsz, psk_S.arrived, op->ticket)) {
+    if (!op->serial && !op->early && psk_memop_wait(op->stream, op->ptsz, psk_S.arrived, op->ticket)) {
         op->locked->queued++;
         return CUDA_SUCCESS;
     }
@@ -320,9 +320,31 @@ CUresult psk_strict_stay(psk_op *op) {
     return r;
 }
 
+CUresult psk_strict_within(psk_op *op, psk_op *outer) {
+    psk_stream *s = outer->locked;
+    op->settled = 0;
+    op->arriving = false;
+    op->early = true;
+    op->stream_index = outer->stream_index;
+    op->locked = s;
+    if (!reserve(op)) return unrecorded(op);
+    bool ready = settle(op);
+    if (!ready || op->arriving) op->flags |= PSK_FLAG_GATED;
+    psk_record_publish(op);
+    CUresult r = CUDA_SUCCESS;
+    if (!ready) {
+        r = report(outer, (uint32_t)outer->seq - 1); /* its call is under way: no more is finished */
+        if (!r) r = wait_on_cpu(op);
+    }
+    if (op->arriving && !r) r = wait_for_ticket(op);
+    s->last = op->seq; /* reported with the outer one */
+    s->unreported = true;
+    return r;
+}
+
 void psk_strict_done(psk_op *op) {
     if (!op->locked) return;
     /* Also when the call failed or was refused: the record is out, and the engine waits for its progress. */
-    if (op->flags & PSK_FLAG_PROGRESS) report(op, (uint32_t)op->seq);
+    if (op->flags & PSK_FLAG_PROGRESS) report(op, (uint32_t)op->locked->last);
     psk_stream_unlock(op->locked);
 }

@@ -138,7 +138,7 @@ func sharedLibrary(t *testing.T, out, source string, args ...string) string {
 // dirtyHeap has malloc give out memory that is full of something, so that no program passes because it was zeros.
 const dirtyHeap = "MALLOC_PERTURB_=165"
 
-const current = "13030" // CUDA version of the stub unless a test says otherwise
+const current = "13050" // CUDA version of the stub unless a test says otherwise
 
 // run runs a command with the hook preloaded and the stub driver found, and
 // fails the test when it fails or hangs.

@@ -124,6 +124,19 @@ CUresult cuMemcpy3DBatchAsync_v2_ptsz(size_t n, CUDA_MEMCPY3D_BATCH_OP *l, unsig
 CUresult cuMemcpy3DWithAttributesAsync(CUDA_MEMCPY3D_BATCH_OP *p, unsigned long long f, CUstream h) { return (void)f, batch_3d(1, p, NULL, h, 0); }
 CUresult cuMemcpy3DWithAttributesAsync_ptsz(CUDA_MEMCPY3D_BATCH_OP *p, unsigned long long f, CUstream h) { return (void)f, batch_3d(1, p, NULL, h, 1); }
 
+/* No fabric here, so no endpoints. */
+static CUresult fabric(size_t n, CUDA_FABRIC_COPY_BATCH_OP *l, unsigned long long flags, CUstream h, int ptsz) {
+    if (flags || (!h && !ptsz)) return CUDA_ERROR_INVALID_VALUE;
+    for (size_t i = 0; i < n; i++) {
+        if (l[i].src.type != CU_FABRIC_COPY_OPERAND_TYPE_POINTER || l[i].dst.type != CU_FABRIC_COPY_OPERAND_TYPE_POINTER) return CUDA_ERROR_NOT_SUPPORTED;
+        CUresult rc = linear(l[i].dst.op.ptr.ptr, l[i].src.op.ptr.ptr, l[i].size, h, ptsz, ASYNC);
+        if (rc != CUDA_SUCCESS) return rc;
+    }
+    return CUDA_SUCCESS;
+}
+CUresult cuFabricCpyBatchAsync(size_t n, CUDA_FABRIC_COPY_BATCH_OP *l, unsigned long long f, CUstream h) { return fabric(n, l, f, h, 0); }
+CUresult cuFabricCpyBatchAsync_ptsz(size_t n, CUDA_FABRIC_COPY_BATCH_OP *l, unsigned long long f, CUstream h) { return fabric(n, l, f, h, 1); }
+
 /* What comes out is what went in. */
 static CUresult decompress(CUmemDecompressParams *l, size_t n, unsigned flags, size_t *fail, CUstream h, int ptsz) {
     if (!l || flags) return CUDA_ERROR_INVALID_VALUE;

@@ -10,6 +10,10 @@ typedef struct node {
     struct node *next;
     struct graph *graph;
     const struct node *original; /* in an executable graph: the node it was made from */
+    int type; /* as it is told; that of w, unless stub_tell_type */
+    int updatable;
+    CUdeviceptr ends[2]; /* of a copy that is told as a batch of one */
+    size_t bytes;
 } node;
 
 typedef struct graph {
@@ -30,6 +34,7 @@ static node *append(graph *g, const work *w) {
         return NULL;
     }
     n->graph = g;
+    n->type = w->type;
     *g->tail = n;
     g->tail = &n->next;
     g->n++;
@@ -156,8 +161,40 @@ CUresult cuGraphGetNodes(CUgraph h, CUgraphNode *nodes, size_t *n) {
 
 CUresult cuGraphNodeGetType(CUgraphNode h, int *type) {
     READY();
-    *type = ((node *)h)->w.type;
+    *type = ((node *)h)->type;
     return CUDA_SUCCESS;
+}
+
+void stub_tell_type(CUgraphNode h, int type) { ((node *)h)->type = type; }
+
+/* Only of what no other function tells. */
+CUresult cuGraphNodeGetParams(CUgraphNode h, CUgraphNodeParams *p) {
+    READY();
+    node *n = (node *)h;
+    if (n->type != CU_GRAPH_NODE_TYPE_MEMCPY_BATCH || n->w.type != CU_GRAPH_NODE_TYPE_MEMCPY) return CUDA_ERROR_NOT_SUPPORTED;
+    n->ends[0] = n->w.copy.dstDevice, n->ends[1] = n->w.copy.srcDevice, n->bytes = n->w.copy.WidthInBytes;
+    *p = (CUgraphNodeParams){.type = n->type, .memcpyBatch = {.count = 1, .dsts = &n->ends[0], .srcs = &n->ends[1], .sizes = &n->bytes}};
+    return CUDA_SUCCESS;
+}
+
+static CUresult updatable(CUgraphNode h, int attribute, int **at) {
+    READY();
+    *at = &((node *)h)->updatable;
+    return ((node *)h)->w.type == CU_GRAPH_NODE_TYPE_KERNEL && attribute == CU_LAUNCH_ATTRIBUTE_DEVICE_UPDATABLE_KERNEL_NODE ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult cuGraphKernelNodeGetAttribute(CUgraphNode h, int attribute, CUlaunchAttributeValue *v) {
+    int *at;
+    CUresult rc = updatable(h, attribute, &at);
+    if (rc == CUDA_SUCCESS) v->deviceUpdatable = *at;
+    return rc;
+}
+
+CUresult cuGraphKernelNodeSetAttribute(CUgraphNode h, int attribute, const CUlaunchAttributeValue *v) {
+    int *at;
+    CUresult rc = updatable(h, attribute, &at);
+    if (rc == CUDA_SUCCESS) *at = v->deviceUpdatable;
+    return rc;
 }
 
 static CUresult kernel_params(CUgraphNode h, CUDA_KERNEL_NODE_PARAMS *p, bool v2) {
@@ -367,6 +404,12 @@ CUresult cuGraphExecNodeSetParams(CUgraphExec e, CUgraphNode n, CUgraphNodeParam
     case CU_GRAPH_NODE_TYPE_MEMSET: return cuGraphExecMemsetNodeSetParams(e, n, &p->memset, NULL);
     case CU_GRAPH_NODE_TYPE_BATCH_MEM_OP: return cuGraphExecBatchMemOpNodeSetParams(e, n, &p->memOp);
     case CU_GRAPH_NODE_TYPE_GRAPH: return cuGraphExecChildGraphNodeSetParams(e, n, p->graph.graph);
+    case CU_GRAPH_NODE_TYPE_MEMCPY_BATCH: {
+        const CUDA_MEMCPY_BATCH_NODE_PARAMS *b = &p->memcpyBatch;
+        CUDA_MEMCPY3D c = {.srcMemoryType = CU_MEMORYTYPE_UNIFIED, .dstMemoryType = CU_MEMORYTYPE_UNIFIED, .srcDevice = b->srcs[0], .dstDevice = b->dsts[0], .WidthInBytes = b->sizes[0], .Height = 1, .Depth = 1};
+        return cuGraphExecMemcpyNodeSetParams(e, n, &c, NULL);
+    }
+    case CU_GRAPH_NODE_TYPE_CONDITIONAL: case CU_GRAPH_NODE_TYPE_HOST: return CUDA_SUCCESS; /* whatever it would do, it does not here */
     default: return CUDA_ERROR_INVALID_VALUE;
     }
 }

@@ -73,6 +73,10 @@ void stub_reset_counts(void);
 /* Replaces STUB_FAIL, and counts calls from here on. */
 void stub_fail(const char *spec);
 
+/* Has a node of a graph be told as one of another type: cuGraphNodeGetType answers that. A copy
+ * can be told as a batch of one (CU_GRAPH_NODE_TYPE_MEMCPY_BATCH), which cuGraphNodeGetParams then describes. */
+void stub_tell_type(struct CUgraphNode_st *node, int type);
+
 /* A kernel launch as its C function sees it. */
 typedef struct stub_launch {
     unsigned grid[3], block[3];

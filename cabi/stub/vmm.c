@@ -187,10 +187,8 @@ CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void 
     return h ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
-/* The handle is none that anybody could use. */
-CUresult cuMemGetHandleForAddressRange(void *handle, CUdeviceptr p, size_t bytes, int type, unsigned long long flags) {
-    READY();
-    bool whole = type == 1 && !flags && bytes;
+static bool all_mapped(CUdeviceptr p, size_t bytes) {
+    bool whole = bytes != 0;
     pthread_mutex_lock(&mu);
     for (CUdeviceptr at = p; whole && at < p + bytes;) {
         mapping *m = mapped_at(at);
@@ -198,9 +196,25 @@ CUresult cuMemGetHandleForAddressRange(void *handle, CUdeviceptr p, size_t bytes
         if (m) at = m->at + m->bytes;
     }
     pthread_mutex_unlock(&mu);
-    if (whole) *(int *)handle = -1;
-    return whole ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    return whole;
 }
+
+/* The handle is none that anybody could use. */
+CUresult cuMemGetHandleForAddressRange(void *handle, CUdeviceptr p, size_t bytes, int type, unsigned long long flags) {
+    READY();
+    if (type != 1 || flags || !all_mapped(p, bytes)) return CUDA_ERROR_INVALID_VALUE;
+    *(int *)handle = -1;
+    return CUDA_SUCCESS;
+}
+
+/* There is no other device that would reach it. */
+static CUresult bind(CUdeviceptr p, size_t bytes, unsigned long long flags) {
+    READY();
+    return !flags && all_mapped(p, bytes) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+CUresult cuMulticastBindAddr(CUmemGenericAllocationHandle object, size_t offset, CUdeviceptr p, size_t bytes, unsigned long long flags) { return (void)object, (void)offset, bind(p, bytes, flags); }
+CUresult cuMulticastBindAddr_v2(CUmemGenericAllocationHandle object, CUdevice dev, size_t offset, CUdeviceptr p, size_t bytes, unsigned long long flags) { return (void)object, (void)dev, (void)offset, bind(p, bytes, flags); }
+CUresult cuLogicalEndpointBindAddr(uint32_t id, CUdevice dev, uint64_t offset, void *p, uint64_t bytes, unsigned long long flags) { return (void)id, (void)dev, (void)offset, bind((CUdeviceptr)(uintptr_t)p, bytes, flags); }
 
 /* Exactly there, when nothing else is. */
 static range *reserve_at(uint64_t hint, uint64_t bytes) {

@@ -19,6 +19,10 @@ var collectiveNames = [...]string{
 	C.PSK_NCCL_SEND:           "ncclSend",
 	C.PSK_NCCL_RECV:           "ncclRecv",
 	C.PSK_NCCL_GROUP:          "ncclGroupEnd",
+	C.PSK_NCCL_ALL_TO_ALL:     "ncclAlltoAll",
+	C.PSK_NCCL_GATHER:         "ncclGather",
+	C.PSK_NCCL_SCATTER:        "ncclScatter",
+	C.PSK_NCCL_PUT:            "ncclPutSignal",
 }
 
 // Function is the number of what runs: a launch's function, the graph's, or the NCCL call's.

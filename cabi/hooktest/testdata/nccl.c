@@ -7,7 +7,7 @@
 static CUdeviceptr base;
 static CUdeviceptr at(int slot) { return base + (uint64_t)(slot - 1) * 2 * MiB; }
 static void *library;
-static int *calls, *fake_result;
+static int *calls, *fake_result, *takes_handles;
 
 static void indirect_add(const stub_launch *l) {
     struct {
@@ -20,7 +20,9 @@ static void indirect_add(const stub_launch *l) {
 }
 
 #ifdef LINKED
-int ncclAllReduce(), ncclReduce(), ncclBroadcast(), ncclBcast(), ncclAllGather(), ncclReduceScatter(), ncclSend(), ncclRecv(), ncclGroupStart(void), ncclGroupEnd(void), ncclGroupSimulateEnd(void *);
+int ncclAllReduce(), ncclReduce(), ncclBroadcast(), ncclBcast(), ncclAllGather(), ncclReduceScatter(), ncclSend(), ncclRecv(), ncclAlltoAll(), ncclGather(), ncclScatter(), ncclPutSignal(), ncclLater(), ncclCommRegister(), ncclCommWindowRegister(), ncclRedOpCreatePreMulSum();
+int ncclAllReduceConfig(), ncclReduceConfig(), ncclBroadcastConfig(), ncclAllGatherConfig(), ncclReduceScatterConfig(), ncclAlltoAllConfig(), ncclGatherConfig(), ncclScatterConfig();
+int ncclGroupStart(void), ncclGroupEnd(void), ncclGroupSimulateEnd(void *);
 #define NCCL(name) name
 #else
 #define NCCL(name) ((int (*)())dlsym(library, #name))
@@ -35,6 +37,18 @@ static int all_gather(CUdeviceptr from, CUdeviceptr to, CUstream s) { return NCC
 static int reduce_scatter(CUdeviceptr from, CUdeviceptr to, CUstream s) { return NCCL(ncclReduceScatter)(from, to, N, 0, 0, NULL, s); }
 static int send_to(CUdeviceptr from, CUdeviceptr to, CUstream s) { return (void)from, NCCL(ncclSend)(to, N, 0, 0, NULL, s); }
 static int recv_from(CUdeviceptr from, CUdeviceptr to, CUstream s) { return (void)from, NCCL(ncclRecv)(to, N, 0, 0, NULL, s); }
+static int all_to_all(CUdeviceptr from, CUdeviceptr to, CUstream s) { return NCCL(ncclAlltoAll)(from, to, N, 0, NULL, s); }
+static int gather(CUdeviceptr from, CUdeviceptr to, CUstream s) { return NCCL(ncclGather)(from, to, N, 0, 0, NULL, s); }
+static int scatter(CUdeviceptr from, CUdeviceptr to, CUstream s) { return NCCL(ncclScatter)(from, to, N, 0, 0, NULL, s); }
+static int put_signal(CUdeviceptr from, CUdeviceptr to, CUstream s) { return (void)from, NCCL(ncclPutSignal)(to, N, 0, 0, NULL, U64(0), 0, 0, 0, NULL, s); }
+static int all_reduce_c(CUdeviceptr from, CUdeviceptr to, CUstream s) { return NCCL(ncclAllReduceConfig)(from, to, N, 0, 0, NULL, s, NULL); }
+static int reduce_c(CUdeviceptr from, CUdeviceptr to, CUstream s) { return NCCL(ncclReduceConfig)(from, to, N, 0, 0, 0, NULL, s, NULL); }
+static int broadcast_c(CUdeviceptr from, CUdeviceptr to, CUstream s) { return NCCL(ncclBroadcastConfig)(from, to, N, 0, 0, NULL, s, NULL); }
+static int all_gather_c(CUdeviceptr from, CUdeviceptr to, CUstream s) { return NCCL(ncclAllGatherConfig)(from, to, N, 0, NULL, s, NULL); }
+static int reduce_scatter_c(CUdeviceptr from, CUdeviceptr to, CUstream s) { return NCCL(ncclReduceScatterConfig)(from, to, N, 0, 0, NULL, s, NULL); }
+static int all_to_all_c(CUdeviceptr from, CUdeviceptr to, CUstream s) { return NCCL(ncclAlltoAllConfig)(from, to, N, 0, NULL, s, NULL); }
+static int gather_c(CUdeviceptr from, CUdeviceptr to, CUstream s) { return NCCL(ncclGatherConfig)(from, to, N, 0, 0, NULL, s, NULL); }
+static int scatter_c(CUdeviceptr from, CUdeviceptr to, CUstream s) { return NCCL(ncclScatterConfig)(from, to, N, 0, 0, NULL, s, NULL); }
 
 static const struct {
     int (*call)(CUdeviceptr, CUdeviceptr, CUstream);
@@ -43,6 +57,9 @@ static const struct {
 } collectives[] = {
     {all_reduce, PSK_NCCL_ALL_REDUCE, true}, {reduce, PSK_NCCL_REDUCE, true}, {broadcast, PSK_NCCL_BROADCAST, true}, {bcast, PSK_NCCL_BCAST, false},
     {all_gather, PSK_NCCL_ALL_GATHER, true}, {reduce_scatter, PSK_NCCL_REDUCE_SCATTER, true}, {send_to, PSK_NCCL_SEND, false}, {recv_from, PSK_NCCL_RECV, false},
+    {all_to_all, PSK_NCCL_ALL_TO_ALL, true}, {gather, PSK_NCCL_GATHER, true}, {scatter, PSK_NCCL_SCATTER, true}, {put_signal, PSK_NCCL_PUT, false},
+    {all_reduce_c, PSK_NCCL_ALL_REDUCE, true}, {reduce_c, PSK_NCCL_REDUCE, true}, {broadcast_c, PSK_NCCL_BROADCAST, true}, {all_gather_c, PSK_NCCL_ALL_GATHER, true},
+    {reduce_scatter_c, PSK_NCCL_REDUCE_SCATTER, true}, {all_to_all_c, PSK_NCCL_ALL_TO_ALL, true}, {gather_c, PSK_NCCL_GATHER, true}, {scatter_c, PSK_NCCL_SCATTER, true},
 };
 enum { COLLECTIVES = sizeof collectives / sizeof collectives[0] };
 static int which;
@@ -165,6 +182,129 @@ static void grouped(void) {
     SYNC(streams[0]);
 }
 
+/* A call in a group that is in no table: its kernels are known by what they name. On a stream that no listed call
+ * of the group has, nothing would report that they are done, so what they name stays. */
+static CUstream listed;
+static CUresult mixed(job *j) {
+    OK(NCCL(ncclGroupStart)());
+    OK(all_reduce(at(3), at(4), listed));
+    OK(NCCL(ncclLater)(at(5), at(6), j->s));
+    return NCCL(ncclGroupEnd)();
+}
+static void unlisted(void) {
+    listed = new_stream();
+    CUstream other = new_stream();
+    for (int apart = 0; apart < 2; apart++) {
+        uint32_t before[7];
+        for (int i = 3; i <= 6; i++) before[i] = word_at(at(i));
+        set_state(5, PSK_SLOT_ABSENT), set_state(6, PSK_SLOT_ABSENT);
+        job j = {.call = mixed, .s = apart ? other : listed};
+        begin_job(&j);
+        record *r = await();
+        CHECK_EQ(r->id, PSK_NCCL_GROUP);
+        uint32_t stream = r->stream, outer = (uint32_t)r->seq;
+        for (uint32_t slot = 5; slot <= 6; slot++) {
+            r = await();
+            CHECK_EQ(r->kind, PSK_REC_LAUNCH);
+            CHECK(r->n == 1 && r->slots[0] == slot);
+            CHECK_EQ(r->stream, stream);
+            CHECK_EQ(r->flags & PSK_FLAG_KEEP, apart ? PSK_FLAG_KEEP : 0);
+            waits(&j);
+            CHECK((int32_t)(progress(stream) - outer) < 0); /* not even the listed one is done */
+            CHECK_EQ(word_at(at((int)slot)), before[slot]);
+            set_state(slot, PSK_SLOT_RESIDENT);
+        }
+        OK(end_job(&j));
+        SYNC(listed), SYNC(other);
+        for (int i = 3; i <= 6; i++) CHECK_EQ(word_at(at(i)), before[i] + 1);
+        OK(touch_add(listed, at(3), 1, 0));
+        must_take();
+        OK(touch_add(listed, at(3), 1, 0)); /* the last of them reports */
+        r = must_take();
+        CHECK(r->stream == stream);
+        none_left();
+    }
+    /* The engine fails meanwhile: the kernel is not launched. */
+    set_state(5, PSK_SLOT_ABSENT);
+    uint32_t before = word_at(at(5));
+    job j = {.call = mixed, .s = listed};
+    begin_job(&j);
+    await(), await();
+    waits(&j);
+    refuse(CUDA_ERROR_ILLEGAL_STATE);
+    end_job(&j); /* what NCCL makes of it: the stand-in nothing */
+    refuse(0);
+    set_state(5, PSK_SLOT_RESIDENT);
+    static record rest;
+    while (take(&rest)) {
+    }
+    SYNC(listed);
+    CHECK_EQ(word_at(at(5)), before);
+}
+
+/* A handle that is taken inside a call: such memory stays. Also in a capture, which locks nothing and so asks. */
+static CUresult with_handle(job *j) { return all_reduce(at(1), at(2), j->s); }
+static void handles(void) {
+    CUstream s = new_stream();
+    *takes_handles = 6 * 2 * MiB; /* from the first: slot 7 */
+    set_state(7, PSK_SLOT_ABSENT);
+    job j = {.call = with_handle, .s = s};
+    begin_job(&j);
+    record *r = await();
+    CHECK_EQ(r->kind, PSK_REC_COLLECTIVE);
+    uint32_t outer = (uint32_t)r->seq, stream = r->stream;
+    r = await();
+    CHECK_EQ(r->kind, PSK_REC_STAY);
+    CHECK(r->n == 1 && r->slots[0] == 7 && r->flags & PSK_FLAG_KEEP);
+    waits(&j);
+    CHECK_EQ(r->stream, stream);
+    CHECK((int32_t)(progress(stream) - outer) < 0);
+    set_arriving(7, 5);
+    waits(&j); /* others may use it at once */
+    arrive(5);
+    OK(end_job(&j));
+    set_state(7, PSK_SLOT_RESIDENT);
+    SYNC(s);
+    CUgraph g;
+    OK(CALL(cuStreamBeginCapture_v2, s, 2));
+    begin_job(&j);
+    r = await();
+    CHECK_EQ(r->flags, PSK_FLAG_CAPTURED);
+    r = await();
+    CHECK_EQ(r->kind, PSK_REC_STAY);
+    waits(&j);
+    grant(r->seq);
+    OK(end_job(&j));
+    OK(CALL(cuStreamEndCapture, s, &g));
+    *takes_handles = 0;
+    none_left();
+}
+
+/* Registered memory stays, all that is in the range. */
+static CUresult do_register(job *j) { return NCCL(ncclCommRegister)(NULL, at(3) + 64, j->bytes, NULL); }
+static CUresult do_window(job *j) { return NCCL(ncclCommWindowRegister)(NULL, at(3) + 64, j->bytes, NULL, 0); }
+static CUresult do_scalar(job *j) { return (void)j, NCCL(ncclRedOpCreatePreMulSum)(NULL, at(3) + 64, 7, 0, NULL); }
+static void registrations(void) {
+    CUresult (*const forms[])(job *) = {do_register, do_window, do_scalar};
+    for (int i = 0; i < 3; i++) {
+        int called = *calls;
+        job j = {.call = forms[i], .bytes = 2 * MiB};
+        begin_job(&j);
+        for (uint32_t slot = 3; slot <= (i == 2 ? 3u : 4u); slot++) {
+            record *r = await();
+            CHECK_EQ(r->kind, PSK_REC_STAY);
+            CHECK(r->n == 1 && r->slots[0] == slot && r->flags & PSK_FLAG_KEEP);
+            waits(&j);
+            CHECK_EQ(*calls, called);
+            grant(r->seq);
+        }
+        OK(end_job(&j));
+        CHECK_EQ(*calls, called + 1);
+    }
+    OK(NCCL(ncclRedOpCreatePreMulSum)(NULL, at(3), 7, 1, NULL)); /* of the host */
+    none_left();
+}
+
 /* Streams that share an index: all of them are done when the group's end returns, whichever is slow. */
 static CUresult pair(job *j) {
     (void)j;
@@ -265,8 +405,12 @@ int main(int argc, char **argv) {
     CHECK(library);
     calls = dlsym(library, "fake_nccl_calls");
     fake_result = dlsym(library, "fake_nccl_result");
+    takes_handles = dlsym(library, "fake_nccl_takes_handles");
     alone();
     grouped();
+    unlisted();
+    handles();
+    registrations();
     elsewhere();
     crowded();
     none_left();

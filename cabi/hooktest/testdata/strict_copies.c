@@ -56,6 +56,96 @@ static CUresult sync_3d(job *j) {
     CUDA_MEMCPY3D c = box(j);
     return CALL(cuMemcpy3D_v2, &c);
 }
+/* In which order a batch may read its sources. */
+static int src_order;
+static CUresult ordered(job *j) {
+    CUdeviceptr dst = B, src = A;
+    size_t idx = 0;
+    CUmemcpyAttributes attr = {.srcAccessOrder = src_order};
+    return CALL(cuMemcpyBatchAsync_v2, &dst, &src, &j->bytes, U64(1), &attr, &idx, U64(1), s);
+}
+static CUresult ordered_alone(job *j) {
+    CUmemcpyAttributes attr = {.srcAccessOrder = src_order};
+    return CALL(cuMemcpyWithAttributesAsync, B, A, U64(j->bytes), &attr, s);
+}
+static CUresult ordered_3d(job *j) {
+    CUDA_MEMCPY3D_BATCH_OP op = {.src = {.type = 1, .op.ptr.ptr = A}, .dst = {.type = 1, .op.ptr.ptr = B}, .extent = {j->bytes, 1, 1}, .srcAccessOrder = src_order};
+    return CALL(cuMemcpy3DBatchAsync_v2, U64(1), &op, U64(0), s);
+}
+
+/* A source that is arriving: in the order of the stream it is waited for by that, else before the call. */
+static void check_order(CUresult (*call)(job *)) {
+    static uint32_t ticket = 10;
+    for (src_order = CU_MEMCPY_SRC_ACCESS_ORDER_STREAM; src_order <= CU_MEMCPY_SRC_ACCESS_ORDER_ANY; src_order++) {
+        bool early = src_order != CU_MEMCPY_SRC_ACCESS_ORDER_STREAM;
+        arrive(ticket);
+        set_arriving(1, ++ticket);
+        job j = {.call = call, .bytes = 16};
+        begin_job(&j);
+        await();
+        if (early)
+            waits(&j);
+        else
+            EVENTUALLY(atomic_load(&j.done)); /* it is queued */
+        arrive(ticket);
+        OK(end_job(&j));
+        SYNC(s);
+    }
+    set_state(1, PSK_SLOT_RESIDENT);
+}
+
+/* A table of addresses in every form of one row, to memory that nobody names. */
+static CUdeviceptr global;
+static uint64_t table[4];
+static CUresult table_2d(CUstream on) {
+    CUDA_MEMCPY2D c = {.srcMemoryType = CU_MEMORYTYPE_HOST, .srcHost = table, .dstMemoryType = CU_MEMORYTYPE_DEVICE, .dstDevice = global, .WidthInBytes = sizeof table, .Height = 1};
+    return CALL(cuMemcpy2DAsync_v2, &c, on);
+}
+static CUresult table_3d(CUstream on) {
+    CUDA_MEMCPY3D c = {.srcMemoryType = CU_MEMORYTYPE_HOST, .srcHost = table, .dstMemoryType = CU_MEMORYTYPE_DEVICE, .dstDevice = global, .WidthInBytes = sizeof table, .Height = 1, .Depth = 1};
+    return CALL(cuMemcpy3DAsync_v2, &c, on);
+}
+static CUresult table_batch(CUstream on) {
+    CUdeviceptr dsts[2] = {global + 1024, global}, srcs[2] = {global + 2048, U64(table)};
+    size_t sizes[2] = {8, sizeof table}, idx = 0;
+    CUmemcpyAttributes attr = {.srcAccessOrder = 1};
+    return CALL(cuMemcpyBatchAsync_v2, dsts, srcs, sizes, U64(2), &attr, &idx, U64(1), on);
+}
+static CUresult table_batch_3d(CUstream on) {
+    CUDA_MEMCPY3D_BATCH_OP op = {.src = {.type = 1, .op.ptr.ptr = U64(table)}, .dst = {.type = 1, .op.ptr.ptr = global}, .extent = {sizeof table, 1, 1}, .srcAccessOrder = 1};
+    return CALL(cuMemcpy3DBatchAsync_v2, U64(1), &op, U64(0), on);
+}
+static CUresult table_attributes(CUstream on) {
+    CUmemcpyAttributes attr = {.srcAccessOrder = 1};
+    return CALL(cuMemcpyWithAttributesAsync, global, U64(table), U64(sizeof table), &attr, on);
+}
+static CUresult table_fabric(CUstream on) {
+    CUDA_FABRIC_COPY_BATCH_OP op = {.src = {.type = 1, .op.ptr.ptr = U64(table)}, .dst = {.type = 1, .op.ptr.ptr = global}, .size = sizeof table};
+    return CALL(cuFabricCpyBatchAsync, U64(1), &op, U64(0), on);
+}
+static void check_tables(void) {
+    CUresult (*const forms[])(CUstream) = {table_2d, table_3d, table_batch, table_batch_3d, table_attributes, table_fabric};
+    OK(CALL(cuMemAlloc_v2, &global, U64(4096)));
+    for (size_t i = 0; i < sizeof forms / sizeof forms[0]; i++) {
+        table[2] = A + 64;
+        OK(forms[i](s));
+        record *r = EXPECT(PSK_REC_COPY, 1);
+        CHECK(r->flags & PSK_FLAG_KEEP);
+        table[2] = 5;
+        OK(forms[i](s));
+        CHECK_EQ(must_take()->flags & PSK_FLAG_KEEP, 0);
+        SYNC(s);
+    }
+    OK(CALL(cuMemFree_v2, global));
+    /* Over a fabric, an endpoint's number is no address. */
+    CUDA_FABRIC_COPY_BATCH_OP op[2] = {{.src = {.type = 1, .op.ptr.ptr = A}, .dst = {.type = 1, .op.ptr.ptr = B}, .size = 8}, {.src = {.type = CU_FABRIC_COPY_OPERAND_TYPE_LOGICAL_ENDPOINT, .op.le = {1, A}}, .dst = {.type = 1, .op.ptr.ptr = B}, .size = 8}};
+    OK(CALL(cuFabricCpyBatchAsync, U64(1), op, U64(0), s));
+    EXPECT(PSK_REC_COPY, 2, 1);
+    CHECK_EQ(CALL(cuFabricCpyBatchAsync, U64(1), op + 1, U64(0), s), CUDA_ERROR_NOT_SUPPORTED);
+    EXPECT(PSK_REC_COPY, 2);
+    SYNC(s);
+}
+
 /* Between device memory the driver does not wait (the stub does). */
 static CUresult sync_dtod(job *j) { return CALL(cuMemcpyDtoD_v2, B, A, U64(j->bytes)); }
 static CUresult sync_fill(job *j) { return CALL(cuMemsetD8_v2, A, 1, U64(j->bytes)); }
@@ -139,6 +229,11 @@ int main(void) {
     OK(end_job(&j));
     SYNC(NULL); /* its progress write */
     set_state(1, PSK_SLOT_RESIDENT);
+
+    check_order(ordered);
+    check_order(ordered_alone);
+    check_order(ordered_3d);
+    check_tables();
 
     /* While another stream captures, the capture survives it; a captured copy is not waited for. */
     CUstream c = new_stream();

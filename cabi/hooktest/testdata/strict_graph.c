@@ -11,6 +11,165 @@ static CUDA_KERNEL_NODE_PARAMS node_params(const char *name, void **params) {
     return (CUDA_KERNEL_NODE_PARAMS){.func = function(name), 1, 1, 1, 1, 1, 1, 0, .kernelParams = params};
 }
 
+static CUgraphExec instantiated(CUgraph g, unsigned long long flags) {
+    CUgraphExec e;
+    OK(CALL(cuGraphInstantiateWithFlags, &e, g, U64(flags)));
+    return e;
+}
+
+/* Launched, and granted when it asks. */
+static record *granted(job *j) {
+    begin_job(j);
+    record *r = await();
+    if (r->flags & (PSK_FLAG_OPAQUE | PSK_FLAG_INSPECT)) grant(r->seq);
+    OK(end_job(j));
+    SYNC(j->s);
+    return r;
+}
+
+/* Nodes of types that are not known: nothing can be said of them. */
+static void node_types(CUstream s) {
+    job j = {.call = launch, .s = s};
+    void (*tell)(CUgraphNode, int) = (void (*)(CUgraphNode, int))driver("stub_tell_type");
+    CUDA_MEMCPY3D c = {.srcMemoryType = CU_MEMORYTYPE_DEVICE, .srcDevice = at(6), .dstMemoryType = CU_MEMORYTYPE_DEVICE, .dstDevice = at(7), .WidthInBytes = 8, .Height = 1, .Depth = 1};
+    CUgraph g;
+    CUgraphNode n;
+    OK(CALL(cuGraphCreate, &g, 0));
+    OK(CALL(cuGraphAddMemcpyNode, &n, g, NULL, U64(0), &c, NULL));
+    for (int type = CU_GRAPH_NODE_TYPE_CONDITIONAL; type < 30; type++) {
+        tell(n, type);
+        exec_of = instantiated(g, 0);
+        record *r = granted(&j);
+        if (type != CU_GRAPH_NODE_TYPE_MEMCPY_BATCH) {
+            CHECK_EQ(r->flags & PSK_FLAG_OPAQUE, PSK_FLAG_OPAQUE);
+            continue;
+        }
+        CHECK_EQ(r->flags & PSK_FLAG_OPAQUE, 0);
+        CHECK(r->n == 2 && r->slots[0] == 7 && r->slots[1] == 6);
+        /* Another batch, and then what cannot be read. */
+        CUdeviceptr dst = at(9), src = at(8);
+        size_t bytes = 8;
+        CUgraphNodeParams p = {.type = type, .memcpyBatch = {.count = 1, .dsts = &dst, .srcs = &src, .sizes = &bytes}};
+        OK(CALL(cuGraphExecNodeSetParams, exec_of, n, &p));
+        r = granted(&j);
+        CHECK(r->n == 2 && r->slots[0] == 9 && r->slots[1] == 8);
+        p.type = CU_GRAPH_NODE_TYPE_HOST;
+        OK(CALL(cuGraphExecNodeSetParams, exec_of, n, &p));
+        CHECK_EQ(granted(&j)->flags & PSK_FLAG_OPAQUE, 0);
+        p.type = CU_GRAPH_NODE_TYPE_CONDITIONAL;
+        OK(CALL(cuGraphExecNodeSetParams, exec_of, n, &p));
+        CHECK_EQ(granted(&j)->flags & PSK_FLAG_OPAQUE, PSK_FLAG_OPAQUE);
+    }
+    for (int type = CU_GRAPH_NODE_TYPE_EMPTY; type <= CU_GRAPH_NODE_TYPE_MEM_FREE; type++) {
+        tell(n, type);
+        exec_of = instantiated(g, 0);
+        record *r = granted(&j);
+        CHECK(r->n == 0 && !(r->flags & PSK_FLAG_OPAQUE));
+    }
+}
+
+/* Addresses that a graph copies to memory that nobody names are kept at each launch, and nothing else of the graph is. */
+static void kept(CUstream s) {
+    job j = {.call = launch, .s = s};
+    CUdeviceptr global;
+    uint64_t table[3] = {1, at(4) + 8, 2};
+    CUgraph g;
+    OK(CALL(cuMemAlloc_v2, &global, U64(4096)));
+    OK(CALL(cuStreamBeginCapture_v2, s, 0));
+    OK(CALL(cuMemcpyHtoDAsync_v2, global, table, U64(sizeof table), s));
+    OK(CALL(cuMemcpyHtoDAsync_v2, at(5), table, U64(sizeof table), s));
+    OK(CALL(cuStreamEndCapture, s, &g));
+    must_take(), must_take();
+    exec_of = instantiated(g, 0);
+    for (int slot = 4; slot <= 6; slot += 2) {
+        table[1] = at(slot) + 8;
+        set_state((uint32_t)slot, PSK_SLOT_ABSENT);
+        begin_job(&j);
+        record *r = await();
+        CHECK_EQ(r->kind, PSK_REC_COPY);
+        CHECK(r->flags & PSK_FLAG_KEEP);
+        CHECK(r->n == 1 && r->slots[0] == (uint32_t)slot);
+        waits(&j);
+        none_left();
+        set_state((uint32_t)slot, PSK_SLOT_RESIDENT);
+        OK(end_job(&j));
+        r = must_take();
+        CHECK(r->kind == PSK_REC_GRAPH && !(r->flags & PSK_FLAG_KEEP));
+        CHECK_EQ(r->n, 2);
+        SYNC(s);
+    }
+    table[1] = 3; /* no address: there is nothing to keep */
+    CHECK_EQ(granted(&j)->kind, PSK_REC_GRAPH);
+    OK(CALL(cuMemFree_v2, global));
+}
+
+/* What a graph names that the device launches stays, from the instantiation on. */
+static CUgraph to_instantiate;
+static CUresult for_device(job *j) {
+    CUDA_GRAPH_INSTANTIATE_PARAMS p = {.flags = CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH};
+    return j->bytes ? CALL(cuGraphInstantiateWithParams, &exec_of, to_instantiate, &p) : CALL(cuGraphInstantiateWithFlags, &exec_of, to_instantiate, U64(CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH));
+}
+static CUgraphNode to_set;
+static CUresult set_fill(job *j) {
+    CUDA_MEMSET_NODE_PARAMS p = {.dst = j->p, .elementSize = 4, .width = 4, .height = 1};
+    return CALL(cuGraphExecMemsetNodeSetParams, exec_of, to_set, &p, NULL);
+}
+static CUresult update(job *j) {
+    CUgraphExecUpdateResultInfo info;
+    return (void)j, CALL(cuGraphExecUpdate_v2, exec_of, to_instantiate, &info);
+}
+static void by_device(void) {
+    CUDA_MEMSET_NODE_PARAMS p[2] = {{.dst = at(10) + 4, .elementSize = 4, .width = 4, .height = 1}, {.dst = at(11), .elementSize = 4, .width = 4, .height = 1}};
+    CUgraph g, other;
+    CUgraphNode n;
+    OK(CALL(cuGraphCreate, &g, 0));
+    OK(CALL(cuGraphCreate, &other, 0));
+    OK(CALL(cuGraphAddMemsetNode, &to_set, g, NULL, U64(0), &p[0], NULL));
+    OK(CALL(cuGraphAddMemsetNode, &n, other, NULL, U64(0), &p[1], NULL));
+    to_instantiate = g;
+    const struct {
+        job j;
+        uint32_t slot;
+        CUgraph g;
+    } steps[] = {{{.call = for_device}, 10, g}, {{.call = for_device, .bytes = 1}, 10, g}, {{.call = set_fill, .p = at(12)}, 12, g}, {{.call = update}, 11, other}};
+    for (size_t i = 0; i < sizeof steps / sizeof steps[0]; i++) {
+        job j = steps[i].j;
+        to_instantiate = steps[i].g;
+        begin_job(&j);
+        record *r = await();
+        CHECK_EQ(r->kind, PSK_REC_STAY);
+        CHECK(r->flags & PSK_FLAG_KEEP);
+        CHECK(r->n == 1 && r->slots[0] == steps[i].slot);
+        waits(&j);
+        grant(r->seq);
+        OK(end_job(&j));
+    }
+    instantiated(g, 0);
+    none_left();
+}
+
+/* A kernel node that the device may update: of its parameters those that were read say nothing. */
+static void updatable(CUstream s) {
+    job j = {.call = launch, .s = s};
+    CUdeviceptr p = at(3);
+    uint64_t one = 1;
+    uint32_t inc = 0;
+    void *params[] = {&p, &one, &inc};
+    CUDA_KERNEL_NODE_PARAMS kp = node_params("touch_add", params);
+    CUlaunchAttributeValue yes = {.deviceUpdatable = 1};
+    CUgraph g;
+    CUgraphNode n;
+    OK(CALL(cuGraphCreate, &g, 0));
+    OK(CALL(cuGraphAddKernelNode_v2, &n, g, NULL, U64(0), &kp));
+    exec_of = instantiated(g, 0);
+    CHECK_EQ(granted(&j)->flags & PSK_FLAG_OPAQUE, 0);
+    OK(CALL(cuGraphKernelNodeSetAttribute, n, CU_LAUNCH_ATTRIBUTE_DEVICE_UPDATABLE_KERNEL_NODE, &yes));
+    exec_of = instantiated(g, 0);
+    CHECK_EQ(granted(&j)->flags & PSK_FLAG_OPAQUE, PSK_FLAG_OPAQUE);
+    OK(CALL(cuGraphExecKernelNodeSetParams_v2, exec_of, n, &kp));
+    CHECK_EQ(granted(&j)->flags & PSK_FLAG_OPAQUE, PSK_FLAG_OPAQUE);
+}
+
 int main(void) {
     start();
     attach(PSK_MODE_OBSERVE);
@@ -135,6 +294,12 @@ int main(void) {
     OK(launch(&j));
     CHECK_EQ(must_take()->flags, PSK_FLAG_CAPTURED);
     OK(CALL(cuStreamEndCapture, s, &g));
+    none_left();
+
+    node_types(s);
+    kept(s);
+    by_device();
+    updatable(s);
     none_left();
     return 0;
 }

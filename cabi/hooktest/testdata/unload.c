@@ -86,11 +86,11 @@ int main(void) {
     void *fake = dlopen("libfuture.so", RTLD_NOW);
     CHECK(fake);
     CHECK(dlsym(fake, "cuLaunchKernelEx_v2") && dlsym(fake, "cuMemcpyBatchAsync_v9") && dlsym(fake, "cuCtxNewThing"));
-    CHECK(dlsym(fake, "cuLaunchKernelEx_v2"));
-    driver("cuMemAlloc_v2"), driver("cuMemAllocManaged"), driver("cuLaunchHostFunc"), driver("cuMemFree_v2");
-    CHECK_EQ(S->unhooked, 2);
+    CHECK(dlsym(fake, "cuMulticastBindAddr_v3") && dlsym(fake, "cuLaunchKernelEx_v2"));
+    driver("cuMemAlloc_v2"), driver("cuMemAllocManaged"), driver("cuLaunchHostFunc"), driver("cuMemFree_v2"), driver("cuMemPrefetchAsync_v2"), driver("cuMemDiscardBatchAsync");
+    CHECK_EQ(S->unhooked, 3);
     const char *names = ((const char *(*)(void))dlsym(RTLD_DEFAULT, "penstock_hook_unhooked_names"))();
-    if (strcmp(names, "cuLaunchKernelEx_v2\ncuMemcpyBatchAsync_v9")) {
+    if (strcmp(names, "cuLaunchKernelEx_v2\ncuMemcpyBatchAsync_v9\ncuMulticastBindAddr_v3")) {
         fprintf(stderr, "unhooked: %s\n", names);
         return 1;
     }
