@@ -19,7 +19,9 @@ export CGO_ENABLED := 1
 # -buildvcs=false: a checkout owned by another user (a container's mount) must build too.
 # The version is stamped below instead.
 export GOFLAGS := $(strip $(GOFLAGS) -buildvcs=false)
-VERSION ?= $(or $(shell git describe --tags --always --dirty 2>/dev/null),dev)
+# The version stands in the Python package; what is built between releases has its commit too.
+RELEASE := $(shell sed -nE 's/^__version__ = "(.*)"/\1/p' python/penstock/_version.py)
+VERSION ?= $(RELEASE)$(addprefix +,$(shell git describe --always --exclude '*' --dirty 2>/dev/null))
 STAMP := -X main.version=$(VERSION)
 
 FUZZTIME ?= 20s
@@ -29,7 +31,7 @@ BENCHTIME ?= 1s
 
 LIBS := lib/libpenstock.so lib/libpenstock_hook.so lib/libpenstock_torch.so
 
-.PHONY: build test vet gofmt gotest pytest demo fuzz bench clean help FORCE
+.PHONY: build wheel test vet gofmt gotest pytest demo fuzz bench clean help FORCE
 
 build: bin/penstock $(LIBS) ## bin/penstock and the three libraries in lib/
 
@@ -66,6 +68,13 @@ lib/libpenstock_hook.so: FORCE
 lib/libpenstock_torch.so: FORCE
 	@mkdir -p $(@D)
 	$(MAKE) --no-print-directory -C cabi/torch OUT=../../$@
+
+# Its name says what a machine must have: the processor, and the C library of this one or a newer one.
+wheel: ## the Python package with the command and the libraries, in dist/
+	@rm -rf dist
+	$(MAKE) --no-print-directory build VERSION=$(RELEASE)
+	$(PYTHON) -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist ./python
+	@ls dist/*.whl
 
 demo: bin/penstock ## the main job on the simulated GPU: a table, and demo.html
 	bin/penstock demo
@@ -108,5 +117,5 @@ bench: ## Go benchmarks of every package (BENCHTIME=1s)
 	$(GO) test -run '^$$' -bench . -benchmem -benchtime $(BENCHTIME) ./...
 
 clean: ## remove what the targets above made
-	rm -rf bin lib build .venv demo.html
+	rm -rf bin lib build dist .venv demo.html
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

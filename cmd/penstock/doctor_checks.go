@@ -264,10 +264,13 @@ func checkLibraries(ctx context.Context, m doctorMachine, surveys []cuda.Survey)
 	if err != nil {
 		return []doctorCheck{{Name: "libraries", Status: checkMissing, Required: true, Found: "cannot tell where penstock itself is (" + err.Error() + ")", Do: "run it by its full path"}}
 	}
-	dir, do := filepath.Join(filepath.Dir(filepath.Dir(exe)), "lib"), "run `make build`, or keep bin/ and lib/ together"
-	named := m.libraryFolder()
+	named, do := m.libraryFolder(), "run `make build`, or keep bin/ and lib/ together"
 	if named != "" {
-		dir, do = named, "correct or unset PENSTOCK_LIB, which names this folder"
+		do = "correct or unset PENSTOCK_LIB, which names this folder"
+	}
+	dir, err := findLibraries(exe, named)
+	if err != nil {
+		return []doctorCheck{{Name: "libraries", Status: checkMissing, Required: true, Found: err.Error(), Do: do}}
 	}
 	var checks []doctorCheck
 	whole := true

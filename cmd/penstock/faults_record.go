@@ -186,8 +186,13 @@ func planObserve(path string, args, environ []string, exe string, notes io.Write
 	if err != nil {
 		return runPlan{}, err
 	}
-	libs, err := findRecordLibraries(exe, env.get("PENSTOCK_LIB"))
+	named := env.get("PENSTOCK_LIB")
+	libs, err := findLibraries(exe, named)
 	if err != nil {
+		return runPlan{}, err
+	}
+	// An observed program needs no PyTorch and no Python.
+	if err := requireLibraries(libs, named, engineLibrary, hookLibrary); err != nil {
 		return runPlan{}, err
 	}
 	if staticELF(program) {
@@ -200,27 +205,6 @@ func planObserve(path string, args, environ []string, exe string, notes io.Write
 	env.put("PENSTOCK_OBSERVE", "1")
 	env.put("PENSTOCK_TRACE", path)
 	return runPlan{path: program, argv: args, env: env.environ}, nil
-}
-
-// findRecordLibraries finds what an observed program needs: no PyTorch, no Python.
-func findRecordLibraries(exe, named string) (string, error) {
-	if real, err := filepath.EvalSymlinks(exe); err == nil {
-		exe = real
-	}
-	libs := filepath.Join(filepath.Dir(filepath.Dir(exe)), "lib")
-	if named != "" {
-		abs, err := filepath.Abs(named)
-		if err != nil {
-			return "", fmt.Errorf("PENSTOCK_LIB: %w", err)
-		}
-		libs = abs
-	}
-	for _, name := range []string{engineLibrary, hookLibrary} {
-		if _, err := os.Stat(filepath.Join(libs, name)); err != nil {
-			return "", fmt.Errorf("%s is not in %s: run `make build`, or set PENSTOCK_LIB to the folder of the libraries", name, libs)
-		}
-	}
-	return libs, nil
 }
 
 // listen records a running process from outside.

@@ -3,7 +3,9 @@ package main
 import (
 	"bytes"
 	"fmt"
+	"io/fs"
 	"os"
+	"path"
 	"path/filepath"
 	"strings"
 )
@@ -21,30 +23,70 @@ type runLayout struct {
 	python string // the folder with the penstock package
 }
 
-// findRunLayout finds the parts of an installation: the libraries in PENSTOCK_LIB
-// (named) or in lib beside the folder of the executable, and the Python package
-// beside either of them.
-func findRunLayout(exe, named string) (runLayout, error) {
-	if real, err := filepath.EvalSymlinks(exe); err == nil {
-		exe = real
-	}
-	prefix := filepath.Dir(filepath.Dir(exe))
-	libs := filepath.Join(prefix, "lib")
+// findLibraries finds the folder of the native libraries: the one that PENSTOCK_LIB names, or lib beside
+// the executable's folder, or in the Python package whose command this is.
+func findLibraries(exe, named string) (string, error) {
 	if named != "" {
 		abs, err := filepath.Abs(named)
 		if err != nil {
-			return runLayout{}, fmt.Errorf("PENSTOCK_LIB: %w", err)
+			return "", fmt.Errorf("PENSTOCK_LIB: %w", err)
 		}
-		libs = abs
+		return abs, nil
 	}
-	for _, name := range []string{engineLibrary, hookLibrary, torchLibrary} {
+	prefix := installationPrefix(exe)
+	libs := filepath.Join(prefix, "lib")
+	if _, err := os.Stat(filepath.Join(libs, hookLibrary)); err == nil {
+		return libs, nil
+	}
+	if packages := installedPackages(prefix, version); packages != "" {
+		return filepath.Join(packages, "penstock", "lib"), nil
+	}
+	return libs, nil
+}
+
+func installationPrefix(exe string) string {
+	if real, err := filepath.EvalSymlinks(exe); err == nil {
+		exe = real
+	}
+	return filepath.Dir(filepath.Dir(exe))
+}
+
+// installedPackages is the folder of Python packages where pip has put the wheel of a version whose command it has put
+// into bin below prefix; "" when there is none. A prefix may serve several Pythons, with other versions in them.
+func installedPackages(prefix, version string) string {
+	for _, packages := range []string{"lib*/python3*/*-packages", "."} { // the last is pip's --target
+		found, err := fs.Glob(os.DirFS(prefix), path.Join(packages, "penstock-"+version+".dist-info"))
+		if err == nil && len(found) > 0 {
+			return filepath.Join(prefix, filepath.Dir(found[0]))
+		}
+	}
+	return ""
+}
+
+// requireLibraries says which of the libraries is not in a folder, and what to do.
+func requireLibraries(libs, named string, names ...string) error {
+	for _, name := range names {
 		if _, err := os.Stat(filepath.Join(libs, name)); err != nil {
 			if named != "" {
-				return runLayout{}, fmt.Errorf("%s is not in %s, the folder that PENSTOCK_LIB names: correct or unset it", name, libs)
+				return fmt.Errorf("%s is not in %s, the folder that PENSTOCK_LIB names: correct or unset it", name, libs)
 			}
-			return runLayout{}, fmt.Errorf("%s is not in %s: run `make build`, or set PENSTOCK_LIB to the folder of the libraries", name, libs)
+			return fmt.Errorf("%s is not in %s: run `make build`, or set PENSTOCK_LIB to the folder of the libraries", name, libs)
 		}
 	}
+	return nil
+}
+
+// findRunLayout finds the parts of an installation: the libraries, and the Python package
+// beside them or beside the folder of the executable.
+func findRunLayout(exe, named string) (runLayout, error) {
+	libs, err := findLibraries(exe, named)
+	if err != nil {
+		return runLayout{}, err
+	}
+	if err := requireLibraries(libs, named, engineLibrary, hookLibrary, torchLibrary); err != nil {
+		return runLayout{}, err
+	}
+	prefix := installationPrefix(exe)
 	tried := []string{
 		filepath.Join(prefix, "python"),
 		filepath.Join(prefix, "share", "penstock", "python"),

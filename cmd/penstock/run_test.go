@@ -246,15 +246,31 @@ func TestRunLayout(t *testing.T) {
 	if err != nil || got.libs != filepath.Join(i.root, "lib") || got.python != filepath.Join(i.root, "python") {
 		t.Errorf("%+v, %v", got, err)
 	}
-	// The libraries of a wheel.
-	site := t.TempDir()
-	for _, name := range []string{engineLibrary, hookLibrary, torchLibrary} {
-		write(t, filepath.Join(site, "penstock", "lib", name), "", 0o644)
-	}
-	write(t, filepath.Join(site, "penstock", "_inject", "sitecustomize.py"), "", 0o644)
-	got, err = findRunLayout(filepath.Join(t.TempDir(), "bin", "penstock"), filepath.Join(site, "penstock", "lib"))
-	if err != nil || got.python != site {
-		t.Errorf("%+v, %v", got, err)
+}
+
+// A wheel has the command in bin of what Python calls its prefix, and the rest among the packages of one of its Pythons.
+func TestRunLayoutOfAWheel(t *testing.T) {
+	for _, packages := range []string{"lib/python3.12/site-packages", "lib64/python3.12/site-packages", "lib/python3/dist-packages", "."} {
+		prefix := t.TempDir()
+		exe, site := filepath.Join(prefix, "bin", "penstock"), filepath.Join(prefix, packages)
+		install := func(site, version string) {
+			write(t, filepath.Join(site, "penstock-"+version+".dist-info", "RECORD"), "", 0o644)
+			for _, name := range []string{"lib/" + engineLibrary, "lib/" + hookLibrary, "lib/" + torchLibrary, "_inject/sitecustomize.py"} {
+				write(t, filepath.Join(site, "penstock", name), "", 0o644)
+			}
+		}
+		install(filepath.Join(prefix, "lib", "python3.10", "site-packages"), "0.0.1") // another Python's, of another version
+		if got, err := findRunLayout(exe, ""); err == nil {
+			t.Errorf("%s: %+v is of another version", packages, got)
+		}
+		install(site, version)
+		want := runLayout{libs: filepath.Join(site, "penstock", "lib"), python: site}
+		if got, err := findRunLayout(exe, ""); err != nil || got != want {
+			t.Errorf("%s: %+v, %v", packages, got, err)
+		}
+		if got, err := findRunLayout(filepath.Join(t.TempDir(), "bin", "penstock"), want.libs); err != nil || got != want {
+			t.Errorf("%s: named: %+v, %v", packages, got, err)
+		}
 	}
 }
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import json
+import os
 from pathlib import Path
 from typing import Any, Optional
 
@@ -25,6 +26,9 @@ class Native:
         try:
             self._lib = ctypes.CDLL(str(shim))
         except OSError as e:
+            if "GLIBC_" in str(e):
+                mine = os.confstr("CS_GNU_LIBC_VERSION")
+                raise PenstockError(f"this machine's C library, {mine}, is too old ({e}); use a newer system or container image, or build Penstock here with `make wheel`") from None
             raise PenstockError(f"cannot load {shim}: {e}") from None
         lib = self._lib
         lib.penstock_torch_setup.restype = ctypes.c_char_p

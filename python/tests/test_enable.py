@@ -5,6 +5,8 @@ import shutil
 
 import pytest
 
+from conftest import build
+
 PRELUDE = """
 import ctypes, os, sys
 import torch, penstock
@@ -296,6 +298,25 @@ def test_wrong_engine(sandbox, variant, libs, tmp_path, macro, says):
         env=sandbox.environment(PENSTOCK_LIB=str(folder)),
     )
     assert says in r.out, r.err
+
+
+def test_a_c_library_that_is_too_old(sandbox, compiler, libs, tmp_path):
+    """The shim is linked with a C library of the future, and meets the one that is here."""
+    future = tmp_path / "future"
+    shutil.copytree(libs, tmp_path / "lib")
+    future.mkdir()
+    (future / "libc.c").write_text("int from_the_future(void) { return 1; }")
+    (future / "libc.map").write_text("GLIBC_2.999 { from_the_future; };")
+    (future / "shim.c").write_text("int from_the_future(void); int f(void) { return from_the_future(); }")
+    shared = (compiler, "-shared", "-fPIC", "-nostdlib")
+    build(*shared, f"-Wl,--version-script={future / 'libc.map'}", "-Wl,-soname,libc.so.6", "-o", future / "libc.so.6", future / "libc.c")
+    build(*shared, "-o", tmp_path / "lib" / "libpenstock_torch.so", future / "shim.c", future / "libc.so.6")
+    r = run(
+        sandbox,
+        "try:\n    penstock.enable()\nexcept penstock.PenstockError as e:\n    print(e)",
+        env=sandbox.environment(PENSTOCK_LIB=str(tmp_path / "lib")),
+    )
+    assert "glibc 2." in r.out and "GLIBC_2.999" in r.out and "newer system" in r.out and len(r.out.splitlines()) == 1, r.out + r.err
 
 
 def test_forked_child_is_harmless(sandbox):
