@@ -20,7 +20,7 @@ var buildDir string
 // sources reads what the compilers read, which the go command does not see, so that a
 // cached result depends on it. In a test, as the go command does not see what TestMain reads.
 var sources = sync.OnceValue(func() error {
-	for _, root := range []string{"../hook", "../stub", "testdata", "bench"} {
+	for _, root := range []string{"../hook", "../stub", "../../bench/probe", "testdata", "bench"} {
 		err := filepath.WalkDir(root, func(path string, d os.DirEntry, err error) error {
 			if err == nil && !d.IsDir() {
 				_, err = os.ReadFile(path)
