@@ -3,7 +3,7 @@
 The safety rules hold for every process started from here:
   * PENSTOCK_MANAGED_LIMIT=8GiB, so managed memory never comes near the card's capacity.
     A --budget is a software cap: the card itself is never full.
-  * At least MIN_FREE_BYTES are free on the card before each process.
+  * At least MIN_FREE_BYTES are free on the card before each process, or nine tenths of a smaller card.
   * Every process has its own timeout and is ended with its whole process group.
   * The card is only read (NVML getters, or nvidia-smi queries), never set.
 """
@@ -98,14 +98,14 @@ class Card:
         return [x.strip() for x in out.strip().splitlines()[0].split(",")]
 
     def require_free(self, wait_s=15.0):
-        """Refuses to go on with less than MIN_FREE_BYTES free; waits for a process that has just ended."""
-        deadline = time.monotonic() + wait_s
+        """Refuses to go on with less than that free; waits for a process that has just ended."""
+        deadline, asked = time.monotonic() + wait_s, min(MIN_FREE_BYTES, self.total_bytes * 9 // 10)
         while True:
             free, used, _ = self.memory()
-            if free >= MIN_FREE_BYTES:
+            if free >= asked:
                 return used
             if time.monotonic() > deadline:
-                raise Refused(f"only {free / GIB:.1f} GiB of the card are free; {MIN_FREE_BYTES // GIB} GiB are asked for before every run")
+                raise Refused(f"only {free / GIB:.1f} GiB of the card are free; {asked / GIB:.0f} GiB are asked for before every run")
             time.sleep(0.5)
 
 
@@ -252,14 +252,14 @@ def tail(text, lines=12, characters=2000):
     return "\n".join(text.strip().splitlines()[-lines:])[-characters:]
 
 
-def train(card, model, iters, timeout_s, penstock=False, budget=None, policy=None, deterministic=False, sample=False, trace=None, engine=None, host_budget=None, extra=None, flags=()):
-    """One run of workloads.py, with its flags. Returns the raw record, with "error" set when it is of no use.
+def train(card, model, iters, timeout_s, penstock=False, budget=None, policy=None, deterministic=False, sample=False, trace=None, engine=None, host_budget=None, extra=None, flags=(), workloads=WORKLOADS):
+    """One run of workloads.py, or of a script that takes the same, with its flags. Returns the raw record, with "error" set when it is of no use.
 
     A run that ran into its timeout keeps the iterations that it finished."""
     idle_used = card.require_free()
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as d:
         progress, report = Path(d) / "progress.jsonl", Path(d) / "report.json"
-        command = [sys.executable, WORKLOADS, model, str(iters), "--progress", progress]
+        command = [sys.executable, workloads, model, str(iters), "--progress", progress]
         if deterministic:
             command.append("--deterministic")
         command += flags

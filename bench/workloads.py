@@ -109,11 +109,11 @@ def language_model(family, batch, length, bf16=True, checkpointing=False, lora=F
     return model, step
 
 
-def vision_model(name, batch):
+def vision_model(name, batch, changed=lambda model: model):
     import timm
     import torch
 
-    model = timm.create_model(name, num_classes=1000).to("cuda").train()
+    model = changed(timm.create_model(name, num_classes=1000)).to("cuda").train()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     criterion = torch.nn.CrossEntropyLoss()
 
