@@ -62,7 +62,7 @@ var libraries = sync.OnceValue(func() error {
 	if err := readSources(); err != nil {
 		return err
 	}
-	if err := command("make", "-s", "-C", "../stub", "OUT="+filepath.Join(buildDir, "libcuda.so.1")); err != nil {
+	if err := command("make", "-s", "-C", "../stub", "OUT="+filepath.Join(buildDir, "libcuda.so.1"), "STUB_VERSION=13050"); err != nil {
 		return err
 	}
 	if err := command("make", "-s", "-C", "../hook", "OUT="+filepath.Join(buildDir, "libpenstock_hook.so")); err != nil {

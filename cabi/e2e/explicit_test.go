@@ -304,13 +304,17 @@ func TestExplicitSafety(t *testing.T) {
 		{args: []string{"nevernamed"}},
 		{args: []string{"attributes"}},
 		{args: []string{"globals"}},
+		{args: []string{"graphglobals"}},
 		{args: []string{"textures"}},
 		{args: []string{"freed"}, env: []string{"STUB_COPY_MBPS=600"}},
 		{args: []string{"recordstream"}},
 		{args: []string{"graphs"}},
 		{args: []string{"graphasks"}},
+		{args: []string{"unknownnodes"}},
 		{args: []string{"graphtables"}},
 		{args: []string{"nccl"}},
+		{args: []string{"ncclunlisted"}},
+		{args: []string{"ncclhandles"}},
 		{args: []string{"handedon", linked, getproc}},
 		{args: []string{"race"}, env: []string{"PENSTOCK_POLICY=penstock"}},
 	} {
@@ -323,5 +327,14 @@ func TestExplicitSafety(t *testing.T) {
 				t.Errorf("a launch waited for what could not come:\n%s", r.stderr)
 			}
 		})
+	}
+}
+
+// TestExplicitSandbox: tables of addresses are found where the memory of processes cannot be asked for.
+func TestExplicitSandbox(t *testing.T) {
+	t.Parallel()
+	sandbox, job := program(t, "noreadv"), program(t, "explicit")
+	for _, mode := range []string{"globals", "graphtables", "graphglobals"} {
+		t.Run(mode, func(t *testing.T) { mustRun(t, explicitly("PENSTOCK_POLICY=lru"), sandbox, job, mode) })
 	}
 }

@@ -329,7 +329,7 @@ static void foreign_tables(void) {
 }
 
 /* A graph copies a table of addresses from memory of the host that the driver does not know, and a kernel in it reads what they say: other
- * tensors each time. */
+ * tensors each time. Where the table is memory of nobody's they stay on the device from then on. */
 static void graph_tables(void) {
     enum { PAGE = 4096 };
     CUstream s = new_stream();
@@ -352,9 +352,10 @@ static void graph_tables(void) {
         table_add(s, to[k], 2, 3);
         OK(CALL(cuStreamEndCapture, s, &g));
         OK(CALL(cuGraphInstantiateWithFlags, &exec, g, U64(0)));
+        for (int i = 0; i < TARGETS; i++) away(&t[i]);
         for (int it = 0; it < 2 * TARGETS; it++) {
             tensor *a = &t[it % TARGETS], *b = &t[(it + 1) % TARGETS];
-            away(a), away(b);
+            if (k == 0) away(a), away(b);
             list[8] = DEVICE(a), list[9] = DEVICE(b);
             OK(CALL(cuGraphLaunch, exec, s));
             a->value += 3, b->value += 3;
@@ -408,6 +409,40 @@ static void globals(void) {
     OK(CALL(cuMemFree_v2, global));
 }
 
+/* So does a graph that copies them there, and only what they name: launches outside of the graph read the globals too. */
+static void graph_globals(void) {
+    CUstream s = new_stream();
+    tensor t, moved;
+    must(&t, LAYER_BYTES, s, 100), must(&moved, LAYER_BYTES, s, 0);
+    SYNC(s);
+    CUdeviceptr global;
+    OK(CALL(cuMemAlloc_v2, &global, U64(4096)));
+    unmanaged = 2 * MiB;
+    uint64_t *list = calloc(1, 4096);
+    begin_pressure();
+    CUgraph g;
+    CUgraphExec exec;
+    OK(CALL(cuStreamBeginCapture_v2, s, 0));
+    OK(CALL(cuMemcpyHtoDAsync_v2, global, list, U64(4096), s));
+    OK(CALL(cuMemsetD32Async, DEVICE(&moved), 7, U64(LAYER_BYTES / 4), s));
+    OK(CALL(cuStreamEndCapture, s, &g));
+    OK(CALL(cuGraphInstantiateWithFlags, &exec, g, U64(0)));
+    away(&t), away(&moved);
+    list[5] = DEVICE(&t) + 64;
+    OK(CALL(cuGraphLaunch, exec, s));
+    SYNC(s);
+    moved.value = 7;
+    away(&moved);
+    for (int i = 0; i < 12; i++) {
+        pressure();
+        CHECK_EQ(resident(DEVICE(&t), t.bytes), t.bytes);
+    }
+    check_value(&t), check_value(&moved);
+    OK(CALL(cuGraphExecDestroy, exec));
+    OK(CALL(cuMemFree_v2, global));
+    free(list);
+}
+
 /* What the driver keeps the address of in an object, or writes for a stream itself: no launch shows it. */
 static void textures(void) {
     enum { WORDS = LAYER_BYTES / 4 };
@@ -429,14 +464,17 @@ static void textures(void) {
     CUgraph graph;
     OK(CALL(cuStreamEndCapture, capturing, &graph));
     /* Whose handle others have they may write to at any time. */
-    tensor shared[4];
+    tensor shared[7];
     int fd;
     uint64_t handle, reference[2];
-    for (int i = 0; i < 4; i++) must(&shared[i], LAYER_BYTES, s, 7), SYNC(s), away(&shared[i]);
+    for (int i = 0; i < 7; i++) must(&shared[i], LAYER_BYTES, s, 7), SYNC(s), away(&shared[i]);
     OK(CALL(cuMemGetHandleForAddressRange, &fd, DEVICE(&shared[0]), U64(LAYER_BYTES), 1, U64(0)));
     OK(CALL(cuMemRetainAllocationHandle, &handle, (void *)(uintptr_t)DEVICE(&shared[1])));
     OK(CALL(cuTexRefSetAddress_v2, (void *)0, &reference[0], DEVICE(&shared[2]), U64(LAYER_BYTES)));
     OK(CALL(cuTexRefSetAddress2D_v3, &reference[1], unused, DEVICE(&shared[3]), U64(4096)));
+    OK(CALL(cuMulticastBindAddr, U64(1), U64(0), DEVICE(&shared[4]), U64(LAYER_BYTES), U64(0)));
+    OK(CALL(cuMulticastBindAddr_v2, U64(1), 0, U64(0), DEVICE(&shared[5]), U64(LAYER_BYTES), U64(0)));
+    OK(CALL(cuLogicalEndpointBindAddr, 1, 0, U64(0), DEVICE(&shared[6]), U64(LAYER_BYTES), U64(0)));
     away(&t[2]), away(&t[3]), away(&t[4]);
     OK(CALL(cuStreamWriteValue32_v2, s, DEVICE(&t[2]) + 8, 77, 0));
     CUstreamBatchMemOpParams ops[3] = {{.value = {CU_STREAM_MEM_OP_WAIT_VALUE_32, DEVICE(&t[2]) + 8, {.value = 77}, 0, 0}},
@@ -452,11 +490,11 @@ static void textures(void) {
         CUdeviceptr to = DEVICE(&out) + 4096;
         for (int i = 0; i < 2; i++) launch(round, s, f, (void *[]){&object[i], &to, &n});
         for (int i = 0; i < 5; i++) CHECK_EQ(resident(DEVICE(&t[i]), LAYER_BYTES), LAYER_BYTES);
-        for (int i = 0; i < 4; i++) CHECK_EQ(resident(DEVICE(&shared[i]), LAYER_BYTES), LAYER_BYTES);
+        for (int i = 0; i < 7; i++) CHECK_EQ(resident(DEVICE(&shared[i]), LAYER_BYTES), LAYER_BYTES);
     }
     SYNC(s);
     OK(CALL(cuMemRelease, handle));
-    for (int i = 0; i < 4; i++) drop(&shared[i]);
+    for (int i = 0; i < 7; i++) drop(&shared[i]);
     uint32_t got[2];
     OK(CALL(cuMemcpyDtoH_v2, got, DEVICE(&out) + 4096, U64(4)));
     CHECK_EQ(got[0], 6 * (t[0].value + t[1].value));
@@ -998,6 +1036,37 @@ static void graphs(void) {
     for (int i = 0; i < 4; i++) check_value(&t[i]);
 }
 
+/* A node of a type that the hook cannot read: everything is on the device first. */
+static void unknown_nodes(void) {
+    CUstream s = new_stream();
+    tensor a, b;
+    must(&a, BYTES, s, 1), must(&b, BYTES, s, 2);
+    SYNC(s);
+    begin_pressure();
+    CUgraph g;
+    CUgraphExec exec;
+    CUgraphNode node;
+    size_t n = 1;
+    OK(CALL(cuStreamBeginCapture_v2, s, 0));
+    OK(CALL(cuMemcpyDtoDAsync_v2, DEVICE(&b), DEVICE(&a), U64(BYTES), s));
+    OK(CALL(cuStreamEndCapture, s, &g));
+    OK(CALL(cuGraphGetNodes, g, &node, &n));
+    for (int type = CU_GRAPH_NODE_TYPE_MEMCPY_BATCH; type < 18; type++) {
+        ((void (*)(CUgraphNode, int))driver("stub_tell_type"))(node, type);
+        OK(CALL(cuGraphInstantiateWithFlags, &exec, g, U64(0)));
+        away(&a), away(&b);
+        for (int i = FILLERS / 2; i < FILLERS; i++) drop(&filler[i]); /* all that is left fits */
+        OK(CALL(cuGraphLaunch, exec, s));
+        SYNC(s);
+        b.value = a.value;
+        check_value(&a), check_value(&b);
+        add(0, s, &a, 3);
+        for (int i = FILLERS / 2; i < FILLERS; i++) must(&filler[i], BYTES, fill_stream, 1);
+        OK(CALL(cuGraphExecDestroy, exec));
+    }
+    CHECK_EQ(stat_now("unresolved_launches"), 3); /* a batch can be read */
+}
+
 /* A graph whose kernel was never launched asks each time; what is found for it says nothing
  * of the first kernel of the process, which reaches tensors through a table. */
 static void graph_asks(void) {
@@ -1073,6 +1142,56 @@ static void nccl(void) {
             OK(CALL(cuMemcpyDtoH_v2, &word, DEVICE(&t[i]), U64(4)));
             CHECK_EQ(word, first[i]);
         }
+    }
+}
+
+/* A call in a group that is in no table, whose kernels NCCL launches inside its own. */
+static void nccl_unlisted(void) {
+    void *lib = dlopen("libnccl.so.2", RTLD_NOW | RTLD_GLOBAL);
+    CHECK(lib);
+    int (*all_reduce)() = (int (*)())dlsym(lib, "ncclAllReduce"), (*later)() = (int (*)())dlsym(lib, "ncclLater");
+    int (*start_group)(void) = (int (*)(void))dlsym(lib, "ncclGroupStart"), (*end_group)(void) = (int (*)(void))dlsym(lib, "ncclGroupEnd");
+    CUstream s = new_stream();
+    tensor t[3];
+    for (uint32_t i = 0; i < 3; i++) must(&t[i], BYTES, s, i);
+    SYNC(s);
+    begin_pressure();
+    for (uint32_t it = 1; it <= 2; it++) {
+        CUstream own = it == 1 ? s : new_stream();
+        for (int i = 0; i < 3; i++) away(&t[i]);
+        OK(start_group());
+        OK(all_reduce(DEVICE(&t[0]), DEVICE(&t[0]), U64(1), 0, 0, NULL, s));
+        OK(later(DEVICE(&t[1]), DEVICE(&t[2]), own));
+        OK(end_group());
+        SYNC(s), SYNC(own);
+        for (uint32_t i = 0; i < 3; i++) {
+            uint32_t word;
+            OK(CALL(cuMemcpyDtoH_v2, &word, DEVICE(&t[i]), U64(4)));
+            CHECK_EQ(word, i + it);
+        }
+    }
+    /* On a stream that no listed call has, nothing tells when they are done: they stay. */
+    for (int i = 0; i < 12; i++) pressure();
+    for (int i = 1; i < 3; i++) CHECK_EQ(resident(DEVICE(&t[i]), BYTES), BYTES);
+}
+
+/* Memory whose handle NCCL takes inside a call others may write to at any time. */
+static void nccl_handles(void) {
+    void *lib = dlopen("libnccl.so.2", RTLD_NOW | RTLD_GLOBAL);
+    CHECK(lib);
+    int (*all_reduce)() = (int (*)())dlsym(lib, "ncclAllReduce");
+    CUstream s = new_stream();
+    tensor t;
+    must(&t, BYTES, s, 7);
+    SYNC(s);
+    begin_pressure();
+    away(&t);
+    *(int *)dlsym(lib, "fake_nccl_takes_handles") = 64;
+    OK(all_reduce(DEVICE(&t), DEVICE(&t), U64(1), 0, 0, NULL, s));
+    SYNC(s);
+    for (int i = 0; i < 12; i++) {
+        pressure();
+        CHECK_EQ(resident(DEVICE(&t), BYTES), BYTES);
     }
 }
 
@@ -1159,8 +1278,8 @@ int main(int argc, char **argv) {
     const struct {
         const char *name;
         void (*run)(void);
-    } modes[] = {{"train", train}, {"frozen", frozen}, {"streams", streams}, {"manystreams", many_streams}, {"ownstreams", own_streams}, {"released", tensors_released}, {"tails", tails}, {"race", race}, {"copies", copies}, {"nevernamed", never_named}, {"attributes", attributes}, {"globals", globals}, {"textures", textures},
-                 {"plaintables", plain_tables}, {"foreigntables", foreign_tables}, {"freed", freed}, {"recordstream", record_stream}, {"graphs", graphs}, {"graphasks", graph_asks}, {"graphtables", graph_tables}, {"nccl", nccl}, {"crowded", crowded}, {"illegal", illegal_beside}, {"illegalbehind", illegal_behind}, {"illegalalone", illegal_alone}};
+    } modes[] = {{"train", train}, {"frozen", frozen}, {"streams", streams}, {"manystreams", many_streams}, {"ownstreams", own_streams}, {"released", tensors_released}, {"tails", tails}, {"race", race}, {"copies", copies}, {"nevernamed", never_named}, {"attributes", attributes}, {"globals", globals}, {"graphglobals", graph_globals}, {"unknownnodes", unknown_nodes}, {"textures", textures},
+                 {"plaintables", plain_tables}, {"foreigntables", foreign_tables}, {"freed", freed}, {"recordstream", record_stream}, {"graphs", graphs}, {"graphasks", graph_asks}, {"graphtables", graph_tables}, {"nccl", nccl}, {"ncclunlisted", nccl_unlisted}, {"ncclhandles", nccl_handles}, {"crowded", crowded}, {"illegal", illegal_beside}, {"illegalbehind", illegal_behind}, {"illegalalone", illegal_alone}};
     tensor small; /* resolves what threads share */
     must(&small, 4096, NULL, 0);
     stub_touch_fn = (int (*)(uint64_t, size_t))driver("stub_touch");
