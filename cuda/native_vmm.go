@@ -5,7 +5,8 @@ package cuda
 // #include "libcuda.h"
 import "C"
 
-// physical describes memory on a side: on the device, or on the host node closest to it.
+// physical describes memory on a side: on the device, or on the host node closest to it. It is not
+// asked to be GPUDirect RDMA capable: a network card would reach it by its address, seen by nobody, also when it has left.
 func (n *Native) physical(l Location) C.psk_alloc_prop {
 	p := C.psk_alloc_prop{_type: 1 /* pinned */, location: C.psk_location{_type: C.PSK_LOCATION_DEVICE, id: n.device}}
 	if l == Host {

@@ -329,7 +329,11 @@ CUresult psk_strict_within(psk_op *op, psk_op *outer) {
     op->locked = s;
     if (!reserve(op)) return unrecorded(op);
     bool ready = settle(op);
-    if (!ready || op->arriving) op->flags |= PSK_FLAG_GATED;
+    if (!ready || op->arriving) {
+        op->flags |= PSK_FLAG_GATED;
+        outer->flags |= PSK_FLAG_PROGRESS;
+        PSK_COUNT(psk_S.gated);
+    }
     psk_record_publish(op);
     CUresult r = CUDA_SUCCESS;
     if (!ready) {
