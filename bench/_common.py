@@ -32,7 +32,7 @@ WORKLOADS = BENCH / "workloads.py"
 GIB = 1 << 30
 MANAGED_LIMIT = "8GiB"
 MANAGED_LIMIT_BYTES = 8 * GIB
-MIN_FREE_BYTES = 100 * GIB
+MIN_FREE_BYTES = 40 * GIB
 ENGINES = ("managed", "explicit")
 CAP_NOTE = "software cap, managed memory <= 8 GiB"
 EXPLICIT_NOTE = "explicit engine: plain device memory up to the budget, pinned host memory; no managed memory"
