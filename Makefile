@@ -31,12 +31,12 @@ BENCHTIME ?= 1s
 
 LIBS := lib/libpenstock.so lib/libpenstock_hook.so lib/libpenstock_torch.so
 
-.PHONY: build wheel test vet gofmt gotest pytest demo fuzz bench clean help FORCE
+.PHONY: build wheel test test-all vet gofmt gotest gotest-all pytest demo fuzz bench clean help FORCE
 
 build: bin/penstock $(LIBS) ## bin/penstock and the three libraries in lib/
 
 help: ## this list
-	@sed -nE 's/^([a-z]+):.*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
+	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
 
 # The Go and C builds find out by themselves what is stale.
 FORCE:
@@ -79,7 +79,9 @@ wheel: ## the Python package with the command and the libraries, in dist/
 demo: bin/penstock ## the main job on the simulated GPU: a table, and demo.html
 	bin/penstock demo
 
-test: vet gofmt build gotest pytest ## vet, gofmt, Go tests with the race detector, Python tests
+test: vet gofmt build gotest pytest ## vet, gofmt, Go and Python tests, without the long ones: within 5 minutes on 2 cores
+
+test-all: vet gofmt build gotest-all pytest ## the long ones too, and more seeds of the others: what CI runs
 
 vet:
 	$(GO) vet ./...
@@ -89,11 +91,17 @@ gofmt:
 	if [ -n "$$unformatted" ]; then echo "gofmt: run 'gofmt -w' on:" >&2; echo "$$unformatted" >&2; exit 1; fi
 	@echo gofmt: clean
 
-# The packages with tests that are skipped under the race detector (internal/raced).
+# The packages with tests that are skipped under the race detector (internal/raced). They are of one thread for the most part,
+# so that without the long ones they are tested without it only.
 UNRACED = $(shell grep -rl --include="*_test.go" internal/raced ./*/ | xargs -n1 dirname | sort -u)
+RACED = $(filter-out $(UNRACED),$(patsubst github.com/penstock-gpu/penstock%,.%,$(shell $(GO) list ./...)))
 
 gotest: build
-	$(GO) test -race -timeout 9m ./...
+	$(GO) test -short -race -timeout 9m $(RACED)
+	$(GO) test -short -timeout 9m $(UNRACED)
+
+gotest-all: build
+	$(GO) test -race -timeout 15m ./...
 	$(GO) test -timeout 9m $(UNRACED)
 
 # pytest of the system when it has one, else from a local .venv (which sees the system's packages, such as torch).

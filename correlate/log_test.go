@@ -3,11 +3,13 @@ package correlate
 import (
 	"math/rand"
 	"testing"
+
+	"github.com/penstock-gpu/penstock/internal/short"
 )
 
 // TestLog compares the log with a slice, through many additions, losses at the front and at the end.
 func TestLog(t *testing.T) {
-	for seed := range int64(20) {
+	for seed := range int64(short.Of(20, 4)) {
 		rng := rand.New(rand.NewSource(seed))
 		var l log[int]
 		var all []int // by number

@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/penstock-gpu/penstock/internal/raced"
+	"github.com/penstock-gpu/penstock/internal/short"
 	"github.com/penstock-gpu/penstock/internal/testlogs"
 	"github.com/penstock-gpu/penstock/trace"
 )
@@ -12,6 +13,7 @@ import (
 // measured earlier (both directions at 46 GB/s) and against physics.
 func TestSharedLogs(t *testing.T) {
 	raced.Skip(t)
+	short.Skip(t)
 	const rate = 46e9
 	var tr *trace.Trace
 	var name string

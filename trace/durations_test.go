@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/penstock-gpu/penstock/internal/short"
 	"github.com/penstock-gpu/penstock/internal/testlogs"
 	"github.com/penstock-gpu/penstock/trace"
 )
@@ -100,7 +101,7 @@ func TestEstimateDurationsLeavesAlone(t *testing.T) {
 // TestEstimatedSpans: a recording that is made up of known durations gives durations whose
 // sums, over any long stretch, are the time that the GPU was at work.
 func TestEstimatedSpans(t *testing.T) {
-	for seed := range uint64(60) {
+	for seed := range uint64(short.Of(60, 15)) {
 		r := rand.New(rand.NewPCG(seed, 1))
 		machine := testlogs.Machine{LaunchCost: time.Duration(1+r.IntN(20)) * us, Queue: 64 + r.IntN(500), ProgressEvery: 1 + r.IntN(24), LookEvery: time.Duration(1+r.IntN(40)) * us}
 		streams := 1 + r.IntN(3)

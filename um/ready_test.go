@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/penstock-gpu/penstock/cuda"
+	"github.com/penstock-gpu/penstock/internal/short"
 )
 
 // iteration allocates and uses what it frees at its end, and uses x last.
@@ -99,7 +100,7 @@ func TestDiscardedFirstIsNotAllocated(t *testing.T) {
 // nothing is discarded that belongs to somebody, and what is tested does occur.
 func TestRandomIterations(t *testing.T) {
 	var displacing, misplaced, shared int
-	for seed := range int64(24) { // of these 15, 19 and 23 once never came to rest
+	for seed := range int64(short.Of(24, 8)) { // of these 15, 19 and 23 once never came to rest
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			rng := rand.New(rand.NewSource(seed))
 			m := newMachine(t, Config{Policy: Penstock, BudgetBytes: budget(480), DriverEvicts: true, ArenaBytes: budget(4096), MoveBytes: budget(16)})

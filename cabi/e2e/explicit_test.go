@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/penstock-gpu/penstock/internal/short"
 )
 
 // explicitEngine is its environment: new device memory is full of rubbish, an
@@ -75,6 +77,9 @@ func TestExplicitOracle(t *testing.T) {
 	t.Parallel()
 	job := program(t, "explicit")
 	for mode, want := range map[string]string{"train": "% of the speed of an oracle", "frozen": "oracle"} {
+		if mode != "train" && testing.Short() {
+			continue
+		}
 		report := filepath.Join(t.TempDir(), "report.json")
 		r := mustRun(t, explicitly("PENSTOCK_REPORT="+report), job, mode)
 		text, err := os.ReadFile(report)
@@ -117,7 +122,7 @@ func TestExplicitClean(t *testing.T) {
 		{"lru", "PENSTOCK_POLICY=lru"},
 		{"verified", "PENSTOCK_VERIFY=1"},
 		{"little host memory", "PENSTOCK_HOST_BUDGET=150MiB"}, // some 130 MiB are away
-	} {
+	}[:short.Of(4, 1)] {
 		t.Run(c.name, func(t *testing.T) {
 			all, own := explicitStats(t, mustRun(t, explicitly(c.env), job, "frozen"))
 			if clean, copied := own["clean_bytes"].(float64), all["d2h_bytes"].(float64); clean < copied/8 || copied == 0 {
@@ -135,7 +140,7 @@ func TestExplicitClean(t *testing.T) {
 func TestExplicitPacks(t *testing.T) {
 	t.Parallel()
 	job := program(t, "explicit")
-	for _, env := range []string{"PENSTOCK_POLICY=penstock", "PENSTOCK_POLICY=lru", "PENSTOCK_VERIFY=1"} {
+	for _, env := range []string{"PENSTOCK_POLICY=penstock", "PENSTOCK_POLICY=lru", "PENSTOCK_VERIFY=1"}[:short.Of(3, 1)] {
 		t.Run(env, func(t *testing.T) {
 			for n := range *chaosSeeds {
 				all, own := explicitStats(t, mustRun(t, explicitly(env), job, "layers", fmt.Sprint(*chaosFirst+n)))
@@ -153,7 +158,7 @@ func TestExplicitPacks(t *testing.T) {
 func TestExplicitBorrows(t *testing.T) {
 	t.Parallel()
 	job := program(t, "explicit")
-	for _, env := range []string{"PENSTOCK_POLICY=penstock", "PENSTOCK_POLICY=lru", "PENSTOCK_VERIFY=1"} {
+	for _, env := range []string{"PENSTOCK_POLICY=penstock", "PENSTOCK_POLICY=lru", "PENSTOCK_VERIFY=1"}[:short.Of(3, 1)] {
 		t.Run(env, func(t *testing.T) {
 			for n := range *chaosSeeds {
 				all, own := explicitStats(t, mustRun(t, explicitly("PENSTOCK_BUDGET=96MiB", env), job, "workspaces", fmt.Sprint(*chaosFirst+n)))

@@ -1,6 +1,10 @@
 package e2e
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/penstock-gpu/penstock/internal/short"
+)
 
 // TestAcrossTheWrap: jobs in which the 2^32nd operation comes, at 50,000 a second after a
 // day. The words by which streams are gated and report are of 32 bits and begin anew then.
@@ -13,7 +17,7 @@ func TestAcrossTheWrap(t *testing.T) {
 	t.Run("explicit", func(t *testing.T) {
 		mustRun(t, explicitly(late, "PENSTOCK_HOST_BUDGET=512MiB"), train)
 	})
-	for _, mode := range []string{"train", "frozen", "streams", "manystreams", "ownstreams", "copies", "freed", "graphs", "race"} {
+	for _, mode := range []string{"streams", "graphs", "train", "frozen", "manystreams", "ownstreams", "copies", "freed", "race"}[:short.Of(9, 2)] {
 		t.Run(mode, func(t *testing.T) {
 			r := mustRun(t, explicitly(late, "PENSTOCK_POLICY=lru"), job, mode)
 			if all, _ := explicitStats(t, r); all["failure"] != nil || all["dropped_records"] != 0.0 {

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/penstock-gpu/penstock/internal/short"
 	"github.com/penstock-gpu/penstock/trace"
 )
 
@@ -304,6 +305,7 @@ func TestDriverCounters(t *testing.T) {
 // Whatever a file says, memory stays bounded: names and accesses at their
 // largest, streams that never finish, blocks all over.
 func TestHostileMemory(t *testing.T) {
+	short.Skip(t)
 	a := New(trace.Header{})
 	long := strings.Repeat("n", 60<<10)
 	accesses := make([]trace.Access, 4000)

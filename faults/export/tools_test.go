@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/penstock-gpu/penstock/faults/analyse"
+	"github.com/penstock-gpu/penstock/internal/short"
 	"github.com/penstock-gpu/penstock/trace"
 )
 
@@ -174,6 +175,7 @@ func TestTraceProcessor(t *testing.T) {
 
 // TestPprofTool asks `go tool pprof` itself.
 func TestPprofTool(t *testing.T) {
+	short.Skip(t) // where the go command has to build it first
 	tool, err := exec.LookPath("go")
 	if err != nil {
 		t.Skip("no go on PATH, and so no go tool pprof")

@@ -1,4 +1,4 @@
 // Package raced says whether the race detector is on, under which everything is ten
 // times as slow. Long tests of what runs in one thread, where it has nothing to find,
-// are skipped then: make test runs their packages a second time without it.
+// are skipped then: their packages are tested without it too.
 package raced

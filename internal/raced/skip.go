@@ -6,6 +6,6 @@ import "testing"
 func Skip(t testing.TB) {
 	t.Helper()
 	if On {
-		t.Skip("one thread only: slow under the race detector, and nothing to find; make test runs it without, too")
+		t.Skip("one thread only: slow under the race detector, and nothing to find; its package is tested without it too")
 	}
 }

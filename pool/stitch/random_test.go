@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/penstock-gpu/penstock/cuda"
+	"github.com/penstock-gpu/penstock/internal/short"
 	"github.com/penstock-gpu/penstock/pool/internal/model"
 )
 
@@ -20,7 +21,7 @@ func TestRandom(t *testing.T) {
 		{Strategy: Never},
 		{MinBytes: pageBytes, SpaceBytes: 1},
 	} {
-		t.Run(fmt.Sprintf("%+v", c), func(t *testing.T) { randomRun(t, c, *randomOps/4) })
+		t.Run(fmt.Sprintf("%+v", c), func(t *testing.T) { randomRun(t, c, *randomOps/short.Of(4, 16)) })
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/penstock-gpu/penstock/cuda"
+	"github.com/penstock-gpu/penstock/internal/short"
 )
 
 // TestAddressesOfEverNewSizes: a job whose sizes never come again finds addresses as
@@ -16,7 +17,7 @@ func TestAddressesOfEverNewSizes(t *testing.T) {
 	rng := rand.New(rand.NewSource(1))
 	var held []cuda.Range
 	var used int64
-	for range 50_000 {
+	for range short.Of(50_000, 10_000) {
 		size := int64(1+rng.Intn(pages/64)) * PageBytes
 		for used+size > space.Bytes/16 {
 			k := rng.Intn(len(held))
