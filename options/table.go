@@ -191,6 +191,8 @@ var Table = []Option{
 		Doc: "the process was started by penstock faults record: the hook loads the recorder"},
 	{Env: "PENSTOCK_WORKER", Type: TypeBool, Internal: true,
 		Doc: "the process is one of several that the program made (multiprocessing, or a fork)"},
+	{Env: "PENSTOCK_WARNED", Type: TypeBool, Internal: true,
+		Doc: "a process that started this one has said that this version of PyTorch was not tried"},
 	{Env: "PENSTOCK_RESTARTED", Type: TypeFile, Internal: true,
 		Doc: "the hook that penstock.enable(restart=True) started the interpreter again with"},
 }

@@ -233,6 +233,10 @@ typedef struct psk_shared {
     void (*report_all)(void);
 } psk_shared;
 
+/* Exported by the hook. Whether PyTorch's kernels are given lists as the hook knows them (lists.c), which they are taken for until
+ * this says otherwise; it does not hold for functions that have been launched. */
+void penstock_hook_expect_lists(int known);
+
 /* Exported by the hook. The engine finds it with dlsym(RTLD_DEFAULT, "penstock_hook_attach").
  * Returns the shared state, or NULL when abi_version differs from PSK_HOOK_ABI or in a forked child. Idempotent. */
 psk_shared *penstock_hook_attach(uint32_t abi_version);

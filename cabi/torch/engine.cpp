@@ -1,4 +1,5 @@
 #include "engine.h"
+#include "oom.h"
 #include "penstock_torch.h"
 
 #include <atomic>
@@ -138,7 +139,8 @@ using namespace penstock;
 
 extern "C" {
 
-const char *penstock_torch_setup(const char *engine_path) {
+const char *penstock_torch_setup(const char *engine_path, int known_exceptions) {
+    know_exceptions(known_exceptions != 0);
     std::lock_guard<std::mutex> lock(setup_mutex);
     static bool watching_fork = false;
     if (!watching_fork) {

@@ -1,5 +1,6 @@
 #include "oom.h"
 
+#include <atomic>
 #include <cstdio>
 #include <cstring>
 #include <cxxabi.h>
@@ -86,12 +87,16 @@ std::string message(const Engine &e, size_t bytes, int device) {
     return m + ". Raise the host budget or the device budget (--host-budget, --budget), or use a smaller batch.";
 }
 
+std::atomic<bool> known{false};
+
 } // namespace
+
+void know_exceptions(bool yes) { known.store(yes); }
 
 void throw_out_of_memory(const Engine &e, size_t bytes, int device) {
     std::string text = message(e, bytes, device);
-    // Resolved on each use: it is rare, and torch may have been loaded since the last.
-    const OutOfMemoryType t = OutOfMemoryType::resolve();
+    // Names stay when layouts change. Resolved on each use: it is rare, and torch may have been loaded since the last.
+    const OutOfMemoryType t = known.load() ? OutOfMemoryType::resolve() : OutOfMemoryType{};
     if (!t.complete()) throw std::runtime_error(text);
     void *object = abi::__cxa_allocate_exception(exception_bytes);
     std::memset(object, 0, exception_bytes);

@@ -8,8 +8,11 @@ namespace penstock {
 
 // Throws c10::OutOfMemoryError, which Python sees as torch.OutOfMemoryError; a
 // std::runtime_error with the same text when this PyTorch does not have the
-// symbols that takes.
+// symbols that takes, or nobody has looked whether its layouts are those known here.
 [[noreturn]] void throw_out_of_memory(const Engine &e, size_t bytes, int device);
+
+// Says whether they are; until then they are not.
+void know_exceptions(bool yes);
 
 } // namespace penstock
 

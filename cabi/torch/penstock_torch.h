@@ -27,9 +27,9 @@ using PoolId = std::pair<unsigned long long, unsigned long long>;
 
 #pragma GCC visibility push(default)
 extern "C" {
-/* Says where libpenstock.so is. Opens nothing. Returns NULL, or what is wrong
- * (valid until the next call). */
-const char *penstock_torch_setup(const char *engine_path);
+/* Says where libpenstock.so is, and whether c10's exceptions have the layout that is known here: without, out of
+ * memory is a std::runtime_error. Opens nothing. Returns NULL, or what is wrong (valid until the next call). */
+const char *penstock_torch_setup(const char *engine_path, int known_exceptions);
 /* Opens the engine and starts it on the device, as the first allocation would.
  * Returns NULL, or what is wrong (valid until the next call on this thread). */
 const char *penstock_torch_start(int device);

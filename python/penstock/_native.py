@@ -22,7 +22,7 @@ _METRICS = ("current", "peak", "allocated", "freed")
 class Native:
     """The shim library of this process."""
 
-    def __init__(self, shim: Path, engine: Path) -> None:
+    def __init__(self, shim: Path, engine: Path, known_exceptions: bool) -> None:
         try:
             self._lib = ctypes.CDLL(str(shim))
         except OSError as e:
@@ -32,7 +32,7 @@ class Native:
             raise PenstockError(f"cannot load {shim}: {e}") from None
         lib = self._lib
         lib.penstock_torch_setup.restype = ctypes.c_char_p
-        lib.penstock_torch_setup.argtypes = [ctypes.c_char_p]
+        lib.penstock_torch_setup.argtypes = [ctypes.c_char_p, ctypes.c_int]
         lib.penstock_torch_start.restype = ctypes.c_char_p
         lib.penstock_torch_start.argtypes = [ctypes.c_int]
         lib.penstock_torch_started.restype = ctypes.c_int
@@ -46,7 +46,7 @@ class Native:
             getattr(lib, "penstock_torch_" + name).restype = None
         self.path = shim
         self._engine: Any = None
-        error = lib.penstock_torch_setup(str(engine).encode())
+        error = lib.penstock_torch_setup(str(engine).encode(), known_exceptions)
         if error:
             raise PenstockError(error.decode(errors="replace"))
 

@@ -11,7 +11,7 @@ import threading
 import warnings
 from typing import Any, Optional
 
-from . import _libs, _options, _patch
+from . import _libs, _options, _patch, _versions
 from ._errors import PenstockError, PenstockWarning
 from ._native import Native
 
@@ -85,11 +85,16 @@ def enable(
         # Everything that can fail comes before anything that changes PyTorch.
         shim, library = _libs.find(_libs.TORCH), _libs.find(_libs.ENGINE)
         _preload(restart, env)
-        native = Native(shim, library)
+        layouts, warning = _versions.layouts(torch.__version__)
+        native = Native(shim, library, layouts.exception)
         # Only now: the engine reads its environment when it is opened, which is later.
         _update_environment(env)
         _mark_worker()
         _allocator = _install(torch, native)
+        if hook_loaded():
+            ctypes.CDLL(None).penstock_hook_expect_lists(layouts.lists)
+        if warning:
+            _warn_once(warning)
         _patch.apply(torch, native)
         _native = native
         atexit.register(_close, os.getpid())
@@ -105,6 +110,13 @@ def _mark_worker() -> None:
 
 def _mark_child() -> None:
     os.environ["PENSTOCK_WORKER"] = "1"
+
+
+def _warn_once(text: str) -> None:
+    """A line of one process: those that it starts, such as ranks and DataLoader workers, have its environment."""
+    if os.environ.get("PENSTOCK_WARNED") != "1":
+        os.environ["PENSTOCK_WARNED"] = "1"
+        print(f"penstock: {text}", file=sys.stderr)
 
 
 def _update_environment(env: dict[str, str]) -> None:
@@ -168,13 +180,14 @@ def _check(torch: Any) -> None:
 
 def _install(torch: Any, native: Native) -> Any:
     memory = torch.cuda.memory
-    allocator = memory.CUDAPluggableAllocator(str(native.path), "penstock_torch_malloc", "penstock_torch_free")
-    inner = allocator.allocator()
-    missing = [name for name in _SETTERS if not hasattr(inner, name)]
+    missing = ["CUDAPluggableAllocator"]
+    if hasattr(memory, missing[0]):
+        allocator = memory.CUDAPluggableAllocator(str(native.path), "penstock_torch_malloc", "penstock_torch_free")
+        inner = allocator.allocator()
+        missing = [name for name in _SETTERS if not hasattr(inner, name)]
     if missing:
         raise PenstockError(
-            f"this PyTorch ({getattr(torch, '__version__', 'unknown version')}) has an allocator interface without "
-            f"{', '.join(missing)}; Penstock needs PyTorch 2.1 or newer"
+            f"PyTorch {torch.__version__} has an allocator interface without {', '.join(missing)}; Penstock needs PyTorch {_versions.OLDEST} or newer"
         )
     for setter, function in _SETTERS.items():
         getattr(inner, setter)(native.address(function))

@@ -41,7 +41,9 @@ def libs(tmp_path_factory: pytest.TempPathFactory, compiler: str) -> Path:
     shared = (compiler, "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", f"-I{REPO / 'cabi'}")
     build(*shared, "-o", out / "libpenstock.so", NATIVE / "fake_penstock.c", "-pthread")
     hook = out / "hook.c"
-    hook.write_text("void *penstock_hook_attach(unsigned v) { (void)v; return 0; }\n")
+    hook.write_text("void *penstock_hook_attach(unsigned v) { (void)v; return 0; }\n"
+        "int lists_expected = -1;\n"
+        "void penstock_hook_expect_lists(int known) { lists_expected = known; }\n")
     build(*shared, "-o", out / "libpenstock_hook.so", hook)
     return out
 

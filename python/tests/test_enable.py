@@ -319,6 +319,49 @@ def test_a_c_library_that_is_too_old(sandbox, compiler, libs, tmp_path):
     assert "glibc 2." in r.out and "GLIBC_2.999" in r.out and "newer system" in r.out and len(r.out.splitlines()) == 1, r.out + r.err
 
 
+def test_a_version_that_was_tried(sandbox):
+    r = run(sandbox, "penstock.enable()\nprint(ctypes.c_int.in_dll(ctypes.CDLL(None), 'lists_expected').value)")
+    assert r.out == "1\n" and r.err == "", r.err
+
+
+@pytest.mark.parametrize("version", ["2.99.0+cu140", "2.11.0a0+git1234567", "3.0.0.dev20270101"])
+def test_a_version_that_was_not_tried(sandbox, version):
+    """One line, of the first process, and nothing relies on layouts."""
+    r = run(
+        sandbox,
+        """
+import subprocess
+penstock.enable()
+print(ctypes.c_int.in_dll(ctypes.CDLL(None), 'lists_expected').value, flush=True)
+subprocess.run([sys.executable, "-c", "import torch, penstock; penstock.enable()"], check=True)
+""",
+        env=sandbox.environment(FAKE_TORCH_VERSION=version),
+    )
+    assert r.out == "0\n"
+    assert r.err.startswith(f"penstock: PyTorch {version} was not tried in full: ") and r.err.count("\n") == 1, r.err
+    assert "RuntimeError" in r.err and "use PyTorch 2.11" in r.err
+
+
+@pytest.mark.parametrize("lacks", ["CUDAPluggableAllocator", "set_begin_allocate_to_pool"])
+def test_a_version_that_is_too_old(sandbox, lacks):
+    r = run(
+        sandbox,
+        f"""
+if hasattr(torch.cuda.memory, {lacks!r}):
+    del torch.cuda.memory.CUDAPluggableAllocator
+else:
+    allocator = torch._C._cuda_CUDAAllocator
+    allocator.__getattr__ = lambda self, name, inner=allocator.__getattr__: inner(self, "gone" if name == {lacks!r} else name)
+try:
+    penstock.enable()
+except penstock.PenstockError as e:
+    print(e)
+""",
+        env=sandbox.environment(FAKE_TORCH_VERSION="2.2.2"),
+    )
+    assert r.out.startswith(f"PyTorch 2.2.2 has an allocator interface without {lacks}; Penstock needs PyTorch 2.3 or newer"), r.out + r.err
+
+
 def test_forked_child_is_harmless(sandbox):
     r = run(
         sandbox,

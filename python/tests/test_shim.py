@@ -59,6 +59,12 @@ def test_out_of_memory(call, world, kind):
     assert "could not allocate 16.00 EiB (18446744073709547520 bytes)" in lines[2]
 
 
+def test_out_of_memory_where_the_layout_of_exceptions_is_not_known(call):
+    lines, _ = call("oom", WITH_TORCH, UNKNOWN_EXCEPTIONS="1")
+    assert lines.pop() == "live 0"
+    assert lines and all(line.startswith("runtime_error CUDA out of memory. Penstock could not allocate ") for line in lines)
+
+
 def test_budgets_are_named_once(call):
     lines, _ = call("oom", FAKE_WORDY="1", PENSTOCK_BUDGET="4000", PENSTOCK_HOST_BUDGET="5000")
     assert lines[0] == (

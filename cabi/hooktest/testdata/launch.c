@@ -258,6 +258,15 @@ static void many(void) {
     CHECK_EQ(apply(&fused, 4, NO_TWEAK), 5 * 4 + 2);
     const metadata newer = many_of("18TensorListMetadataILi4EEE_of_another_version", 4, 36, 8, 1, 320, 4);
     CHECK_EQ(apply(&newer, 3, NO_TWEAK), 4 * 15 + 1);
+    /* The same in a version in which they may mean something else. */
+    void (*expect_lists)(int);
+    *(void **)&expect_lists = dlsym(RTLD_DEFAULT, "penstock_hook_expect_lists");
+    expect_lists(0);
+    const metadata untried = many_of("18TensorListMetadataILi4EEE_untried", 4, 36, 0, 1, 320, 4);
+    CHECK_EQ(apply(&untried, 3, NO_TWEAK), 4 * 15 + 1);
+    expect_lists(1);
+    const metadata tried = many_of("18TensorListMetadataILi4EEE_tried", 4, 36, 0, 1, 320, 4);
+    CHECK_EQ(apply(&tried, 3, NO_TWEAK), 4 * 3 + 1);
     SYNC(NULL);
 }
 
