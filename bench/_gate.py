@@ -103,7 +103,7 @@ class Zygote:
             entry["began"].set()
             entry["ended"].set()
 
-    def run(self, target, arguments, timeout_s, env=None, report=None):
+    def run(self, target, arguments, timeout_s, env=None):
         self.start()
         with tempfile.TemporaryDirectory(prefix="penstock-gate-", ignore_cleanup_errors=True) as folder:
             entry = {"began": threading.Event(), "ended": threading.Event()}
@@ -128,9 +128,8 @@ class Zygote:
                 _kill(entry["pid"])  # also what a finished child left behind
             rc = None if timed_out else entry.get("status", 1)
             lines = c.json_lines(_text(folder, "lines.jsonl"))
-            found = c._load(Path(folder) / "report.json")
-            if found:
-                lines.append({"report": found})
+            for report in sorted(Path(folder).glob("report*.json"))[:1]:  # of a rank, where the program is one of several
+                lines.append({"report": c._load(report)})
             return Outcome(rc, timed_out, wall_s, lines, _text(folder, "log"))
 
     def stop(self):

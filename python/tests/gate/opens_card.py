@@ -1,0 +1,5 @@
+"""Stands for a module that initialises CUDA when it is imported."""
+
+import os
+
+FILE = open(os.environ["CARD_FILE"])
