@@ -81,12 +81,13 @@ func setError(err error) {
 	state.errText.Store(&text)
 }
 
-// guard turns a panic into an error.
+// guard turns a panic into an error, and gives the job's thread its context back.
 func guard(call string) {
 	if p := recover(); p != nil {
 		setError(fmt.Errorf("internal error in %s: %v\n%s", call, p, debug.Stack()))
 		fmt.Fprintf(os.Stderr, "penstock: internal error in %s: %v\n%s", call, p, debug.Stack())
 	}
+	cuda.LeaveThread()
 }
 
 // engine is the running engine, started if need be; nil when it cannot be.

@@ -126,6 +126,7 @@ func (o *observer) attach() error {
 		shared.SetMode(hook.Observe)
 		return nil
 	}
+	shared.Serve()
 	words, err := d.HostAlloc(2 * hook.WordsBytes)
 	if err != nil {
 		return fmt.Errorf("pinned memory: %w", err)

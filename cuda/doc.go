@@ -15,7 +15,9 @@
 // each of Capabilities, probed here and never again. Open then takes the
 // device's primary context (the one the CUDA runtime and PyTorch use) and holds
 // it until Close. It does not make it current: that would change the calling
-// thread behind its owner's back. Threads of Penstock call BindThread.
+// thread behind its owner's back. Threads of Penstock call BindThread; a thread of
+// the program that has come in does so, too, and gets its own context back by
+// LeaveThread when it leaves.
 //
 // Inside a process that preloads libpenstock_hook.so, dlsym and
 // cuGetProcAddress hand out the hook's wrappers. A driver that called those

@@ -4,11 +4,20 @@ package cuda
 
 // #cgo LDFLAGS: -ldl
 // #include "libcuda.h"
+// static __thread uintptr_t psk_displaced; /* the context that was current before ours; 0: none */
+// static void psk_displace(uintptr_t context) { psk_displaced = context; }
+// static uintptr_t psk_take_displaced(void)
+// {
+//     uintptr_t context = psk_displaced;
+//     psk_displaced = 0;
+//     return context;
+// }
 import "C"
 
 import (
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"time"
 	"unsafe"
 )
@@ -60,7 +69,31 @@ func (n *Native) BindThread() error {
 	if r := C.psk_cuCtxGetCurrent(n.fn, &current); r == 0 && current == n.context {
 		return nil
 	}
-	return check(C.psk_cuCtxSetCurrent(n.fn, n.context), "cuCtxSetCurrent")
+	if err := check(C.psk_cuCtxSetCurrent(n.fn, n.context), "cuCtxSetCurrent"); err != nil || current == 0 {
+		return err
+	}
+	C.psk_displace(current)
+	displacedBy.Store(n)
+	displaced.Add(1)
+	return nil
+}
+
+// How many threads have their context displaced, and whose functions put it back.
+var (
+	displaced   atomic.Int32
+	displacedBy atomic.Pointer[Native]
+)
+
+// LeaveThread gives a thread of the job back the context that was current before BindThread. One that had none keeps
+// the primary context, as after a call of the CUDA runtime.
+func LeaveThread() {
+	if displaced.Load() == 0 {
+		return
+	}
+	if context := C.psk_take_displaced(); context != 0 {
+		displaced.Add(-1)
+		C.psk_cuCtxSetCurrent(displacedBy.Load().fn, context) // it was current until now; there is nobody to tell
+	}
 }
 
 // Close gives the primary context back. Memory and streams made through n belong to the context and stay.

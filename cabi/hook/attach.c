@@ -81,6 +81,8 @@ PSK_EXPORT psk_shared *penstock_hook_attach(uint32_t abi_version) {
             psk_S.abi_version = PSK_HOOK_ABI;
             psk_S.size = sizeof psk_S;
             psk_S.report_all = psk_report_all;
+            psk_S.serve = psk_serve;
+            psk_S.synchronize_others = psk_synchronize_others;
             __atomic_store_n(&psk_S.nstreams, 1, __ATOMIC_RELEASE); /* index 0: the legacy default stream */
         }
     }

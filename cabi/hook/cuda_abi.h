@@ -12,6 +12,7 @@ typedef int CUresult;
 typedef int CUdevice;
 typedef uint64_t CUdeviceptr;
 typedef struct CUctx_st *CUcontext;
+typedef struct CUgreenCtx_st *CUgreenCtx;
 typedef struct CUmod_st *CUmodule;
 typedef struct CUlib_st *CUlibrary;
 typedef struct CUfunc_st *CUfunction;
@@ -36,6 +37,7 @@ enum {
     CUDA_ERROR_NOT_FOUND = 500,
     CUDA_ERROR_NOT_READY = 600,
     CUDA_ERROR_ILLEGAL_ADDRESS = 700,
+    CUDA_ERROR_CONTEXT_IS_DESTROYED = 709,
     CUDA_ERROR_NOT_SUPPORTED = 801,
     CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED = 900,
     CUDA_ERROR_STREAM_CAPTURE_INVALIDATED = 901,
@@ -43,6 +45,7 @@ enum {
 };
 
 #define CU_STREAM_LEGACY ((CUstream)0x1)
+#define CU_STREAM_NON_BLOCKING 1u
 #define CU_STREAM_PER_THREAD ((CUstream)0x2)
 
 #define CU_LAUNCH_PARAM_END ((void *)0x00)

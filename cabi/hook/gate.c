@@ -123,7 +123,7 @@ void psk_gate_decide(psk_op *op) {
         PSK_COUNT(psk_S.gated);
     }
     s->since_progress++;
-    if (!op->no_progress && (absent || psk_own_default(op) || s->since_progress >= PSK_LOAD(psk_S.progress_every))) {
+    if (!op->no_progress && (absent || s->alone || s->since_progress >= PSK_LOAD(psk_S.progress_every))) {
         op->flags |= PSK_FLAG_PROGRESS;
         s->since_progress = 0;
     }
@@ -175,8 +175,9 @@ void psk_stream_report(CUstream stream, uint32_t index, bool idle) {
     psk_stream_unlock(s);
 }
 
-/* Whether the thread's context is the stream's: the driver refuses a write from another. */
+/* Whether the thread's context is the stream's: the driver refuses a write from another, or takes its own default stream. */
 static bool in_context_of(CUstream stream) {
+    if (!stream) return !psk_other_context();
     typedef CUresult (*stream_context_fn)(CUstream, CUcontext *);
     typedef CUresult (*current_fn)(CUcontext *);
     stream_context_fn context_of = (stream_context_fn)psk_driver_symbol("cuStreamGetCtx");

@@ -12,15 +12,16 @@
  *   record.c   one operation: its slots and its record in the ring
  *   gate.c, strict.c  a mode's waits before it and progress after it
  *   trail.c    what the launch before it on its stream named
- *   func.c     parameter layouts of kernels; streams.c  stream indices, captures
+ *   func.c     parameter layouts of kernels; streams.c  stream indices, captures; contexts.c  those beside the engine's
  *   launch.c, copy.c, graph.c  the wrappers; nccl.c  those of NCCL's calls; observe.c  of managed memory;
  *              query.c  of what is known of an address; stay.c  of addresses that no launch shows
  *
- * Locks: the table locks of func.c, streams.c and graph.c, under which no other
+ * Locks: the table locks of func.c, streams.c, contexts.c and graph.c, under which no other
  * is taken and no driver call made; one lock a stream (gated and strict mode),
  * held from the reservation of a seq to the progress write so that progress of a
- * stream never runs ahead of its launches; and strict mode's grant lock, taken
- * before a stream's (strict.c).
+ * stream never runs ahead of its launches; strict mode's grant lock, taken
+ * before a stream's (strict.c); and that under which contexts come and go, taken
+ * before any other (contexts.c).
  */
 #ifndef PENSTOCK_HOOK_INTERNAL_H
 #define PENSTOCK_HOOK_INTERNAL_H
@@ -136,6 +137,8 @@ typedef struct psk_stream {
     uint32_t since_progress; /* records since the last progress write */
     uint64_t last;           /* seq of the last record; 0: none that is reported */
     bool unreported;         /* no progress write has covered it */
+    bool alone;              /* nobody but a thread in its context can have anything reported: each operation is */
+    uint64_t context;        /* its context, when that is not the engine's and known */
     /* gated mode */
     uint32_t issued;        /* records, wrapping */
     uint32_t ngates;        /* gates not yet seen open, oldest first */
@@ -158,13 +161,33 @@ extern psk_stream psk_streams[PSK_MAX_STREAMS];
 extern atomic_int psk_captures; /* captures in progress; may be too high, never too low */
 
 uint32_t psk_stream_index(CUstream stream, int ptsz);
+/* Gives the streams of a context that has been destroyed up. ended: its work has, too. */
+void psk_streams_gone(uint64_t context, bool ended);
 uint32_t psk_stream_nowhere(void); /* the index of what is on no stream; its handle is PSK_STREAM_GONE */
+/* True also where the driver does not say: of the legacy stream during another's capture. */
 bool psk_stream_capturing(CUstream stream, int ptsz);
+/* CUDA_SUCCESS and the driver's answer. */
+CUresult psk_capture_status(CUstream stream, int ptsz, int *status);
 /* The driver's cuStreamSynchronize, which other streams' captures survive. */
 CUresult psk_stream_synchronize(CUstream stream, int ptsz);
+CUresult psk_relaxed(CUresult (*wait)(void)); /* a call that waits, likewise */
 void psk_stream_lock(psk_stream *s);
 bool psk_stream_trylock(psk_stream *s);
 void psk_stream_unlock(psk_stream *s);
+
+/* ---- contexts.c ---- */
+/* Contexts that the process has, the engine's included once it is known. */
+extern atomic_uint psk_contexts;
+/* The thread's context when it is another than the engine's; 0 also while none is known to be. */
+uint64_t psk_other_context_slow(void);
+static inline uint64_t psk_other_context(void) { return PSK_LIKELY(atomic_load_explicit(&psk_contexts, memory_order_acquire) <= 1) ? 0 : psk_other_context_slow(); }
+/* A stream's context when that is another than the engine's, as psk_other_context. */
+#define PSK_CONTEXT_UNKNOWN UINT64_MAX /* another, but the driver does not say which: the stream is of a green one */
+uint64_t psk_stream_other_context(CUstream stream);
+void psk_serve(void); /* the thread's context is the engine's */
+uint32_t psk_synchronize_others(void);
+/* Destroys a context, by a handle of it. ends_work: what it has queued is over afterwards. */
+CUresult psk_context_destroy(CUcontext c, CUresult (*destroy)(void *), void *handle, bool ends_work);
 
 /* ---- func.c ---- */
 /* Where 8-byte aligned words lie in one parameter. In a list, words 0 are as many as a launch uses. */
@@ -226,6 +249,7 @@ typedef struct psk_op {
     psk_stream *locked;
     uint64_t seq; /* 0: dropped */
     uint64_t when; /* the program made the call; 0 when nobody asks */
+    bool unsure;      /* the driver does not say whether it is captured */
     bool no_progress; /* gated mode: the real call is made after psk_op_done: a progress write would come too early */
     /* strict mode */
     bool waits;    /* the real call waits for the stream, inside the driver */
@@ -267,9 +291,6 @@ bool psk_record_reserve(psk_op *op);
 void psk_record_publish(const psk_op *op);
 void psk_record_dropped(void);
 uint64_t psk_now_ns(void); /* CLOCK_MONOTONIC */
-
-/* A thread's own default stream, on which no other thread can have anything reported. */
-static inline bool psk_own_default(const psk_op *op) { return op->stream == (CUstream)PSK_STREAM_PER_THREAD || (op->ptsz && !op->stream); }
 
 /* ---- gate.c ---- */
 bool psk_have_memops(void);

@@ -142,7 +142,8 @@ static bool family(const char *name) {
     static const char *const prefixes[] = {"cuLaunch", "cuMemcpy", "cuMemset", "cuMemPrefetch", "cuMemDiscard", "cuMemBatchDecompress", "cuFabricCpy",
                                            "cuGraphLaunch", "cuGraphInstantiate", "cuGraphExec", "cuMemAlloc", "cuMemFree",
                                            "cuStreamBatchMemOp", "cuStreamWaitValue", "cuStreamWriteValue", "cuTexObjectCreate",
-                                           "cuMulticastBind", "cuLogicalEndpointBind", "cuMemGetHandleFor", "cuMemRetainAllocationHandle"};
+                                           "cuMulticastBind", "cuLogicalEndpointBind", "cuMemGetHandleFor", "cuMemRetainAllocationHandle",
+                                           "cuCtxCreate", "cuGLCtxCreate"};
     for (size_t i = 0; i < sizeof prefixes / sizeof prefixes[0]; i++)
         if (!strncmp(name, prefixes[i], strlen(prefixes[i]))) return true;
     return false;

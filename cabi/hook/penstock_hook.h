@@ -60,7 +60,7 @@
 #include <stdint.h>
 #include "stamp.h"
 
-#define PSK_HOOK_ABI 12u
+#define PSK_HOOK_ABI 13u
 
 #define PSK_BLOCK_SHIFT 21                        /* address table granularity: 2 MiB */
 #define PSK_TABLE_BLOCKS (1u << (47 - PSK_BLOCK_SHIFT)) /* user addresses have 47 bits */
@@ -68,7 +68,7 @@
 #define PSK_MAX_STREAMS 256                       /* beyond it, streams share the last index: gated mode does not gate them, strict mode runs one operation of them at a time */
 #define PSK_STREAM_MANY (UINT64_MAX - 1)          /* no stream's handle: it stands for the streams that share the last index */
 #define PSK_STREAM_GONE UINT64_MAX                /* no stream's handle: the stream was destroyed, or there never was one (PSK_REC_STAY) */
-#define PSK_STREAM_PER_THREAD 2u                  /* CU_STREAM_PER_THREAD: each thread has one of its own, with an index of its own */
+#define PSK_STREAM_PER_THREAD 2u                  /* CU_STREAM_PER_THREAD: each thread has one of its own, with an index of its own; so has the default stream of each context beside the engine's */
 #define PSK_RING_ENTRIES (1u << 16)               /* power of two */
 #define PSK_ENTRY_SLOTS 22
 #define PSK_MAX_FUNCS 65536
@@ -192,7 +192,7 @@ typedef struct psk_shared {
     PSK_LINE psk_func *funcs;      /* [PSK_MAX_FUNCS] */
     uint32_t nfuncs;      /* atomic */
     uint32_t nstreams;    /* atomic */
-    uint64_t *streams;    /* [PSK_MAX_STREAMS] stream handles by index; index 0 is the legacy default stream, the last one's is PSK_STREAM_MANY */
+    uint64_t *streams;    /* [PSK_MAX_STREAMS] stream handles by index; index 0 is the legacy default stream of the engine's context, the last one's is PSK_STREAM_MANY */
 
     /* Words in pinned host memory that the engine provides; one 64-byte line a
      * stream: word index = stream * 16. Values are the low 32 bits of seq; the
@@ -231,6 +231,13 @@ typedef struct psk_shared {
     /* Has every stream report its last operation, which otherwise stays unfinished for the
      * engine until more follow. From a thread with the context; it calls the driver. */
     void (*report_all)(void);
+
+    /* Contexts. Before it sets a mode the engine calls serve from a thread with its own, else default
+     * streams are taken for one whatever context is current. */
+    void (*serve)(void);
+    /* Waits for all other contexts that the process has: for memory that their work may use. 0 without
+     * any; else a CUresult. */
+    uint32_t (*synchronize_others)(void);
 } psk_shared;
 
 /* Exported by the hook. Whether PyTorch's kernels are given lists as the hook knows them (lists.c), which they are taken for until

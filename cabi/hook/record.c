@@ -177,6 +177,14 @@ uint64_t psk_now_ns(void) {
     return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
+static void look_for_capture(psk_op *op) {
+    int status = CU_STREAM_CAPTURE_STATUS_NONE;
+    if (psk_capture_status(op->stream, op->ptsz, &status) != CUDA_SUCCESS)
+        op->unsure = true;
+    else if (status != CU_STREAM_CAPTURE_STATUS_NONE)
+        op->flags |= PSK_FLAG_CAPTURED;
+}
+
 void psk_op_begin(psk_op *op, int kind, uint32_t id, CUstream stream, int ptsz) {
     psk_in_hook = 1;
     op->when = psk_stamp(PSK_LOAD(psk_S.stamp)); /* first of all: a function's first launch has long look-ups before it */
@@ -188,12 +196,12 @@ void psk_op_begin(psk_op *op, int kind, uint32_t id, CUstream stream, int ptsz) 
     op->ptsz = ptsz;
     op->mode = PSK_LOAD(psk_S.mode);
     op->locked = NULL;
-    op->no_progress = op->asks = op->waits = op->serial = op->early = false;
+    op->unsure = op->no_progress = op->asks = op->waits = op->serial = op->early = false;
     op->seq = 0;
     op->n = op->nplain = 0;
     op->slots = op->inline_slots;
     op->scratch = NULL;
-    if (PSK_UNLIKELY(atomic_load_explicit(&psk_captures, memory_order_acquire) > 0) && psk_stream_capturing(stream, ptsz)) op->flags |= PSK_FLAG_CAPTURED;
+    if (PSK_UNLIKELY(atomic_load_explicit(&psk_captures, memory_order_acquire) > 0)) look_for_capture(op);
 }
 
 static __attribute__((noinline)) void wake_reader(void) {
@@ -294,7 +302,7 @@ void psk_record_publish(const psk_op *op) {
 CUresult psk_op_issue(psk_op *op) {
     op->stream_index = psk_stream_index(op->stream, op->ptsz);
     if (op->mode == PSK_MODE_STRICT) return psk_strict_issue(op);
-    bool gates = op->mode == PSK_MODE_GATED && !(op->flags & PSK_FLAG_CAPTURED) && op->stream_index != PSK_STREAM_SHARED && psk_S.gate && psk_S.progress && psk_have_memops();
+    bool gates = op->mode == PSK_MODE_GATED && !(op->flags & PSK_FLAG_CAPTURED) && !op->unsure && op->stream_index != PSK_STREAM_SHARED && psk_S.gate && psk_S.progress && psk_have_memops();
     if (gates) psk_gate_lock(op);
     if (PSK_UNLIKELY(!psk_record_reserve(op)) && !wait_for_room(op)) {
         psk_record_dropped();

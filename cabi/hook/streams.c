@@ -33,8 +33,13 @@ static struct {
 static uint32_t nleaving;
 static pthread_mutex_t mu = PTHREAD_MUTEX_INITIALIZER;
 
-/* Threads have a default stream each, all by the handle CU_STREAM_PER_THREAD. */
-PSK_TLS uint32_t own_index;
+/* Threads have a default stream each in every context, all by the handle CU_STREAM_PER_THREAD. */
+#define OWN 4 /* the first is of the engine's context; those of more contexts than these share an index */
+typedef struct own_default {
+    uint64_t context;
+    uint32_t index;
+} own_default;
+PSK_TLS own_default own[OWN];
 static pthread_key_t own_key;
 static pthread_once_t own_once = PTHREAD_ONCE_INIT;
 
@@ -67,22 +72,28 @@ static void collect_left(void) {
     nleaving = kept;
 }
 
-static uint32_t take_index(uint64_t handle) {
+/* The index of those that have none of their own. */
+static uint32_t share(void) {
+    __atomic_store_n(&psk_S.streams[PSK_STREAM_SHARED], PSK_STREAM_MANY, __ATOMIC_RELEASE);
+    __atomic_store_n(&psk_S.nstreams, PSK_MAX_STREAMS, __ATOMIC_RELEASE);
+    return PSK_STREAM_SHARED;
+}
+
+/* context: as psk_stream.context. */
+static uint32_t take_index(uint64_t handle, uint64_t context) {
     uint32_t index;
     collect_left();
     if (nfree) {
         index = free_index[--nfree];
     } else {
         index = PSK_LOAD(psk_S.nstreams);
-        if (index >= PSK_STREAM_SHARED) {
-            __atomic_store_n(&psk_S.streams[PSK_STREAM_SHARED], PSK_STREAM_MANY, __ATOMIC_RELEASE);
-            __atomic_store_n(&psk_S.nstreams, PSK_MAX_STREAMS, __ATOMIC_RELEASE);
-            return PSK_STREAM_SHARED;
-        }
+        if (index >= PSK_STREAM_SHARED) return share();
     }
     psk_streams[index].since_progress = 0;
     psk_streams[index].ngates = 0;
     psk_streams[index].unreported = false;
+    psk_streams[index].alone = context || handle == PSK_STREAM_PER_THREAD;
+    psk_streams[index].context = context;
     psk_streams[index].last = 0;
     psk_streams[index].nmarks = 0;
     psk_streams[index].trail.left = false;
@@ -102,7 +113,8 @@ static int find(uint64_t handle) {
     return -1;
 }
 
-static uint32_t add(uint64_t handle) {
+/* shown: the handle that the engine is told. */
+static uint32_t add(uint64_t handle, uint64_t shown, uint64_t context) {
     uint32_t index = PSK_STREAM_SHARED;
     pthread_mutex_lock(&mu);
     int at = find(handle);
@@ -115,7 +127,7 @@ static uint32_t add(uint64_t handle) {
             if (h != 0 && h != GONE) continue;
             if (h == 0 && rows_used >= TABLE * 3 / 4) break; /* keep look-ups short */
             rows_used += h == 0;
-            index = take_index(handle);
+            index = take_index(shown, context);
             atomic_store(&table[i].index, index);
             atomic_store_explicit(&table[i].handle, handle, memory_order_release);
             break;
@@ -125,39 +137,57 @@ static uint32_t add(uint64_t handle) {
     return index;
 }
 
-/* A thread has ended: its default stream reports each operation, the last one, too. */
-static void own_ended(void *index) {
-    own_index = 0; /* what ends after this may launch yet */
-    if (atomic_load(&psk_child)) return;
-    pthread_mutex_lock(&mu);
-    give_index((uint32_t)(uintptr_t)index, false);
-    pthread_mutex_unlock(&mu);
+/* A thread has ended: its default streams report each operation, the last one, too. */
+static void own_ended(void *of_thread) {
+    own_default *mine = of_thread;
+    bool child = atomic_load(&psk_child);
+    if (!child) pthread_mutex_lock(&mu);
+    for (int i = 0; i < OWN; i++) {
+        uint32_t index = mine[i].index;
+        mine[i] = (own_default){0, 0}; /* what ends after this may launch yet */
+        if (index && !child) give_index(index, false);
+    }
+    if (!child) pthread_mutex_unlock(&mu);
 }
 
 static void make_own_key(void) { pthread_key_create(&own_key, own_ended); }
 
-static uint32_t take_own(void) {
+/* context: another than the engine's, or 0. */
+static uint32_t take_own(uint64_t context) {
+    int i = context ? 1 : 0;
+    while (context && i < OWN && own[i].context && own[i].context != context) i++;
+    if (i == OWN) return share();
+    if (own[i].index) return own[i].index;
     pthread_once(&own_once, make_own_key);
     pthread_mutex_lock(&mu);
-    own_index = take_index(2);
+    own[i] = (own_default){context, take_index(PSK_STREAM_PER_THREAD, context)};
     pthread_mutex_unlock(&mu);
-    pthread_setspecific(own_key, (void *)(uintptr_t)own_index);
-    return own_index;
+    pthread_setspecific(own_key, own);
+    return own[i].index;
+}
+
+/* In the table, the default stream of a context beside the engine's: no address is as high. */
+#define DEFAULT_OF (1ull << 63)
+
+static uint32_t other_default(uint64_t context) {
+    int at = find(context | DEFAULT_OF);
+    return at >= 0 ? atomic_load(&table[at].index) : add(context | DEFAULT_OF, PSK_STREAM_PER_THREAD, context);
 }
 
 uint32_t psk_stream_index(CUstream stream, int ptsz) {
-    uint64_t h = (uint64_t)(uintptr_t)stream;
+    uint64_t h = (uint64_t)(uintptr_t)stream, other;
     if (h == 0) h = ptsz ? 2 : 1;
+    if (h <= 2 && PSK_UNLIKELY((other = psk_other_context()) != 0)) return h == 1 ? other_default(other) : take_own(other);
     if (h == 1) return 0;
-    if (h == 2) return PSK_LIKELY(own_index != 0) ? own_index : take_own();
+    if (h == 2) return PSK_LIKELY(own[0].index != 0) ? own[0].index : take_own(0);
     int at = find(h);
-    return PSK_LIKELY(at >= 0) ? atomic_load_explicit(&table[at].index, memory_order_relaxed) : add(h);
+    return PSK_LIKELY(at >= 0) ? atomic_load_explicit(&table[at].index, memory_order_relaxed) : add(h, h, psk_stream_other_context(stream));
 }
 
 static uint32_t nowhere;
 static void take_nowhere(void) {
     pthread_mutex_lock(&mu);
-    nowhere = take_index(GONE);
+    nowhere = take_index(GONE, 0);
     pthread_mutex_unlock(&mu);
 }
 
@@ -171,7 +201,7 @@ uint32_t psk_stream_nowhere(void) {
 static void forget(uint64_t handle, bool idle) {
     int known = find(handle);
     uint32_t reports = known >= 0 ? atomic_load(&table[known].index) : PSK_STREAM_SHARED;
-    if (reports != PSK_STREAM_SHARED) psk_stream_report((CUstream)(uintptr_t)handle, reports, idle);
+    if (reports != PSK_STREAM_SHARED && (idle || !(handle & DEFAULT_OF))) psk_stream_report((CUstream)(uintptr_t)handle, reports, idle);
     pthread_mutex_lock(&mu);
     int at = find(handle);
     if (at >= 0) {
@@ -183,6 +213,16 @@ static void forget(uint64_t handle, bool idle) {
             for (; atomic_load(&table[i].handle) == GONE; i = (i - 1) & (TABLE - 1), rows_used--) atomic_store(&table[i].handle, 0);
     }
     pthread_mutex_unlock(&mu);
+}
+
+void psk_streams_gone(uint64_t context, bool ended) {
+    for (uint32_t i = 0; ended && i < PSK_STREAM_SHARED; i++)
+        if (psk_streams[i].context == context) psk_stream_report(NULL, i, true);
+    for (unsigned i = 0; i < TABLE; i++) {
+        uint64_t handle = atomic_load(&table[i].handle);
+        if (!handle || handle == GONE || psk_streams[atomic_load(&table[i].index)].context != context) continue;
+        forget(handle, ended);
+    }
 }
 
 /* ---- the lock of a stream ---- */
@@ -212,24 +252,49 @@ void psk_stream_unlock(psk_stream *s) {
 
 typedef CUresult (*is_capturing_fn)(CUstream, int *);
 
-/* The driver's answer; when it refuses to say (the legacy stream during another's capture), capturing, which is the cautious one. */
-static int capture_status(CUstream stream, int ptsz) {
+CUresult psk_capture_status(CUstream stream, int ptsz, int *status) {
     static is_capturing_fn _Atomic fns[2];
     is_capturing_fn fn = atomic_load(&fns[ptsz]);
     if (!fn) {
         fn = (is_capturing_fn)psk_driver_symbol(ptsz ? "cuStreamIsCapturing_ptsz" : "cuStreamIsCapturing");
-        if (!fn) return CU_STREAM_CAPTURE_STATUS_NONE; /* a driver without captures */
+        if (!fn) return CUDA_SUCCESS; /* a driver without captures */
         atomic_store(&fns[ptsz], fn);
     }
-    int status = CU_STREAM_CAPTURE_STATUS_NONE;
-    return fn(stream, &status) == CUDA_SUCCESS ? status : CU_STREAM_CAPTURE_STATUS_ACTIVE;
+    return fn(stream, status);
 }
 
-bool psk_stream_capturing(CUstream stream, int ptsz) { return capture_status(stream, ptsz) != CU_STREAM_CAPTURE_STATUS_NONE; }
+bool psk_stream_capturing(CUstream stream, int ptsz) {
+    int status = CU_STREAM_CAPTURE_STATUS_NONE;
+    return psk_capture_status(stream, ptsz, &status) != CUDA_SUCCESS || status != CU_STREAM_CAPTURE_STATUS_NONE;
+}
+
+/* A call that may wait invalidates captures elsewhere unless this thread says that it does not mean them. */
+typedef struct leave {
+    CUresult (*exchange)(int *);
+    int mode;
+} leave;
+
+static leave relax(void) {
+    leave l = {NULL, CU_STREAM_CAPTURE_MODE_RELAXED};
+    if (PSK_LIKELY(atomic_load(&psk_captures) == 0)) return l;
+    l.exchange = (CUresult (*)(int *))psk_driver_symbol("cuThreadExchangeStreamCaptureMode");
+    if (l.exchange && l.exchange(&l.mode) != CUDA_SUCCESS) l.exchange = NULL;
+    return l;
+}
+
+static void back(leave l) {
+    if (l.exchange) l.exchange(&l.mode);
+}
+
+CUresult psk_relaxed(CUresult (*wait)(void)) {
+    leave l = relax();
+    CUresult r = wait();
+    back(l);
+    return r;
+}
 
 CUresult psk_stream_synchronize(CUstream stream, int ptsz) {
     typedef CUresult (*synchronize_fn)(CUstream);
-    typedef CUresult (*exchange_fn)(int *);
     static synchronize_fn _Atomic fns[2];
     synchronize_fn fn = atomic_load(&fns[ptsz]);
     if (!fn) {
@@ -237,13 +302,9 @@ CUresult psk_stream_synchronize(CUstream stream, int ptsz) {
         if (!fn) return CUDA_ERROR_NOT_FOUND;
         atomic_store(&fns[ptsz], fn);
     }
-    if (PSK_LIKELY(atomic_load(&psk_captures) == 0)) return fn(stream);
-    /* A call that may wait invalidates captures elsewhere unless this thread says that it does not mean them. */
-    exchange_fn exchange = (exchange_fn)psk_driver_symbol("cuThreadExchangeStreamCaptureMode");
-    int mode = CU_STREAM_CAPTURE_MODE_RELAXED;
-    bool exchanged = exchange && exchange(&mode) == CUDA_SUCCESS;
+    leave l = relax();
     CUresult r = fn(stream);
-    if (exchanged) exchange(&mode);
+    back(l);
     return r;
 }
 

@@ -110,11 +110,19 @@ static void idle_now(psk_stream *s) {
     s->finished = s->queued;
 }
 
-/* Waits for the stream and says so. An error is the context's end: nothing of it runs any more. But a thread
- * without a context may not wait: what others queued runs on, and its own operation would be refused, too. */
+/* Whether nothing of a context runs any more: as (*cuda.Error).EndsContext, and when it or the driver is gone. */
+static bool ends_context(CUresult r) {
+    switch ((int)r) {
+    case 4: case 214: case 220: case 700: case 702: case 709: case 710: case 714: case 715: case 716: case 717: case 718: case 719: return true;
+    }
+    return false;
+}
+
+/* Waits for the stream and says so. Any other error is a wait that was not one: of a thread without a context, whose own
+ * operation would be refused, too, or of the legacy stream while another captures. What is queued runs on then. */
 static CUresult drain(psk_op *op, uint32_t value) {
     CUresult r = psk_stream_synchronize(op->stream, op->ptsz);
-    if (r == CUDA_ERROR_INVALID_CONTEXT || r == CUDA_ERROR_INVALID_HANDLE) {
+    if (r != CUDA_SUCCESS && !ends_context(r)) {
         op->locked->unreported = true;
         return r;
     }
@@ -201,6 +209,7 @@ static CUresult wait_on_cpu(psk_op *op) {
     for (;; pause_for((now = psk_now_ns()) - from)) {
         if ((!op->asks || PSK_LOAD(psk_S.granted) == op->seq) && settle(op)) break;
         if (left() || (r = refusal())) break;
+        if (PSK_UNLIKELY(op->locked->unreported) && now - from > YIELD_NS) report(op, (uint32_t)op->seq - 1); /* it was refused */
     }
     __atomic_fetch_add(&psk_S.cpu_wait_ns, psk_now_ns() - from, __ATOMIC_RELAXED);
     return r;
@@ -253,7 +262,7 @@ static CUresult issue_locked(psk_op *op) {
     if (PSK_UNLIKELY(op->seq - s->last > LONG_AGO && s->nmarks)) forget_marks(op);
     uint32_t every = PSK_LOAD(psk_S.progress_every);
     if (every > PROGRESS_AT_MOST) every = PROGRESS_AT_MOST;
-    if (++s->since_progress >= every || (op->flags & PSK_FLAG_GATED) || op->serial || psk_own_default(op)) {
+    if (++s->since_progress >= every || (op->flags & PSK_FLAG_GATED) || op->serial || s->alone) {
         op->flags |= PSK_FLAG_PROGRESS;
         s->since_progress = 0;
     }
@@ -262,7 +271,8 @@ static CUresult issue_locked(psk_op *op) {
     CUresult r = CUDA_SUCCESS;
     if (PSK_UNLIKELY(!ready)) {
         r = report(op, (uint32_t)op->seq - 1);
-        if (!r || op->asks) r = wait_on_cpu(op); /* what is awaited may need the report */
+        bool no_context = r == CUDA_ERROR_INVALID_CONTEXT || r == CUDA_ERROR_INVALID_HANDLE;
+        if (!no_context || op->asks) r = wait_on_cpu(op); /* what is awaited may need the report */
     }
     if (PSK_UNLIKELY(op->arriving) && r == CUDA_SUCCESS) r = wait_for_ticket(op);
     s->queued++;
@@ -281,7 +291,7 @@ CUresult psk_strict_issue(psk_op *op) {
     }
     op->settled = 0;
     op->arriving = false;
-    op->serial = op->stream_index == PSK_STREAM_SHARED || !psk_S.progress || !psk_S.arrived || !psk_have_memops();
+    op->serial = op->unsure || op->stream_index == PSK_STREAM_SHARED || !psk_S.progress || !psk_S.arrived || !psk_have_memops();
     if (PSK_UNLIKELY(op->flags & PSK_FLAG_OPAQUE) && !op->asks) ask(op);
     if (op->asks) PSK_COUNT(psk_S.grants_asked);
     op->locked = &psk_streams[op->stream_index];

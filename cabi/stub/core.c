@@ -233,14 +233,33 @@ CUresult cuDeviceComputeCapability(int *major, int *minor, CUdevice dev) {
     return CUDA_SUCCESS;
 }
 
-/* ---- contexts: the primary one, and others that are only handles ---- */
+/* ---- contexts: a stack of them for each thread ---- */
 
 struct CUctx_st {
-    int dummy;
+    stream *legacy; /* its default stream, once used */
+    uint64_t id;    /* no other has had it, while handles come back */
+    struct CUctx_st *next;
 };
 static struct CUctx_st primary;
 static atomic_int primary_refs;
-static __thread CUcontext current;
+static CUcontext spare; /* destroyed */
+static pthread_mutex_t contexts_mu = PTHREAD_MUTEX_INITIALIZER;
+
+enum { DEPTH = 8 };
+static __thread CUcontext stack[DEPTH];
+static __thread unsigned depth;
+
+CUcontext stub_context(void) { return depth ? stack[depth - 1] : NULL; }
+
+stream *stub_legacy(void) {
+    CUcontext c = stub_context() ? stub_context() : &primary;
+    pthread_mutex_lock(&contexts_mu);
+    if (!c->legacy) c->legacy = stub_stream_new(c);
+    pthread_mutex_unlock(&contexts_mu);
+    return c->legacy;
+}
+
+uint64_t stub_context_id(void) { return stub_context() ? stub_context()->id : 0; }
 
 CUresult cuDevicePrimaryCtxRetain(CUcontext *ctx, CUdevice dev) {
     READY();
@@ -279,30 +298,84 @@ CUresult cuDevicePrimaryCtxSetFlags_v2(CUdevice dev, unsigned flags) {
     return dev == 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
 }
 
+static CUcontext context_new(void) {
+    static uint64_t ids;
+    pthread_mutex_lock(&contexts_mu);
+    CUcontext c = spare;
+    if (c)
+        spare = c->next;
+    else
+        c = malloc(sizeof *c);
+    if (c) *c = (struct CUctx_st){.id = ++ids};
+    pthread_mutex_unlock(&contexts_mu);
+    return c;
+}
+
+CUresult cuCtxPushCurrent_v2(CUcontext ctx) {
+    READY();
+    if (!ctx || depth == DEPTH) return CUDA_ERROR_INVALID_VALUE;
+    stack[depth++] = ctx;
+    return CUDA_SUCCESS;
+}
+CUresult cuCtxPushCurrent(CUcontext ctx) { return cuCtxPushCurrent_v2(ctx); }
+
+CUresult cuCtxPopCurrent_v2(CUcontext *ctx) {
+    READY();
+    if (!depth) return CUDA_ERROR_INVALID_CONTEXT;
+    depth--;
+    if (ctx) *ctx = stack[depth];
+    return CUDA_SUCCESS;
+}
+
 CUresult cuCtxCreate_v2(CUcontext *ctx, unsigned flags, CUdevice dev) {
     READY();
     (void)flags;
     if (dev != 0) return CUDA_ERROR_INVALID_DEVICE;
-    *ctx = current = calloc(1, sizeof **ctx);
-    return *ctx ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+    *ctx = context_new();
+    return *ctx ? cuCtxPushCurrent_v2(*ctx) : CUDA_ERROR_OUT_OF_MEMORY;
 }
+CUresult cuCtxCreate(CUcontext *ctx, unsigned flags, CUdevice dev) { return cuCtxCreate_v2(ctx, flags, dev); }
+CUresult cuCtxCreate_v3(CUcontext *ctx, void *params, int n, unsigned flags, CUdevice dev) { return (void)params, (void)n, cuCtxCreate_v2(ctx, flags, dev); }
+CUresult cuCtxCreate_v4(CUcontext *ctx, void *params, unsigned flags, CUdevice dev) { return (void)params, cuCtxCreate_v2(ctx, flags, dev); }
 
+/* What it has queued runs to its end. */
 CUresult cuCtxDestroy_v2(CUcontext ctx) {
     READY();
     if (!ctx || ctx == &primary) return CUDA_ERROR_INVALID_CONTEXT;
-    if (current == ctx) current = NULL;
-    free(ctx);
+    if (ctx->legacy) stub_wait_idle(ctx->legacy), stub_stream_drop(ctx->legacy);
+    if (stub_context() == ctx) depth--;
+    pthread_mutex_lock(&contexts_mu);
+    ctx->next = spare;
+    spare = ctx;
+    pthread_mutex_unlock(&contexts_mu);
     return CUDA_SUCCESS;
 }
 CUresult cuCtxDestroy(CUcontext ctx) { return cuCtxDestroy_v2(ctx); }
+CUresult cuCtxDetach(CUcontext ctx) { return cuCtxDestroy_v2(ctx); }
 
 CUresult cuCtxSetCurrent(CUcontext ctx) {
     READY();
-    current = ctx;
+    if (depth) depth--;
+    return ctx ? cuCtxPushCurrent_v2(ctx) : CUDA_SUCCESS;
+}
+
+/* Green contexts: contexts by another name. */
+CUresult cuGreenCtxCreate(CUgreenCtx *green, void *resources, CUdevice dev, unsigned flags) {
+    READY();
+    (void)resources, (void)flags;
+    if (dev != 0) return CUDA_ERROR_INVALID_DEVICE;
+    CUcontext c = context_new();
+    *green = (CUgreenCtx)c;
+    return c ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+CUresult cuCtxFromGreenCtx(CUcontext *ctx, CUgreenCtx green) {
+    READY();
+    *ctx = (CUcontext)green;
     return CUDA_SUCCESS;
 }
 
-CUcontext stub_context(void) { return current; }
+CUresult cuGreenCtxDestroy(CUgreenCtx green) { return cuCtxDestroy_v2((CUcontext)green); }
 
 static _Atomic CUresult ended;
 
@@ -315,28 +388,19 @@ CUresult stub_ended(void) { return atomic_load(&ended); }
 
 CUresult stub_current(void) {
     READY();
-    return current ? stub_ended() : CUDA_ERROR_INVALID_CONTEXT;
+    return stub_context() ? stub_ended() : CUDA_ERROR_INVALID_CONTEXT;
 }
 
 CUresult cuCtxGetCurrent(CUcontext *ctx) {
     READY();
-    *ctx = current;
+    *ctx = stub_context();
     return CUDA_SUCCESS;
 }
 
 CUresult cuCtxGetDevice(CUdevice *dev) {
     READY();
-    if (!current) return CUDA_ERROR_INVALID_CONTEXT;
+    if (!stub_context()) return CUDA_ERROR_INVALID_CONTEXT;
     *dev = 0;
-    return CUDA_SUCCESS;
-}
-
-CUresult cuCtxPushCurrent_v2(CUcontext ctx) { return cuCtxSetCurrent(ctx); }
-
-CUresult cuCtxPopCurrent_v2(CUcontext *ctx) {
-    READY();
-    if (ctx) *ctx = current;
-    current = NULL;
     return CUDA_SUCCESS;
 }
 

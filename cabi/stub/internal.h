@@ -127,14 +127,20 @@ struct stream {
     CUgraph capture; /* captured into, when not NULL */
     bool capture_origin, capture_invalid;
     uint64_t id;
-    CUcontext context; /* NULL: a default stream, of whichever is current */
+    CUcontext context;
     unsigned flags;
     int priority;
     stream *next;
 };
 
-/* The thread's context. */
+/* The thread's context, and a number of it that no other has had. */
 CUcontext stub_context(void);
+uint64_t stub_context_id(void);
+/* The legacy default stream of the thread's context. */
+stream *stub_legacy(void);
+stream *stub_stream_new(CUcontext c);
+/* Has a stream be another's once its work is done. */
+void stub_stream_drop(stream *s);
 /* The stream behind a handle; 0 is the legacy one, or the thread's own under ptsz. NULL: no such stream. */
 stream *stub_stream(CUstream s, int ptsz);
 op *stub_op(CUresult (*run)(stream *, op *));

@@ -8,8 +8,6 @@
 
 static pthread_mutex_t list_mu = PTHREAD_MUTEX_INITIALIZER;
 static stream *streams; /* all that there have ever been, the default ones included */
-static stream *legacy;
-static __thread stream *own;
 static uint64_t next_id = 1;
 
 /* What a CUstream points to. */
@@ -36,12 +34,13 @@ static stream *stream_used(void) {
     return NULL;
 }
 
-static stream *stream_new(void) {
+stream *stub_stream_new(CUcontext c) {
     stream *s = calloc(1, sizeof *s);
     if (!s) return NULL;
     pthread_mutex_init(&s->mu, NULL);
     pthread_cond_init(&s->changed, NULL);
     s->tail = &s->head;
+    s->context = c;
     pthread_mutex_lock(&list_mu);
     s->id = next_id++;
     s->next = streams;
@@ -50,19 +49,44 @@ static stream *stream_new(void) {
     return s;
 }
 
+void stub_stream_drop(stream *s) {
+    pthread_mutex_lock(&s->mu);
+    s->destroyed = true; /* what is queued still runs */
+    pthread_mutex_unlock(&s->mu);
+}
+
+/* The thread's own default stream in its context. */
+static stream *own_stream(void) {
+    static __thread struct own {
+        uint64_t context;
+        stream *s;
+        struct own *next;
+    } *first;
+    struct own *o = first;
+    while (o && o->context != stub_context_id()) o = o->next;
+    if (o) return o->s;
+    o = malloc(sizeof *o);
+    if (!o) return NULL;
+    *o = (struct own){stub_context_id(), stub_stream_new(stub_context()), first};
+    first = o;
+    return o->s;
+}
+
+static bool is_legacy(CUstream h, int ptsz) { return (!h && !ptsz) || h == CU_STREAM_LEGACY; }
+
 stream *stub_stream(CUstream h, int ptsz) {
-    if (h == CU_STREAM_PER_THREAD || (!h && ptsz)) {
-        if (!own) own = stream_new();
-        return own;
-    }
-    if (!h || h == CU_STREAM_LEGACY) {
-        static pthread_mutex_t mu = PTHREAD_MUTEX_INITIALIZER;
-        pthread_mutex_lock(&mu);
-        if (!legacy) legacy = stream_new();
-        pthread_mutex_unlock(&mu);
-        return legacy;
-    }
-    return ((handle *)h)->of;
+    if (is_legacy(h, ptsz)) return stub_legacy();
+    return h == CU_STREAM_PER_THREAD || !h ? own_stream() : ((handle *)h)->of;
+}
+
+/* Whether a stream is the legacy one while a stream that it waits for captures: its work would be part of the capture. */
+static bool implicit(CUstream h, int ptsz) {
+    bool found = false;
+    if (!is_legacy(h, ptsz)) return false;
+    pthread_mutex_lock(&list_mu);
+    for (stream *s = streams; s && !found; s = s->next) found = s->capture && !(s->flags & CU_STREAM_NON_BLOCKING) && s->context == stub_context();
+    pthread_mutex_unlock(&list_mu);
+    return found;
 }
 
 uint64_t stub_queued(void) {
@@ -180,7 +204,7 @@ CUresult cuStreamCreateWithPriority(CUstream *out, unsigned flags, int priority)
     handle *h = spare;
     if (h) spare = h->next;
     pthread_mutex_unlock(&list_mu);
-    if (!s) s = stream_new();
+    if (!s) s = stub_stream_new(NULL);
     if (!h) h = malloc(sizeof *h);
     if (!s || !h) return CUDA_ERROR_OUT_OF_MEMORY;
     s->flags = flags;
@@ -199,9 +223,7 @@ CUresult cuStreamDestroy_v2(CUstream h) {
     pthread_mutex_lock(&list_mu);
     stream *s = mine->of;
     if (s) {
-        pthread_mutex_lock(&s->mu);
-        s->destroyed = true; /* what is queued still runs */
-        pthread_mutex_unlock(&s->mu);
+        stub_stream_drop(s);
         mine->of = NULL;
         mine->next = spare;
         spare = mine;
@@ -215,6 +237,7 @@ static CUresult synchronize(CUstream h, int ptsz) {
     CURRENT();
     stream *s = stub_stream(h, ptsz);
     if (!s) return CUDA_ERROR_INVALID_HANDLE;
+    if (implicit(h, ptsz)) return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
     if (s->capture) {
         s->capture_invalid = true;
         return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
@@ -264,7 +287,7 @@ CUresult cuStreamGetCtx(CUstream h, CUcontext *context) {
     READY();
     stream *s = stub_stream(h, 0);
     if (!s) return CUDA_ERROR_INVALID_HANDLE;
-    *context = s->context ? s->context : stub_context();
+    *context = s->context;
     return CUDA_SUCCESS;
 }
 
@@ -273,6 +296,7 @@ CUresult cuCtxSynchronize(void) {
     CUresult rc = CUDA_SUCCESS;
     pthread_mutex_lock(&list_mu);
     for (stream *s = streams; s; s = s->next) {
+        if (s->context != stub_context()) continue;
         pthread_mutex_unlock(&list_mu); /* a worker's host function may create a stream */
         CUresult one = stub_wait_idle(s);
         pthread_mutex_lock(&list_mu);
@@ -331,6 +355,8 @@ static CUresult memop(CUresult (*run)(stream *, op *), CUstream h, CUdeviceptr p
     stream *s = stub_stream(h, ptsz);
     if (!s) return CUDA_ERROR_INVALID_HANDLE;
     if (!p || p % (wide ? 8 : 4)) return CUDA_ERROR_INVALID_VALUE;
+    if (s->context != stub_context()) return CUDA_ERROR_INVALID_CONTEXT;
+    if (implicit(h, ptsz)) return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
     if (stub_should_fail(run == run_wait ? "cuStreamWaitValue32" : "cuStreamWriteValue32")) return CUDA_ERROR_NOT_SUPPORTED;
     COUNT(run == run_wait ? N_WAITS : N_WRITES, 1);
     op *o = stub_op(run);
@@ -558,7 +584,7 @@ static CUresult begin_capture(CUstream h, CUgraph into, int ptsz) {
     CURRENT();
     stream *s = stub_stream(h, ptsz);
     if (!s) return CUDA_ERROR_INVALID_HANDLE;
-    if ((!h || h == CU_STREAM_LEGACY) && !ptsz) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    if (is_legacy(h, ptsz)) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     if (s->capture) return CUDA_ERROR_ILLEGAL_STATE;
     s->capture_invalid = false;
     s->capture_origin = true;
@@ -603,6 +629,7 @@ static CUresult is_capturing(CUstream h, int *status, int ptsz) {
     READY();
     stream *s = stub_stream(h, ptsz);
     if (!s) return CUDA_ERROR_INVALID_HANDLE;
+    if (implicit(h, ptsz)) return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
     *status = !s->capture ? CU_STREAM_CAPTURE_STATUS_NONE : s->capture_invalid ? CU_STREAM_CAPTURE_STATUS_INVALIDATED : CU_STREAM_CAPTURE_STATUS_ACTIVE;
     return CUDA_SUCCESS;
 }

@@ -80,8 +80,7 @@ type shared struct {
 	followed                              uint64
 	probes, probeWord                     uint64
 	probing, _                            uint32
-	reportAll                             uintptr
-	_                                     [16]byte
+	reportAll, serve, others              uintptr
 }
 
 // side is the hook's side of the shared state, in Go memory.
@@ -504,7 +503,7 @@ func TestLayout(t *testing.T) {
 		"offsetof(psk_shared,granted)": unsafe.Offsetof(s.granted), "offsetof(psk_shared,inspect_seq)": unsafe.Offsetof(s.inspectSeq),
 		"offsetof(psk_shared,inspect_addr)": unsafe.Offsetof(s.inspectAddr), "offsetof(psk_shared,cpu_waits)": unsafe.Offsetof(s.cpuWaits),
 		"offsetof(psk_shared,refused)": unsafe.Offsetof(s.refused), "offsetof(psk_shared,followed)": unsafe.Offsetof(s.followed), "offsetof(psk_shared,trails)": unsafe.Offsetof(s.trails), "offsetof(psk_func,follows)": unsafe.Offsetof(f.follows), "offsetof(psk_shared,probes)": unsafe.Offsetof(s.probes),
-		"offsetof(psk_shared,probe_word)": unsafe.Offsetof(s.probeWord), "offsetof(psk_shared,probing)": unsafe.Offsetof(s.probing), "offsetof(psk_shared,stamp)": unsafe.Offsetof(s.stamp), "offsetof(psk_shared,report_all)": unsafe.Offsetof(s.reportAll),
+		"offsetof(psk_shared,probe_word)": unsafe.Offsetof(s.probeWord), "offsetof(psk_shared,probing)": unsafe.Offsetof(s.probing), "offsetof(psk_shared,stamp)": unsafe.Offsetof(s.stamp), "offsetof(psk_shared,report_all)": unsafe.Offsetof(s.reportAll), "offsetof(psk_shared,synchronize_others)": unsafe.Offsetof(s.others),
 	}
 	var src strings.Builder
 	src.WriteString("#include <stddef.h>\n#include \"penstock_hook.h\"\n")

@@ -276,11 +276,30 @@ func (l *Live) RecordStream(p cuda.Ptr, stream uint64) error {
 // cudaFree does, for freed memory may still be in use on a stream that it was not recorded for:
 // that is well while nobody else is given it, and fatal once it is unmapped.
 func (l *Live) EmptyCache() {
-	if l.driver.BindThread() != nil || l.driver.Synchronize() != nil {
+	if l.synchronize() != nil {
 		return
 	}
 	l.plain.EmptyCache()
 	l.emptyTensors()
+}
+
+// synchronize waits for the device, in whichever context work was queued. From a thread of the job.
+func (l *Live) synchronize() error {
+	if err := l.driver.BindThread(); err != nil {
+		return err
+	}
+	if err := l.driver.Synchronize(); err != nil {
+		return err
+	}
+	return l.synchronizeOthers()
+}
+
+// synchronizeOthers waits for contexts of the process beside the engine's; there is rarely any.
+func (l *Live) synchronizeOthers() error {
+	if l.hook == nil {
+		return nil
+	}
+	return l.hook.SynchronizeOthers()
 }
 
 // emptyTensors gives back what dead tensors have left on the device. That of managed memory is

@@ -160,12 +160,12 @@ func (e *swap) releasePlain(p cuda.Ptr, bytes int64) error {
 		case hook.StreamGone, hook.StreamPerThread: // nobody can ask it, or only its own thread
 			unasked = true
 		default:
-			// One that is destroyed just now answers with an error.
-			_ = d.StreamSynchronize(cuda.Stream(handle))
+			// One that is destroyed just now answers with an error, as may one of another context.
+			unasked = d.StreamSynchronize(cuda.Stream(handle)) != nil || unasked
 		}
 	}
 	if unasked {
-		if err := d.Synchronize(); err != nil {
+		if err := e.l.synchronize(); err != nil {
 			return err
 		}
 	}

@@ -378,6 +378,8 @@ func (h *fakeHook) SetMode(m hook.Mode) {
 func (h *fakeHook) FunctionName(id uint32) string { return "kernel" }
 func (h *fakeHook) SetProgressEvery(n uint32)     { h.every = n }
 func (h *fakeHook) SetStamps(bool)                {}
+func (h *fakeHook) Serve()                        {}
+func (h *fakeHook) SynchronizeOthers() error      { return nil }
 func (h *fakeHook) Words(gate, progress cuda.Ptr) {}
 func (h *fakeHook) Counters() hook.Counters       { return hook.Counters{Launches: h.Head()} }
 

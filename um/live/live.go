@@ -33,6 +33,8 @@ type Hook interface {
 	SetStamps(on bool)
 	Words(gate, progress cuda.Ptr)
 	Counters() hook.Counters
+	Serve()
+	SynchronizeOthers() error
 }
 
 // Live is the engine in a process. See the package comment.
@@ -136,6 +138,9 @@ var ErrOutOfMemory = um.ErrOutOfMemory
 func New(c Config, d cuda.Driver, hookOrNil Hook, log *zap.Logger) (*Live, error) {
 	if err := d.BindThread(); err != nil {
 		return nil, err
+	}
+	if hookOrNil != nil {
+		hookOrNil.Serve()
 	}
 	free, total, err := d.MemInfo()
 	if err != nil {

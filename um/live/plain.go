@@ -55,7 +55,7 @@ func (l *Live) serveFront() {
 // caching allocator.
 func (l *Live) openPlain() error {
 	if !l.driver.Capabilities().VirtualMemory {
-		l.plain = &cachingPool{caching: pool.NewCaching(plainSource{l}, eventFences{l.driver})}
+		l.plain = &cachingPool{caching: pool.NewCaching(plainSource{l}, eventFences{l.driver, l.hook})}
 		return nil
 	}
 	c := l.config.Pool
@@ -65,7 +65,7 @@ func (l *Live) openPlain() error {
 	if h, ok := l.hook.(StrictHook); ok && l.config.Engine == Explicit {
 		d = plainDriver{Driver: l.driver, l: l, hook: h}
 	}
-	p, err := pool.New(c, d, plainBudget{l}, eventFences{l.driver})
+	p, err := pool.New(c, d, plainBudget{l}, eventFences{l.driver, l.hook})
 	if err != nil {
 		return err
 	}
@@ -297,6 +297,9 @@ func (s plainSource) Release(p cuda.Ptr, bytes int64) error {
 	if err := s.l.driver.BindThread(); err != nil {
 		return err
 	}
+	if err := s.l.synchronizeOthers(); err != nil { // cuMemFree waits for work of its own context
+		return err
+	}
 	if err := s.l.driver.MemFree(p); err != nil {
 		return err
 	}
@@ -305,11 +308,20 @@ func (s plainSource) Release(p cuda.Ptr, bytes int64) error {
 }
 
 // eventFences orders reuse of plain memory by driver events.
-type eventFences struct{ driver cuda.Driver }
+type eventFences struct {
+	driver cuda.Driver
+	hook   Hook // may be nil
+}
 
+// Fence is an event of the engine's context. A default stream is each context's own: those of others are waited for.
 func (f eventFences) Fence(stream uint64) (any, error) {
 	if err := f.driver.BindThread(); err != nil {
 		return nil, err
+	}
+	if stream <= defaultStreams && f.hook != nil {
+		if err := f.hook.SynchronizeOthers(); err != nil {
+			return nil, err
+		}
 	}
 	e, err := f.driver.EventCreate()
 	if err != nil {

@@ -25,7 +25,7 @@ func (l *Live) BeginPool(id PoolID) error {
 	}
 	p := l.privates[id]
 	if p == nil {
-		p = &private{pool: pool.NewCaching(plainSource{l}, eventFences{l.driver})}
+		p = &private{pool: pool.NewCaching(plainSource{l}, eventFences{l.driver, l.hook})}
 		l.privates[id] = p
 	}
 	p.users++

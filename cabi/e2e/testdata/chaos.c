@@ -2,7 +2,8 @@
  * A job drawn from a seed: threads that each repeat a list of operations on tensors of
  * their own, of which some change from one iteration to the next. Everything that may
  * be done with memory is in it, in any order. Every word is compared with what the
- * program says that it must be: now and then, and at the end.
+ * program says that it must be: now and then, and at the end. One of them works on the default
+ * stream; so does a visitor, in a context of its own, on tensors of its own.
  *
  *     chaos SEED [ITERATIONS [KINDS]]
  *
@@ -205,6 +206,38 @@ static void *work(void *arg) {
     return NULL;
 }
 
+/* A guest: its context comes and goes, its tensors and its streams are its own. */
+static atomic_int done;
+static void *visit(void *arg) {
+    worker *w = arg;
+    enum { GUESTS = 4 };
+    while (!atomic_load(&done)) {
+        CUcontext own;
+        OK(CALL(cuCtxCreate_v2, &own, U64(0), U64(0)));
+        CUstream streams[2] = {NULL, new_stream()};
+        for (int i = 0; i < GUESTS; i++) must(&w->kept[i], draw_bytes(w), streams[1], (uint32_t)i);
+        SYNC(streams[1]);
+        for (uint64_t n = below(w, 200); n > 0 && !atomic_load(&done); n--) {
+            tensor *t = &w->kept[below(w, GUESTS)];
+            CUstream s = streams[below(w, 2)];
+            int route = (int)below(w, ROUTES);
+            add(route, s, t, (uint32_t)draw(w));
+            linger(w, s, route);
+            add(route, s, t, 1);
+            if (below(w, 4) == 0) usleep((useconds_t)below(w, 2000));
+            SYNC(s); /* the next one may be on the other stream */
+            if (below(w, 8) == 0) check_value(t);
+        }
+        for (int i = 0; i < GUESTS; i++) {
+            check_value(&w->kept[i]);
+            drop(&w->kept[i]);
+        }
+        OK(CALL(cuStreamDestroy_v2, streams[1]));
+        OK(CALL(cuCtxDestroy_v2, own));
+    }
+    return NULL;
+}
+
 int main(int argc, char **argv) {
     CHECK(argc > 1);
     uint64_t seed = strtoull(argv[1], NULL, 10);
@@ -217,16 +250,20 @@ int main(int argc, char **argv) {
         fprintf(stderr, "%s\n", last_error());
         return 1;
     }
-    static worker w[THREADS];
-    pthread_t thread[THREADS];
+    static worker w[THREADS], guest;
+    pthread_t thread[THREADS], visitor;
     for (int i = 0; i < THREADS; i++) {
         w[i].random = (seed * THREADS + (uint64_t)i + 1) * 0x9e3779b97f4a7c15ull | 1;
-        w[i].main = new_stream(), w[i].side = new_stream();
+        w[i].main = i ? new_stream() : NULL, w[i].side = new_stream();
         must(&w[i].table, 4096, w[i].main, 0); /* resolves what the threads share */
         drop(&w[i].table);
     }
     for (int i = 0; i < THREADS; i++) CHECK(!pthread_create(&thread[i], NULL, work, &w[i]));
+    guest.random = w[0].random ^ seed << 8;
+    CHECK(!pthread_create(&visitor, NULL, visit, &guest));
     for (int i = 0; i < THREADS; i++) pthread_join(thread[i], NULL);
+    atomic_store(&done, 1);
+    pthread_join(visitor, NULL);
     for (int i = 0; i < THREADS; i++)
         for (int k = 0; k < KEPT; k++) check_value(&w[i].kept[k]);
     CHECK_EQ(count("illegal"), 0);
