@@ -11,7 +11,7 @@ import (
 const (
 	minBlockBytes     = 512
 	smallBytes        = 1 << 20  // largest request served from small segments
-	smallSegmentBytes = 2 << 20  // segments for small requests
+	SmallSegmentBytes = 2 << 20  // segments for small requests, and the smallest of all
 	largeSegmentBytes = 20 << 20 // segments for requests under minLargeBytes
 	minLargeBytes     = 10 << 20
 	largeRoundBytes   = 2 << 20
@@ -107,7 +107,7 @@ func roundUp(x, to int64) int64 { return (x + to - 1) / to * to }
 func segmentBytes(bytes int64) int64 {
 	switch {
 	case bytes <= smallBytes:
-		return smallSegmentBytes
+		return SmallSegmentBytes
 	case bytes < minLargeBytes:
 		return largeSegmentBytes
 	}

@@ -314,6 +314,7 @@ func TestExplicitSafety(t *testing.T) {
 		{args: []string{"freed"}, env: []string{"STUB_COPY_MBPS=600"}},
 		{args: []string{"recordstream"}},
 		{args: []string{"graphs"}},
+		{args: []string{"graphpool"}},
 		{args: []string{"graphasks"}},
 		{args: []string{"unknownnodes"}},
 		{args: []string{"graphtables"}},

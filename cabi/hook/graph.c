@@ -25,6 +25,7 @@ typedef struct node_set {
     uint32_t function; /* id, of a kernel */
     uint32_t naddrs;
     bool opaque;
+    bool fill;
     uint64_t *addrs;
     uint64_t host; /* what a copy from the host reads, where that may be a table of addresses: they are looked for at each launch */
     uint32_t host_bytes;
@@ -161,7 +162,9 @@ static node_set memcpy_set(CUgraphNode node, CUgraphNode top, const CUDA_MEMCPY3
 static node_set memset_set(CUgraphNode node, CUgraphNode top, const CUDA_MEMSET_NODE_PARAMS *p) {
     collector c = {0};
     collect(&c, p->dst);
-    return finish(&c, node, top, NO_FUNCTION, true);
+    node_set set = finish(&c, node, top, NO_FUNCTION, true);
+    set.fill = true;
+    return set;
 }
 
 static node_set memops_set(CUgraphNode node, CUgraphNode top, const CUDA_BATCH_MEM_OP_NODE_PARAMS *p) {
@@ -372,9 +375,32 @@ static CUresult replace_node(CUgraphExec h, CUgraphNode node, sets *s) {
 
 /* ---- wrappers ---- */
 
-#define INSTANTIATED(call, flags)                                                                                      \
-    CUresult r = (call);                                                                                               \
-    if (r != CUDA_SUCCESS || !out || !graph || !psk_active()) return r;                                                \
+/* Before a graph is instantiated: of a fill the driver looks at what lies at its address then, so in strict mode that is
+ * on the device until the call has returned. A fill that was captured while its memory was away is fine. */
+static CUresult hold_fills(psk_op *op, CUgraph graph) {
+    psk_op_begin(op, PSK_REC_STAY, 0, NULL, 0);
+    op->flags = 0; /* whatever is being captured */
+    if (op->mode != PSK_MODE_STRICT) return CUDA_SUCCESS;
+    sets s = {0};
+    walk(&s, graph, NULL, 0);
+    for (size_t i = 0; i < s.n; i++)
+        if (s.list[i].fill && s.list[i].naddrs) psk_op_address(op, s.list[i].addrs[0]);
+    free_nodes(s.list, s.n);
+    return op->n ? psk_strict_hold(op) : CUDA_SUCCESS;
+}
+
+static void let_fills_go(psk_op *op) {
+    psk_strict_done(op);
+    psk_in_hook = 0;
+}
+
+#define INSTANTIATED(call, flags)                              \
+    if (!out || !graph || !psk_active()) return (call);        \
+    psk_op held;                                               \
+    CUresult r = hold_fills(&held, graph);                     \
+    if (r == CUDA_SUCCESS) r = (call);                         \
+    let_fills_go(&held);                                       \
+    if (r != CUDA_SUCCESS) return r;                           \
     return read_graph(*out, graph, (flags) & CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH)
 
 CUresult psk_w_cuGraphInstantiate(CUgraphExec *out, CUgraph graph, CUgraphNode *bad, char *log, size_t n) { INSTANTIATED(PSK_REAL(cuGraphInstantiate)(out, graph, bad, log, n), 0); }

@@ -318,7 +318,9 @@ void psk_strict_inspect(psk_op *op); /* makes it ask */
 CUresult psk_strict_within(psk_op *op, psk_op *outer);
 /* What a memory operation of a stream or a graph reads or writes, 0 for none. */
 uint64_t psk_memop_address(const CUstreamBatchMemOpParams *op);
-/* Has what an operation of no stream names come to the device and stay there. */
+/* Has what an operation of no stream names on the device until psk_strict_done. */
+CUresult psk_strict_hold(psk_op *op);
+/* And has it stay there. */
 CUresult psk_strict_stay(psk_op *op);
 /* For an operation with PSK_FLAG_INSPECT: notes a parameter word that is an address of published memory, or of other that the driver knows, which it asks. */
 void psk_inspect_word(void *op, uint64_t word);

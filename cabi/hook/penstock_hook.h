@@ -102,7 +102,7 @@ enum {
     PSK_REC_GRAPH = 3,  /* a graph launch; slots are those of its nodes */
     PSK_REC_MORE = 4,   /* continuation of the entry before it: more slots */
     PSK_REC_COLLECTIVE = 5, /* strict mode: an NCCL call, id = PSK_NCCL_*; one of a group stands for all of the group on its stream */
-    PSK_REC_STAY = 6,   /* strict mode: no operation, and on no stream: its slots are not to leave any more (PSK_FLAG_KEEP); it asks, and is done when it is granted */
+    PSK_REC_STAY = 6,   /* strict mode: no operation, and on no stream: its slots are not to leave any more (PSK_FLAG_KEEP; it asks, and is done when it is granted), or not before it is done (a copy that is captured) */
 };
 enum {
     PSK_NCCL_ALL_REDUCE = 1, PSK_NCCL_REDUCE = 2, PSK_NCCL_BROADCAST = 3, PSK_NCCL_BCAST = 4, PSK_NCCL_ALL_GATHER = 5,

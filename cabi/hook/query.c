@@ -1,7 +1,8 @@
 /*
  * What the driver says of an address. It knows nothing of a tensor that is away, and a library that asks
  * (CUDA-aware MPI, __cuda_array_interface__) would take its address for host memory. Where the driver knows nothing
- * and a live allocation of the engine's is there, the answer is the one that it would have on the device.
+ * and a live allocation of the engine's is there, the answer is the one that it would have on the device. Also while
+ * it is being made ready: memory that is mapped and may not be reached yet has a memory type, and no device pointer.
  */
 #include "internal.h"
 
@@ -24,10 +25,12 @@ enum { /* CUpointer_attribute */
     RANGE_SIZE = 12,
 };
 
-/* The blocks of the live allocation that an address lies in, of which the driver knows nothing; false when there is none
- * of the engine's, when nobody moves it, and when it is on the device. */
-static bool away(uint64_t p, uint32_t *slot, uint64_t *base, uint64_t *bytes) {
-    if (PSK_LOAD(psk_S.mode) != PSK_MODE_STRICT || !(*slot = psk_slot_of(p)) || psk_memory_type(p)) return false;
+/* Whether an address lies in a live allocation of the engine's that may leave the device. */
+static bool may_leave(uint64_t p, uint32_t *slot) { return PSK_LOAD(psk_S.mode) == PSK_MODE_STRICT && (*slot = psk_slot_of(p)); }
+
+/* The blocks of the live allocation that an address lies in; false when there is none that may leave. */
+static bool allocation(uint64_t p, uint32_t *slot, uint64_t *base, uint64_t *bytes) {
+    if (!may_leave(p, slot)) return false;
     uint64_t first = p >> PSK_BLOCK_SHIFT, end = first + 1;
     while (first > 0 && psk_published((first - 1) << PSK_BLOCK_SHIFT) == *slot) first--;
     while (psk_published(end << PSK_BLOCK_SHIFT) == *slot) end++;
@@ -61,17 +64,16 @@ CUresult psk_w_cuPointerGetAttribute(void *data, int attribute, CUdeviceptr p) {
     uint32_t slot;
     uint64_t base, bytes;
     CUresult r = PSK_REAL(cuPointerGetAttribute)(data, attribute, p);
-    if (r == CUDA_SUCCESS || !data || !away(p, &slot, &base, &bytes)) return r;
+    if (r == CUDA_SUCCESS || !data || !allocation(p, &slot, &base, &bytes)) return r;
     return answer(data, attribute, p, slot, base, bytes) ? CUDA_SUCCESS : r;
 }
 
-/* Which answers with zeros where the driver knows nothing. */
+/* Which answers with zeros where the driver knows nothing, so that each is asked for by itself. */
 CUresult psk_w_cuPointerGetAttributes(unsigned n, int *attributes, void **data, CUdeviceptr p) {
     uint32_t slot;
-    uint64_t base, bytes;
     CUresult r = PSK_REAL(cuPointerGetAttributes)(n, attributes, data, p);
-    if (r != CUDA_SUCCESS || !away(p, &slot, &base, &bytes)) return r;
-    for (unsigned i = 0; i < n; i++) answer(data[i], attributes[i], p, slot, base, bytes);
+    if (r != CUDA_SUCCESS || !may_leave(p, &slot)) return r;
+    for (unsigned i = 0; i < n; i++) psk_w_cuPointerGetAttribute(data[i], attributes[i], p);
     return r;
 }
 
@@ -79,7 +81,7 @@ CUresult psk_w_cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *bytes, CUdevic
     uint32_t slot;
     uint64_t at, n;
     CUresult r = PSK_REAL(cuMemGetAddressRange_v2)(base, bytes, p);
-    if (r == CUDA_SUCCESS || !away(p, &slot, &at, &n)) return r;
+    if (r == CUDA_SUCCESS || !allocation(p, &slot, &at, &n)) return r;
     if (base) *base = at;
     if (bytes) *bytes = n;
     return CUDA_SUCCESS;

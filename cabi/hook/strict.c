@@ -281,8 +281,31 @@ static CUresult issue_locked(psk_op *op) {
     return r;
 }
 
+CUresult psk_strict_hold(psk_op *op) {
+    op->kind = PSK_REC_STAY;
+    op->settled = 0;
+    op->arriving = false;
+    op->stream_index = psk_stream_nowhere();
+    op->locked = &psk_streams[op->stream_index];
+    psk_stream_lock(op->locked);
+    if (!reserve(op)) return unrecorded(op);
+    if (op->asks) __atomic_store_n(&psk_S.inspect_seq, op->seq, __ATOMIC_RELEASE);
+    psk_record_publish(op);
+    return wait_on_cpu(op);
+}
+
+static void let_go(psk_op *op) {
+    if (op->seq && psk_S.progress) __atomic_store_n(progress_word(op), (uint32_t)op->seq, __ATOMIC_RELEASE);
+    psk_stream_unlock(op->locked);
+}
+
 CUresult psk_strict_issue(psk_op *op) {
     if (op->flags & PSK_FLAG_CAPTURED) { /* does not run now, so nothing is waited for, except for the ring */
+        /* But the driver looks at what lies at the addresses of a copy when it makes a node of it (of a fill later: graph.c). */
+        if (op->kind == PSK_REC_COPY && op->id != PSK_COPY_FILL && op->n) {
+            op->flags = 0;
+            return psk_strict_hold(op);
+        }
         if (reserve(op))
             psk_record_publish(op);
         else
@@ -309,24 +332,11 @@ CUresult psk_strict_issue(psk_op *op) {
 }
 
 CUresult psk_strict_stay(psk_op *op) {
-    op->settled = 0;
-    op->arriving = false;
     psk_strict_inspect(op);
-    op->stream_index = psk_stream_nowhere();
-    op->locked = &psk_streams[op->stream_index];
     PSK_COUNT(psk_S.grants_asked);
-    psk_stream_lock(op->locked);
-    CUresult r;
-    if (reserve(op)) {
-        __atomic_store_n(&psk_S.inspect_seq, op->seq, __ATOMIC_RELEASE);
-        psk_record_publish(op);
-        r = wait_on_cpu(op);
-        if (psk_S.progress) __atomic_store_n(progress_word(op), (uint32_t)op->seq, __ATOMIC_RELEASE);
-    } else {
-        r = unrecorded(op);
-    }
+    CUresult r = psk_strict_hold(op);
     asked(op);
-    psk_stream_unlock(op->locked);
+    let_go(op);
     return r;
 }
 
@@ -358,6 +368,10 @@ CUresult psk_strict_within(psk_op *op, psk_op *outer) {
 
 void psk_strict_done(psk_op *op) {
     if (!op->locked) return;
+    if (op->kind == PSK_REC_STAY) {
+        let_go(op);
+        return;
+    }
     /* Also when the call failed or was refused: the record is out, and the engine waits for its progress. */
     if (op->flags & PSK_FLAG_PROGRESS) report(op, (uint32_t)op->locked->last);
     psk_stream_unlock(op->locked);

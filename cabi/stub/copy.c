@@ -13,6 +13,7 @@ static CUresult submit(const work *w, CUstream h, int ptsz, sync_kind sync) {
     stream *s = stub_stream(h, ptsz);
     if (!s) return CUDA_ERROR_INVALID_HANDLE;
     if (sync && s->capture) return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
+    if (s->capture && w->type == CU_GRAPH_NODE_TYPE_MEMCPY && !(stub_known(w->copy.dstDevice) && stub_known(w->copy.srcDevice))) return CUDA_ERROR_INVALID_VALUE;
     if (sync != WAITS) return stub_submit(s, w);
     stub_api_lock();
     CUresult rc = stub_submit(s, w);

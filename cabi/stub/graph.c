@@ -261,8 +261,19 @@ static void unref(exec *e) {
     free(e);
 }
 
+/* Of a graph's nodes the driver looks at fills, also nested ones (bench/probe/graph_absent.cu). */
+static bool fills_known(const graph *g) {
+    bool known = true;
+    for (const node *n = g->head; n && known; n = n->next) {
+        if (n->w.type == CU_GRAPH_NODE_TYPE_MEMSET) known = stub_known(n->w.fill.dst);
+        if (n->w.type == CU_GRAPH_NODE_TYPE_GRAPH) known = fills_known((graph *)n->w.child);
+    }
+    return known;
+}
+
 static CUresult instantiate(CUgraphExec *out, CUgraph g) {
     CURRENT();
+    if (!fills_known((graph *)g)) return CUDA_ERROR_INVALID_VALUE;
     exec *e = calloc(1, sizeof *e);
     if (!e) return CUDA_ERROR_OUT_OF_MEMORY;
     pthread_mutex_init(&e->mu, NULL);

@@ -162,6 +162,8 @@ void stub_run_memop(const CUstreamBatchMemOpParams *p);
 
 /* ---- memory ---- */
 extern __thread bool stub_touched_illegal; /* set by stub_touch */
+/* Whether the driver knows what lies at an address: of a reserved one, when the device may reach it. */
+bool stub_known(uint64_t p);
 /* Counts an access to memory that the device cannot reach, and ends the process where STUB_ABORT asks for it. */
 void stub_illegal(const char *who, uint64_t p, size_t n);
 CUresult stub_copy_3d(const CUDA_MEMCPY3D *c);

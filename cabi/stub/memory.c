@@ -380,7 +380,8 @@ CUresult cuPointerGetAttribute(void *data, int attribute, CUdeviceptr p) {
     CUresult rc = CUDA_SUCCESS;
     pthread_mutex_lock(&mu);
     range *r = stub_find(p);
-    if (!r || (r->kind == RESERVED && !stub_mapped(r, p, 1))) {
+    /* What is mapped and may not be reached has a type, and nothing else (bench/probe/graph_absent.cu). */
+    if (!r || (r->kind == RESERVED && !(attribute == 2 ? stub_backed(r, p) : stub_mapped(r, p, 1)))) {
         rc = CUDA_ERROR_INVALID_VALUE;
     } else {
         bool host = r->kind == PINNED || r->kind == REGISTERED || (r->kind == RESERVED && !stub_mapped_on_device(r, p, 1));
@@ -515,6 +516,14 @@ static CUresult batch(CUdeviceptr *p, size_t *n, size_t count, CUmemLocation *lo
 CUresult cuMemPrefetchBatchAsync(CUdeviceptr *p, size_t *n, size_t count, CUmemLocation *locs, size_t *idx, size_t nlocs, unsigned long long flags, CUstream s) { return batch(p, n, count, locs, idx, nlocs, flags, MOVE_PREFETCH, s, 0); }
 CUresult cuMemDiscardBatchAsync(CUdeviceptr *p, size_t *n, size_t count, unsigned long long flags, CUstream s) { return batch(p, n, count, NULL, NULL, 0, flags, MOVE_DISCARD, s, 0); }
 CUresult cuMemDiscardAndPrefetchBatchAsync(CUdeviceptr *p, size_t *n, size_t count, CUmemLocation *locs, size_t *idx, size_t nlocs, unsigned long long flags, CUstream s) { return batch(p, n, count, locs, idx, nlocs, flags, MOVE_DISCARD | MOVE_PREFETCH, s, 0); }
+
+bool stub_known(uint64_t p) {
+    pthread_mutex_lock(&mu);
+    range *r = stub_find(p);
+    bool known = !r || r->kind != RESERVED || stub_mapped(r, p, 1);
+    pthread_mutex_unlock(&mu);
+    return known;
+}
 
 /* ---- copies and fills, run by the workers ---- */
 

@@ -45,6 +45,7 @@ void stub_add_plain(int64_t bytes);
 
 /* Of a RESERVED range: whether all of [p, p+n) is mapped and accessible, and how much of it is device memory. */
 bool stub_mapped(const range *r, uint64_t p, size_t n);
+bool stub_backed(const range *r, uint64_t p); /* mapped, whether or not the device may reach it */
 uint64_t stub_mapped_on_device(const range *r, uint64_t p, size_t n);
 uint64_t stub_vmm_count(const char *name);
 void stub_reset_vmm_peak(void);

@@ -56,6 +56,12 @@ bool stub_mapped(const range *r, uint64_t p, size_t n) {
     return true;
 }
 
+bool stub_backed(const range *r, uint64_t p) {
+    const mapping *m = r->mappings;
+    while (m && !(p - m->at < m->bytes)) m = m->next;
+    return m;
+}
+
 uint64_t stub_mapped_on_device(const range *r, uint64_t p, size_t n) {
     uint64_t bytes = 0;
     for (const mapping *m = r->mappings; m; m = m->next) {

@@ -203,10 +203,10 @@ func (l *Live) Free(p cuda.Ptr) error {
 		l.sink.Free(p)
 		done()
 	}
-	if (l.swap != nil || l.managed.Load()) && l.tensors.Owns(p) {
+	private, err := l.freePrivate(p)
+	if !private && l.isTensor(p) {
 		return l.freeTensor(p)
 	}
-	private, err := l.freePrivate(p)
 	if !private {
 		l.besides.freed(p)
 		err = l.plain.Free(p)
@@ -219,16 +219,17 @@ func (l *Live) Free(p cuda.Ptr) error {
 	return err
 }
 
+// isTensor says whether an address is one of memory that can leave the device. Parts of it may be those of private pools.
+func (l *Live) isTensor(p cuda.Ptr) bool {
+	return (l.swap != nil || l.managed.Load()) && l.tensors.Owns(p)
+}
+
 // freeTensor takes back an allocation that can leave the device.
 func (l *Live) freeTensor(p cuda.Ptr) error {
 	if l.swap == nil {
 		return l.freeManaged(p)
 	}
-	l.lock()
-	defer l.mu.Unlock()
-	l.catchUp()
-	err := l.tensors.Free(p)
-	l.noteTensors()
+	err := l.swap.free(p)
 	l.freed(err)
 	return err
 }
@@ -240,9 +241,10 @@ func (l *Live) freed(err error) {
 	}
 }
 
-// noteTensors keeps the totals of the explicit engine's tensors where they can be read without the lock.
+// noteTensors keeps the totals of the explicit engine's tensors where they can be read without the lock. What
+// private pools have of them they count themselves.
 func (l *Live) noteTensors() {
-	l.tensorLive.Store(l.tensors.LiveBytes())
+	l.tensorLive.Store(l.tensors.LiveBytes() - l.privateTensors.Load())
 	l.noteReserved()
 }
 
@@ -260,15 +262,16 @@ func (l *Live) hookHead() uint64 {
 
 // RecordStream says that work on another stream uses an allocation.
 func (l *Live) RecordStream(p cuda.Ptr, stream uint64) error {
-	if (l.swap != nil || l.managed.Load()) && l.tensors.Owns(p) {
+	if l.recordPrivate(p, stream) {
+		return nil
+	}
+	if l.isTensor(p) {
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		l.catchUp()
 		return l.tensors.RecordStream(p, l.streamID(stream))
 	}
-	if !l.recordPrivate(p, stream) {
-		l.plain.RecordStream(p, stream)
-	}
+	l.plain.RecordStream(p, stream)
 	return nil
 }
 

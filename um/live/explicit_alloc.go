@@ -30,6 +30,17 @@ func (e *swap) malloc(bytes int64, stream uint64) (cuda.Ptr, error) {
 	return p, nil
 }
 
+// free takes a tensor back.
+func (e *swap) free(p cuda.Ptr) error {
+	l := e.l
+	l.lock()
+	defer l.mu.Unlock()
+	l.catchUp()
+	err := e.runtime.Free(p)
+	l.noteTensors()
+	return err
+}
+
 // acquirePlain makes a segment of plain device memory within the budget, for which
 // tensors leave when they must. It is made of physical memory of its own: nothing
 // of the driver's that could wait for the job's streams is called.

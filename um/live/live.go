@@ -101,6 +101,7 @@ type Live struct {
 	plainSpanMu                sync.Mutex   // guards plainSpan; the last of all locks
 	plainSpan                  [2]cuda.Ptr  // plain memory's addresses lie from the first to before the second, under the explicit engine
 	privateLive                atomic.Int64 // live bytes in private ones
+	privateTensors             atomic.Int64 // bytes of tensors that are segments of private ones
 	tensorLive, tensorReserved atomic.Int64
 }
 

@@ -10,10 +10,44 @@ import (
 // PoolID names a private pool, such as that of a CUDA graph.
 type PoolID [2]uint64
 
-// private is a pool of plain memory that nothing else uses until it is released.
+// private is a pool of memory that nothing else uses until it is released. What is freed in it keeps its contents, as a
+// graph that was captured with it may read them when it runs again. Under the explicit engine its larger segments are
+// tensors: they leave the device between the graphs that name them.
 type private struct {
 	pool  *pool.Caching
 	users int
+}
+
+// privateStream is the handle of no stream: a graph runs on any, so what a private pool is given must be idle.
+const privateStream = ^uint64(0)
+
+// privateSource provides the segments of private pools. plainMu is held.
+type privateSource struct{ l *Live }
+
+func (s privateSource) Acquire(bytes int64) (cuda.Ptr, error) {
+	l := s.l
+	if l.swap == nil || bytes <= pool.SmallSegmentBytes {
+		return plainSource{l}.Acquire(bytes)
+	}
+	l.privateTensors.Add(bytes)
+	p, err := l.swap.malloc(bytes, privateStream)
+	if err != nil {
+		l.privateTensors.Add(-bytes)
+	}
+	return p, err
+}
+
+func (s privateSource) Release(p cuda.Ptr, bytes int64) error {
+	l := s.l
+	if l.swap == nil || !l.tensors.Owns(p) {
+		return plainSource{l}.Release(p, bytes)
+	}
+	l.privateTensors.Add(-bytes)
+	err := l.swap.free(p)
+	if err != nil {
+		l.privateTensors.Add(bytes)
+	}
+	return err
 }
 
 // BeginPool sends allocations to a private pool until EndPool.
@@ -25,7 +59,7 @@ func (l *Live) BeginPool(id PoolID) error {
 	}
 	p := l.privates[id]
 	if p == nil {
-		p = &private{pool: pool.NewCaching(plainSource{l}, eventFences{l.driver, l.hook})}
+		p = &private{pool: pool.NewCaching(privateSource{l}, eventFences{l.driver, l.hook})}
 		l.privates[id] = p
 	}
 	p.users++

@@ -1067,6 +1067,50 @@ static void unknown_nodes(void) {
     CHECK_EQ(stat_now("unresolved_launches"), 3); /* a batch can be read */
 }
 
+/* The memory of graphs leaves between their launches, also what was freed in their pool: a graph may read it. Filling it
+ * is part of them. */
+static void graph_pool(void) {
+    enum { TENSORS = 12 }; /* more than the budget */
+    CUstream s = new_stream();
+    tensor t[TENSORS];
+    begin_pressure();
+    CHECK_EQ(P.begin_pool(0, 1, 2), 0);
+    for (uint32_t i = 0; i < TENSORS; i++) must(&t[i], BYTES, s, i * 10);
+    SYNC(s);
+    for (int i = 0; i < TENSORS; i++) check_value(&t[i]);
+    away(&t[0]), away(&t[1]), away(&t[2]);
+    CUgraph g = captured(s, &t[0], &t[1]), filled;
+    OK(CALL(cuStreamBeginCapture_v2, s, 0));
+    OK(CALL(cuMemsetD32Async, DEVICE(&t[2]), 77u, U64(BYTES / 4), s));
+    OK(CALL(cuStreamEndCapture, s, &filled));
+    CHECK_EQ(P.end_pool(0, 1, 2), 0);
+    CUgraphExec exec, fill;
+    OK(CALL(cuGraphInstantiateWithFlags, &exec, g, U64(0)));
+    away(&t[2]);
+    OK(CALL(cuGraphInstantiateWithFlags, &fill, filled, U64(0)));
+    uint32_t freed = t[0].value;
+    CUdeviceptr at = DEVICE(&t[0]);
+    P.free(t[0].p, BYTES, 0, s);
+    for (int it = 0; it < 3; it++) {
+        while (resident(at, BYTES)) pressure();
+        for (int i = 1; i < TENSORS; i++) away(&t[i]);
+        OK(CALL(cuGraphLaunch, exec, s));
+        t[1].value = ++freed;
+        add(it, s, &t[3], 5);
+        OK(CALL(cuGraphLaunch, fill, s));
+        t[2].value = 77;
+        SYNC(s);
+        for (int i = 1; i < TENSORS; i++) check_value(&t[i]);
+    }
+    OK(CALL(cuGraphExecDestroy, exec));
+    OK(CALL(cuGraphExecDestroy, fill));
+    CHECK(stat_now("live_bytes") >= (long long)((TENSORS - 1) * BYTES));
+    long long live = stat_now("live_bytes");
+    for (int i = 1; i < TENSORS; i++) P.free(t[i].p, BYTES, 0, s);
+    CHECK_EQ(live - stat_now("live_bytes"), (TENSORS - 1) * BYTES); /* counted once */
+    CHECK_EQ(P.release_pool(0, 1, 2), 0);
+}
+
 /* A graph whose kernel was never launched asks each time; what is found for it says nothing
  * of the first kernel of the process, which reaches tensors through a table. */
 static void graph_asks(void) {
@@ -1279,7 +1323,7 @@ int main(int argc, char **argv) {
         const char *name;
         void (*run)(void);
     } modes[] = {{"train", train}, {"frozen", frozen}, {"streams", streams}, {"manystreams", many_streams}, {"ownstreams", own_streams}, {"released", tensors_released}, {"tails", tails}, {"race", race}, {"copies", copies}, {"nevernamed", never_named}, {"attributes", attributes}, {"globals", globals}, {"graphglobals", graph_globals}, {"unknownnodes", unknown_nodes}, {"textures", textures},
-                 {"plaintables", plain_tables}, {"foreigntables", foreign_tables}, {"freed", freed}, {"recordstream", record_stream}, {"graphs", graphs}, {"graphasks", graph_asks}, {"graphtables", graph_tables}, {"nccl", nccl}, {"ncclunlisted", nccl_unlisted}, {"ncclhandles", nccl_handles}, {"crowded", crowded}, {"illegal", illegal_beside}, {"illegalbehind", illegal_behind}, {"illegalalone", illegal_alone}};
+                 {"plaintables", plain_tables}, {"foreigntables", foreign_tables}, {"freed", freed}, {"recordstream", record_stream}, {"graphs", graphs}, {"graphpool", graph_pool}, {"graphasks", graph_asks}, {"graphtables", graph_tables}, {"nccl", nccl}, {"ncclunlisted", nccl_unlisted}, {"ncclhandles", nccl_handles}, {"crowded", crowded}, {"illegal", illegal_beside}, {"illegalbehind", illegal_behind}, {"illegalalone", illegal_alone}};
     tensor small; /* resolves what threads share */
     must(&small, 4096, NULL, 0);
     stub_touch_fn = (int (*)(uint64_t, size_t))driver("stub_touch");

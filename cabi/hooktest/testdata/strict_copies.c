@@ -235,14 +235,20 @@ int main(void) {
     check_order(ordered_3d);
     check_tables();
 
-    /* While another stream captures, the capture survives it; a captured copy is not waited for. */
+    /* While another stream captures, the capture survives it. A captured copy does not run, but its memory is there while
+     * the driver makes a node of it. */
     CUstream c = new_stream();
     CUgraph g;
     OK(CALL(cuStreamBeginCapture_v2, c, 0));
     STAYS_OUT(s, dtoh, pageable, 16);
     set_state(1, PSK_SLOT_ABSENT);
-    OK(CALL(cuMemcpyDtoHAsync_v2, pageable, A, U64(16), c));
-    CHECK_EQ(must_take()->flags, PSK_FLAG_CAPTURED);
+    job captured = {.call = dtoh, .s = c, .host = pageable, .bytes = 16};
+    begin_job(&captured);
+    record *r = await();
+    CHECK(r->kind == PSK_REC_STAY && !r->flags && r->n == 1 && r->slots[0] == 1);
+    waits(&captured);
+    set_state(1, PSK_SLOT_RESIDENT);
+    OK(end_job(&captured));
     OK(CALL(cuStreamEndCapture, c, &g));
     none_left();
     return 0;

@@ -103,6 +103,36 @@ static void kept(CUstream s) {
     OK(CALL(cuMemFree_v2, global));
 }
 
+static CUresult copy_captured(job *j) { return CALL(cuMemcpyDtoDAsync_v2, at(2), at(3) + 8, U64(4), j->s); }
+
+/* A call at whose addresses the driver looks: what lies there is on the device while it does, and then free to leave. */
+static void held(job *j, uint32_t first, uint32_t last) {
+    begin_job(j);
+    record *r = await();
+    CHECK(r->kind == PSK_REC_STAY && !r->flags && r->n == last - first + 1);
+    for (uint32_t i = first; i <= last; i++) {
+        CHECK_EQ(r->slots[i - first], i);
+        waits(j);
+        set_state(i, PSK_SLOT_RESIDENT);
+    }
+    OK(end_job(j));
+    CHECK_EQ(S->progress[r->stream * 16], (uint32_t)r->seq);
+    none_left();
+}
+
+/* Of a fill the driver looks at them when its graph is instantiated. */
+static CUgraph with_fill;
+static CUresult instantiate(job *j) { return (void)j, CALL(cuGraphInstantiateWithFlags, &exec_of, with_fill, U64(0)); }
+static void fills(CUstream s) {
+    set_state(4, PSK_SLOT_ABSENT);
+    OK(CALL(cuStreamBeginCapture_v2, s, 0));
+    OK(CALL(cuMemsetD32Async, at(4) + 8, 7u, U64(4), s));
+    CHECK_EQ(EXPECT(PSK_REC_COPY, 4)->flags, PSK_FLAG_CAPTURED | PSK_FLAG_HAS_DST);
+    OK(CALL(cuStreamEndCapture, s, &with_fill));
+    job j = {.call = instantiate};
+    held(&j, 4, 4);
+}
+
 /* What a graph names that the device launches stays, from the instantiation on. */
 static CUgraph to_instantiate;
 static CUresult for_device(job *j) {
@@ -137,6 +167,10 @@ static void by_device(void) {
         to_instantiate = steps[i].g;
         begin_job(&j);
         record *r = await();
+        if (j.call == for_device) { /* its fill, which the driver looks at */
+            CHECK(r->kind == PSK_REC_STAY && !(r->flags & PSK_FLAG_KEEP) && r->n == 1 && r->slots[0] == 10);
+            r = await();
+        }
         CHECK_EQ(r->kind, PSK_REC_STAY);
         CHECK(r->flags & PSK_FLAG_KEEP);
         CHECK(r->n == 1 && r->slots[0] == steps[i].slot);
@@ -144,8 +178,10 @@ static void by_device(void) {
         grant(r->seq);
         OK(end_job(&j));
     }
-    instantiated(g, 0);
-    none_left();
+    set_state(10, PSK_SLOT_ABSENT);
+    with_fill = g;
+    job j = {.call = instantiate};
+    held(&j, 10, 10);
 }
 
 /* A kernel node that the device may update: of its parameters those that were read say nothing. */
@@ -196,9 +232,10 @@ int main(void) {
     CHECK_EQ(S->funcs[id].launches, launches);
     OK(touch_add(s, at(20) + 4096, 1, 1));
     CHECK_EQ(must_take()->n, 0);
-    OK(CALL(cuMemcpyDtoDAsync_v2, at(2), at(3) + 8, U64(4), s));
-    CHECK_EQ(EXPECT(PSK_REC_COPY, 2, 3)->flags, PSK_FLAG_CAPTURED | PSK_FLAG_HAS_DST);
+    job copy = {.call = copy_captured, .s = s};
+    held(&copy, 2, 3);
     OK(CALL(cuStreamEndCapture, s, &g));
+    for (uint32_t i = 2; i <= 3; i++) set_state(i, PSK_SLOT_ABSENT);
     OK(CALL(cuGraphInstantiateWithFlags, &exec_of, g, U64(0)));
     none_left();
 
@@ -296,6 +333,7 @@ int main(void) {
     OK(CALL(cuStreamEndCapture, s, &g));
     none_left();
 
+    fills(s);
     node_types(s);
     kept(s);
     by_device();
