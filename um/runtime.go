@@ -399,6 +399,12 @@ func (r *Runtime) Epoch() uint64 { return r.epoch }
 // Queued is how many operations are queued and not finished.
 func (r *Runtime) Queued() int { return r.pending.Len() }
 
+// Finished says whether all operations up to a number have finished, of those that were reported.
+func (r *Runtime) Finished(seq uint64) bool {
+	first, ok := r.pending.First()
+	return !ok || first.seq > seq
+}
+
 // Held says whether any operation is held back.
 func (r *Runtime) Held() bool { return r.head() != nil }
 

@@ -164,7 +164,7 @@ func (r result) line(t *testing.T, word string) string {
 // run runs a program to its end; one that hangs or is killed fails the test.
 func run(t *testing.T, env []string, name string, args ...string) result {
 	t.Helper()
-	const limit = 3 * time.Minute // the longest takes 15 s alone, of the CPU
+	const limit = 5 * time.Minute // the longest takes 15 s alone, of the CPU, and may sleep for 90 s
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, name, args...)

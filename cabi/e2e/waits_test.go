@@ -55,6 +55,12 @@ func TestWaitsInVain(t *testing.T) {
 	})
 }
 
+// TestFullBudgets: what may be allocated can be used, for it leaves room to exchange things.
+func TestFullBudgets(t *testing.T) {
+	t.Parallel()
+	mustRun(t, explicitly("PENSTOCK_HOST_BUDGET=64MiB"), program(t, "waits"), "fill")
+}
+
 // TestPinningIsTriedAgain: one moment in which memory cannot be pinned does not end a job.
 func TestPinningIsTriedAgain(t *testing.T) {
 	t.Parallel()

@@ -1,11 +1,14 @@
 package explicit
 
 import (
+	"errors"
 	"math/rand"
 	"testing"
 
 	"github.com/penstock-gpu/penstock/cuda"
+	"github.com/penstock-gpu/penstock/evict"
 	"github.com/penstock-gpu/penstock/internal/short"
+	"github.com/penstock-gpu/penstock/um"
 )
 
 // TestAddressesOfEverNewSizes: a job whose sizes never come again finds addresses as
@@ -67,5 +70,81 @@ func TestAddressesComeBack(t *testing.T) {
 		for i := 9; i >= 0; i-- {
 			a.give(first[i], int64(1+i%4)*PageBytes)
 		}
+	}
+}
+
+// hostLimited is a process with so much host memory.
+type hostLimited struct {
+	bystander
+	left int64
+}
+
+func (h *hostLimited) TakeHost(bytes int64) ([]cuda.Range, bool) {
+	if bytes > h.left {
+		return nil, false
+	}
+	h.left -= bytes
+	return h.bystander.TakeHost(bytes)
+}
+
+func (h *hostLimited) GiveHost(extents []cuda.Range) {
+	for _, e := range extents {
+		h.left += e.Bytes
+	}
+}
+
+// TestFullBudgetsExchange: a job that allocates until it is told that there is no more can use all that it got, one after
+// the other: something can always leave before something else comes.
+func TestFullBudgetsExchange(t *testing.T) {
+	for _, size := range []int64{PageBytes, 8 << 20, 16<<20 - PageBytes} {
+		t.Run(um.SizeText(size), func(t *testing.T) {
+			const budget = 64 << 20
+			h := &hostLimited{bystander{state: map[uint32]State{}, last: map[uint32]uint64{}, next: 1 << 40}, budget}
+			r := New(Config{BudgetBytes: budget, HostBudgetBytes: budget, Addresses: cuda.Range{Base: 1 << 44, Bytes: 1 << 30}, Victims: evict.LRU}, h)
+			next := cuda.Handle(77)
+			moves := func() {
+				for looks := 0; looks < 4; looks++ {
+					m, ok := r.Next(Direction(looks % 2))
+					if !ok {
+						continue
+					}
+					if m.Handle == 0 && m.Kind != MoveTrim {
+						next++
+						m.Handle = next
+					}
+					r.Done(m)
+					looks = -1
+				}
+			}
+			seq := uint64(0)
+			use := func(slot int) {
+				seq++
+				r.Op(Op{Seq: seq, Slots: []uint32{uint32(slot)}, Name: "kernel"})
+				moves()
+				if !r.Ready(seq) {
+					t.Fatalf("it waits with %d tensors: %s", slot, r.Explain())
+				}
+				r.Progress(0, seq)
+			}
+			n := 0
+			for ; ; n++ {
+				if _, err := r.Malloc(size, 0); err != nil {
+					if !errors.Is(err, ErrOutOfMemory) || r.PlainFits(size) {
+						t.Fatalf("%v; plain memory may grow: %v", err, r.PlainFits(size))
+					}
+					break
+				}
+				use(n + 1)
+			}
+			if int64(n)*size < budget+budget/4 {
+				t.Errorf("only %d tensors", n)
+			}
+			for i := range 3 * n {
+				use(i%n + 1)
+			}
+			if s := r.Stats(); s.FetchedBytes == 0 || s.InPlaceBytes != 0 {
+				t.Errorf("%d bytes fetched, %d used in place", s.FetchedBytes, s.InPlaceBytes)
+			}
+		})
 	}
 }

@@ -143,11 +143,7 @@ func (r *Runtime) Malloc(bytes int64, stream int) (cuda.Ptr, error) {
 	if bytes <= 0 || bytes > r.addresses.Bytes {
 		return 0, r.outOfMemory(bytes)
 	}
-	size := WholePages(bytes)
-	if size > r.BeyondLiveBytes() {
-		r.giveUpEarly()
-	}
-	if size > r.BeyondLiveBytes() {
+	if !r.mayGrow(WholePages(bytes)) {
 		return 0, r.outOfMemory(bytes)
 	}
 	before := r.repeats(bytes, stream)
@@ -243,7 +239,27 @@ func (r *Runtime) leave(p cuda.Ptr, bytes, life int64, named bool) {
 
 // BeyondLiveBytes is how much more may be allocated, in whole pages.
 func (r *Runtime) BeyondLiveBytes() int64 {
-	return r.config.BudgetBytes + r.config.HostBudgetBytes - r.liveSize - r.plainBytes
+	return r.config.BudgetBytes + max(r.config.HostBudgetBytes-r.exchangeBytes(), 0) - r.liveSize - r.plainBytes
+}
+
+// mayGrow says whether so much more may be allocated, for which packs go that nothing is in.
+func (r *Runtime) mayGrow(bytes int64) bool {
+	if bytes > r.BeyondLiveBytes() {
+		r.giveUpEarly()
+	}
+	return bytes <= r.BeyondLiveBytes()
+}
+
+// PlainFits says whether plain memory may grow by so much: else there is no room for it however long is waited.
+func (r *Runtime) PlainFits(bytes int64) bool {
+	return bytes <= r.config.BudgetBytes-r.plainBytes && r.mayGrow(bytes)
+}
+
+// exchangeBytes is how much host memory nothing may be allocated in the place of: what comes in needs room on the device,
+// and what makes it needs room on the host before that. There is enough for all that leaves at a time, of a small host
+// budget half, and always for the largest chunk.
+func (r *Runtime) exchangeBytes() int64 {
+	return max(2*r.config.ChunkBytes, min(int64(r.config.Depth)*r.config.ChunkBytes, r.config.HostBudgetBytes/2))
 }
 
 // exhume finds a dead range of the size whose memory is mapped and may be used by
@@ -278,8 +294,9 @@ func (r *Runtime) idle(t *tensor) bool {
 }
 
 func (r *Runtime) outOfMemory(bytes int64) error {
-	return fmt.Errorf("%w: %s asked for with %s live; the device budget is %s (%s of it plain memory) and the host budget %s: raise --budget or --host-budget",
-		ErrOutOfMemory, um.SizeText(bytes), um.SizeText(r.liveBytes), um.SizeText(r.config.BudgetBytes), um.SizeText(r.plainBytes), um.SizeText(r.config.HostBudgetBytes))
+	return fmt.Errorf("%w: %s asked for with %s live; the device budget is %s (%s of it plain memory) and the host budget %s (%s of it for tensors that change places): raise --budget or --host-budget",
+		ErrOutOfMemory, um.SizeText(bytes), um.SizeText(r.liveBytes), um.SizeText(r.config.BudgetBytes), um.SizeText(r.plainBytes), um.SizeText(r.config.HostBudgetBytes),
+		um.SizeText(min(r.exchangeBytes(), r.config.HostBudgetBytes)))
 }
 
 // Free takes an allocation back. Operations reported before may still use it.

@@ -147,20 +147,38 @@ func (l *Live) reuseMayHelp(bytes int64) bool {
 	return l.hook != nil && l.failed == nil && l.runtime.Queued() > 0 && l.runtime.LiveBytes()+bytes <= min(l.budget+l.hostBudget(), l.arenaBytes)
 }
 
-// mallocWhenReusable tries again while queued work finishes, as a caching
+// mallocWhenReusable tries again while work finishes that was queued before, however long that takes, as a caching
 // allocator waits for its events before it says that it is out of memory. The
 // caller holds the lock, which is released between attempts.
 func (l *Live) mallocWhenReusable(bytes int64, stream uint64, err error) (cuda.Ptr, error) {
-	queued, changed := l.runtime.Queued(), time.Now()
-	// Also for a moment after the last: dead memory that has just become idle may be in a worker's hands.
-	for !l.closing && l.failed == nil && (queued > 0 && time.Since(changed) < reusePatience || time.Since(changed) < idleWait) {
+	last, finished := l.hook.Read(), time.Now()
+	var waited idle
+	var nagger nagger
+	checked := finished
+	// Also for a moment after that: dead memory that has just become idle may be in a worker's hands.
+	for !l.closing && l.failed == nil && time.Since(finished) < idleWait {
+		l.mu.Unlock()
+		l.hook.ReportAll() // or the last thing that streams have done would not be known to be over
+		var ended error
+		if time.Since(checked) > checkPatience { // nothing finishes any more when the context has ended
+			_, _, ended = l.driver.MemInfo()
+			checked = time.Now()
+		}
+		l.mu.Lock()
+		if ended != nil {
+			return 0, ended
+		}
 		l.yield()
 		var p cuda.Ptr
 		if p, err = l.runtime.Malloc(bytes, l.streamID(stream)); err == nil {
 			return p, nil
 		}
-		if n := l.runtime.Queued(); n != queued {
-			queued, changed = n, time.Now()
+		now := time.Now()
+		if !l.runtime.Finished(last) {
+			finished = now
+		}
+		if nagger.due(waited.look(now)) {
+			l.log.Warn("an allocation waits for memory that is in use", zap.Duration("for", waited.Round(time.Second)), zap.Int64("bytes", bytes))
 		}
 	}
 	return 0, err

@@ -67,7 +67,6 @@ const (
 	busyWait         = 50 * time.Microsecond
 	headPatience     = 100 * time.Millisecond // for a launch that no move helps; then it may fault
 	roomPatience     = time.Second            // for tensors to leave before plain memory grows
-	reusePatience    = 100 * time.Millisecond // for queued work to let go of dead memory, when it makes no progress
 	watchdogPatience = 20 * time.Second       // for a move, while nothing runs after which one may be possible; then the engine is given up
 	slowPatience     = 2 * time.Second        // for what waits, before it is said
 	warnEvery        = time.Minute            // that it still waits is said again

@@ -69,7 +69,6 @@ type StrictHook interface {
 	PublishPlain(r cuda.Range)
 	WithdrawPlain(r cuda.Range)
 	Refuse(code uint32)
-	ReportAll()
 	Inspection() (seq uint64, addresses []uint64)
 	Grant(seq uint64)
 	SetInspect(function uint32, state hook.Inspect)

@@ -89,7 +89,11 @@ func (e *swap) reservePlain(size int64) error {
 	defer l.mu.Unlock()
 	var waited, vain idle
 	var nagger nagger
-	for !e.runtime.ReservePlain(size) {
+	for {
+		fits := e.runtime.PlainFits(size)
+		if fits && e.runtime.ReservePlain(size) {
+			break
+		}
 		now := time.Now()
 		waited.look(now)
 		if vain.look(now); e.unfinished() {
@@ -99,7 +103,7 @@ func (e *swap) reservePlain(size int64) error {
 		case l.failed != nil:
 			e.runtime.CancelPlain()
 			return fmt.Errorf("no room is made for plain device memory any more: %w", l.failed)
-		case size > e.runtime.Budget()-l.plainBytes.Load(), l.closing, vain.Duration > e.patience(plainPatience):
+		case !fits, l.closing, vain.Duration > e.patience(plainPatience):
 			e.runtime.CancelPlain()
 			return fmt.Errorf("%w: %d bytes of plain device memory asked for, and no room can be made in the budget of %d: raise --budget", ErrOutOfMemory, size, l.budget)
 		case nagger.due(waited.Duration):

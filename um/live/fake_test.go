@@ -34,6 +34,7 @@ type fakeDriver struct {
 	most        int                 // blocks that were there at any time
 	mostBytes   int64               // plain memory and blocks at any time
 	streams     int                 // made
+	ended       error               // of the context
 }
 
 func newDriver(total int64) *fakeDriver {
@@ -63,7 +64,7 @@ func (d *fakeDriver) StreamCreate() (cuda.Stream, error) {
 func (d *fakeDriver) MemInfo() (free, total int64, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return d.total - d.used, d.total, nil
+	return d.total - d.used, d.total, d.ended
 }
 
 func (d *fakeDriver) address(bytes int64) cuda.Ptr {
@@ -241,6 +242,7 @@ type fakeHook struct {
 	modes    []hook.Mode
 	every    uint32
 	bell     chan struct{}
+	asked    chan struct{} // closed when streams are asked how far they are; nil: nobody cares
 }
 
 func newHook() *fakeHook {
@@ -380,6 +382,15 @@ func (h *fakeHook) SetProgressEvery(n uint32)     { h.every = n }
 func (h *fakeHook) SetStamps(bool)                {}
 func (h *fakeHook) Serve()                        {}
 func (h *fakeHook) SynchronizeOthers() error      { return nil }
+func (h *fakeHook) ReportAll() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.asked != nil {
+		close(h.asked)
+		h.asked = nil
+	}
+}
+
 func (h *fakeHook) Words(gate, progress cuda.Ptr) {}
 func (h *fakeHook) Counters() hook.Counters       { return hook.Counters{Launches: h.Head()} }
 

@@ -31,6 +31,7 @@ type Hook interface {
 	SetMode(m hook.Mode)
 	SetProgressEvery(n uint32)
 	SetStamps(on bool)
+	ReportAll()
 	Words(gate, progress cuda.Ptr)
 	Counters() hook.Counters
 	Serve()

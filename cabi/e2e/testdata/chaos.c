@@ -5,9 +5,10 @@
  * program says that it must be: now and then, and at the end. One of them works on the default
  * stream; so does a visitor, in a context of its own, on tensors of its own.
  *
- *     chaos SEED [ITERATIONS [KINDS]]
+ *     chaos SEED [ITERATIONS [KINDS [SECONDS]]]
  *
- * KINDS has a bit for each kind of operation that may occur, to find out which of them a fault needs.
+ * KINDS has a bit for each kind of operation that may occur, to find out which of them a fault needs. When
+ * SECONDS are given, each thread once has a kernel that takes so long, and the others go on beside it.
  */
 #include "job.h"
 
@@ -30,6 +31,7 @@ typedef struct worker {
 static CUfunction f_table;
 static int iterations = 6;
 static unsigned long kinds = ~0ul;
+static double seconds;
 
 static uint64_t draw(worker *w) { return draw_from(&w->random); }
 static uint64_t below(worker *w, uint64_t n) { return draw_below(&w->random, n); }
@@ -188,6 +190,12 @@ static void run(worker *w, const operation *o) {
     }
 }
 
+/* A kernel as long as a collective may be that waits for a peer. */
+static void take_long(worker *w) {
+    uint64_t us = (uint64_t)(seconds * 1e6);
+    launch((int)below(w, ROUTES), below(w, 2) ? w->main : w->side, f_spin, (void *[]){&us});
+}
+
 static void *work(void *arg) {
     worker *w = arg;
     CUcontext ctx;
@@ -197,10 +205,14 @@ static void *work(void *arg) {
     must(&w->table, 4096, w->main, 0);
     for (int i = 0; i < KEPT; i++) must(&w->kept[i], draw_bytes(w), w->main, (uint32_t)i);
     for (int i = 0; i < OPERATIONS; i++) w->list[i] = draw_operation(w);
+    uint64_t long_at = seconds > 0 ? below(w, (uint64_t)iterations * OPERATIONS) : UINT64_MAX;
     for (int it = 0; it < iterations; it++) {
         if (it % 4 == 3)
             for (int n = (int)below(w, 4); n > 0; n--) w->list[below(w, OPERATIONS)] = draw_operation(w);
-        for (int i = 0; i < OPERATIONS; i++) run(w, &w->list[i]);
+        for (int i = 0; i < OPERATIONS; i++) {
+            if ((uint64_t)(it * OPERATIONS + i) == long_at) take_long(w);
+            run(w, &w->list[i]);
+        }
     }
     SYNC(w->main), SYNC(w->side);
     return NULL;
@@ -243,6 +255,7 @@ int main(int argc, char **argv) {
     uint64_t seed = strtoull(argv[1], NULL, 10);
     if (argc > 2) iterations = atoi(argv[2]);
     if (argc > 3) kinds = strtoul(argv[3], NULL, 0);
+    if (argc > 4) seconds = atof(argv[4]);
     load();
     resolve();
     f_table = function("table_add");

@@ -83,25 +83,37 @@ static void full(void) {
     pthread_join(thread, NULL);
 }
 
+/* All that may be allocated, and then each of them used: what is on the device and what is not can change places. */
+static void fill(void) {
+    static tensor all[64];
+    int n = 0;
+    while (n < 64 && make(&all[n], 8 * MiB, s, (uint32_t)n)) n++;
+    CHECK(n > 8 && n < 64 && strstr(last_error(), "out of memory"));
+    for (int k = 0; k < 3; k++)
+        for (int i = 0; i < n; i++) add(i, s, &all[i], 1);
+    for (int i = 0; i < n; i++) check_value(&all[i]);
+}
+
 int main(int argc, char **argv) {
     CHECK(argc > 1);
     double seconds = argc > 2 ? atof(argv[2]) : 0;
     load();
     resolve();
     s = new_stream();
-    bool none = !strcmp(argv[1], "full");
-    for (int i = 0; i < TENSORS; i++) {
+    bool none = !strcmp(argv[1], "full"), all = !strcmp(argv[1], "fill");
+    for (int i = 0; i < TENSORS && !all; i++) {
         if (none) t[i] = (tensor){.p = P.malloc(BYTES, 0, s), .bytes = BYTES, .stream = s}; /* nothing has to leave yet */
         else CHECK(make(&t[i], BYTES, s, (uint32_t)i));
         CHECK(t[i].p);
     }
-    for (int k = 0; k < 3 && !none; k++)
+    for (int k = 0; k < 3 && !none && !all; k++)
         for (int i = 0; i < TENSORS; i++) add(i, s, &t[i], 1);
     SYNC(s);
     if (!strcmp(argv[1], "launches")) launches(seconds);
     else if (!strcmp(argv[1], "small")) small(seconds);
     else if (!strcmp(argv[1], "ended")) ended(seconds);
     else if (none) full();
+    else if (all) fill();
     else CHECK(!"a mode");
     P.close();
     return 0;
