@@ -44,7 +44,7 @@ func TestChaos(t *testing.T) {
 			t.Parallel()
 			for n := range *chaosSeeds {
 				seed, long := fmt.Sprint((*chaosFirst+n)*100+i), "0"
-				if n < *chaosLong {
+				if n < short.Of(*chaosLong, 0) {
 					long = "30"
 				}
 				r := run(t, c.env, job, seed, "6", "0xffff", long)
