@@ -30,6 +30,7 @@ import _common as c
 
 ZYGOTE = c.BENCH / "_zygote.py"
 BAD = ("WRONG", "DIED", "TIMEOUT", "FAILED")
+TOLD = (*BAD, "cannot", "refused", "stock")  # named in the table, with what is known of them
 HOST_BUDGET = "12GiB"  # of each process: pinned as it is needed
 NEAR = 4  # times stock's own distance from itself
 NEAR_AT_LEAST = 0.01  # of a loss, where stock differs from itself at all
@@ -304,18 +305,20 @@ class Gate:
     def late(self):
         return bool(self.a.minutes) and time.monotonic() - self.began > 60 * self.a.minutes
 
-    def run(self, names, run_row):
-        """run_row(name) gives a row {"name", "ways": {way: {...}}}, or None when it had no time."""
+    def run(self, names, run_rows, size=0):
+        """Runs those that are not kept. run_rows(name) gives a row {"name", "ways": {way: {...}}}; with a size, it gets so many
+        names and gives a row for each. None is what had no time."""
         todo = [n for n in names if n not in self.kept]
         self.document["rows"] = [self.kept[n] for n in names if n in self.kept]
         self.document["not_run"] = list(todo)
+        tasks = [todo[i : i + size] for i in range(0, len(todo), size)] if size else todo
         try:
             if todo:
                 zygotes = [self.stock] if self.a.device == "cpu" else [self.stock, self.penstock]
                 with concurrent.futures.ThreadPoolExecutor(2) as pool:
                     list(pool.map(Zygote.start, zygotes))
             with concurrent.futures.ThreadPoolExecutor(self.a.jobs) as pool:
-                for f in concurrent.futures.as_completed([pool.submit(self._row, n, run_row) for n in todo]):
+                for f in concurrent.futures.as_completed([pool.submit(self._task, t, run_rows) for t in tasks]):
                     f.result()
         finally:
             self.stock.stop()
@@ -324,21 +327,20 @@ class Gate:
             c.save(self.name, self.document)
         return self.summary()
 
-    def _row(self, name, run_row):
-        if self.late():
-            return
-        row = run_row(name)
-        if row is None:
+    def _task(self, task, run_rows):
+        found = None if self.late() else run_rows(task)
+        if found is None:
             return
         with self._lock:
-            self.document["rows"].append(row)
-            self.document["not_run"].remove(name)
+            for row in [found] if isinstance(found, dict) else found:
+                self.document["rows"].append(row)
+                self.document["not_run"].remove(row["name"])
+                ways = "  ".join(f"{w} {x['state']}" for w, x in row["ways"].items())
+                print(f"{time.monotonic() - self.began:6.0f} s  {row['name']:44} {ways}", flush=True)
+                for way, x in row["ways"].items():
+                    if x["state"] in TOLD:
+                        print(f"          {way}: {x['detail'][:240]}", flush=True)
             c.save(self.name, self.document)
-            ways = "  ".join(f"{w} {x['state']}" for w, x in row["ways"].items())
-            print(f"{time.monotonic() - self.began:6.0f} s  {name:44} {ways}", flush=True)
-            for way, x in row["ways"].items():
-                if x["state"] in (*BAD, "stock", "cannot", "refused"):
-                    print(f"          {way}: {x['detail'][:240]}", flush=True)
 
     def summary(self):
         rows = sorted(self.document["rows"], key=lambda r: r["name"])
@@ -349,14 +351,16 @@ class Gate:
         print(c.table(["way", "run", *states], counts))
         for r in rows:
             for w, x in r["ways"].items():
-                if x["state"] in (*BAD, "cannot", "refused", "stock"):
+                if x["state"] in TOLD:
                     print(f"{x['state']:7}  {r['name']}, {w}: {x['detail'][:200]}")
         if self.document["not_run"]:
             print(f"not run: {', '.join(self.document['not_run'])}")
         for z in (self.stock, self.penstock):
             if z.skipped:
                 print(f"imported by each process, because it initialises CUDA: {', '.join(z.skipped)}")
-        return 1 if any(x["state"] in BAD for r in rows for x in r["ways"].values()) else 0
+        states = [x["state"] for r in rows for x in r["ways"].values()]
+        # Where stock fails everywhere, nothing was tried.
+        return 1 if set(states) & set(BAD) or states and set(states) == {"stock"} else 0
 
 
 def versions():

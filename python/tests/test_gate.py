@@ -16,6 +16,7 @@ sys.path.insert(0, str(HERE.parents[1] / "bench"))
 
 import _common as c  # noqa: E402
 import _gate as g  # noqa: E402
+import opinfo  # noqa: E402
 import zoo  # noqa: E402
 
 
@@ -168,9 +169,9 @@ def test_results_are_written_row_by_row_and_name_the_card(gate):
     assert gate.results()["gpu"] == "none (CPU)" and gate.results()["not_run"] == []
 
 
-@pytest.mark.parametrize("state", g.BAD)
-def test_what_is_wrong_stands_in_the_table_by_name(gate, capsys, state):
-    assert gate().run(["first", "second"], lambda name: row(name, state if name == "second" else "equal")) == 1
+@pytest.mark.parametrize("state", [*g.BAD, "stock"])
+def test_what_is_wrong_or_was_not_tried_stands_in_the_table_by_name(gate, capsys, state):
+    assert gate().run(["first", "second"], lambda name: row(name, state if name == "second" or state == "stock" else "equal")) == 1
     assert f"{state:7}  second, half: it is so" in capsys.readouterr().out
 
 
@@ -204,3 +205,68 @@ def test_shards_are_parts_of_all_rows():
     with pytest.raises(c.Refused, match="1 to N"):
         g.select(names, SimpleNamespace(shard="4/3", only="", list=False))
     assert g.select(names, SimpleNamespace(shard="1/1", only="7$", list=False)) == ["row 7"]
+
+
+def test_a_group_of_rows_comes_from_one_process(gate):
+    asked = []
+    names = [f"row {i}" for i in range(5)]
+    gate().run(names, lambda group: asked.append(group) or [row(n) for n in group], 2)
+    assert asked == [names[:2], names[2:4], names[4:]]
+    assert [r["name"] for r in gate.results()["rows"]] == names
+
+
+class Operators:
+    """A zygote whose jobs run operators that are named by what becomes of them."""
+
+    def __init__(self):
+        self.asked = []
+
+    def run(self, target, arguments, timeout_s, env=None):
+        self.asked.append(arguments["chosen"])
+        lines = []
+        for name in arguments["chosen"]:
+            lines.append({"begun": name})
+            if name.startswith("dies"):
+                return g.Outcome(-11, False, 1, lines, "the last words")
+            if name.startswith("hangs"):
+                return g.Outcome(None, True, 9, lines, "")
+            if name.startswith("raises"):
+                lines.append({"operator": name, "raised": "OutOfMemoryError", "why": "no room\nat all"})
+            else:
+                lines.append({"operator": name, "rounds": [{"float32": [[1], [2]]}] * arguments["rounds"]})
+        return g.Outcome(5 if "last" in arguments["chosen"] else 0, False, 1, [*lines, {"result": {}}], "")
+
+
+def runs(names, z=None):
+    return opinfo.Runs(z or Operators(), SimpleNamespace(device="cpu", samples=0, timeout=9), names, 2, False)
+
+
+def test_a_death_is_its_operators_and_the_rest_goes_on():
+    z = Operators()
+    found = runs(["a", "dies", "b", "hangs", "raises", "c"], z)
+    assert z.asked == [["a", "dies", "b", "hangs", "raises", "c"], ["b", "hangs", "raises", "c"], ["raises", "c"]]
+    assert sorted(found.results) == ["a", "b", "c"]
+    assert {n: s for n, (s, _) in found.bad.items()} == {"dies": "DIED", "hangs": "TIMEOUT", "raises": "cannot"}
+    assert "SIGSEGV: the last words" in found.bad["dies"][1]
+
+
+def test_a_death_after_the_last_operator_is_told():
+    assert runs(["a", "last"]).bad["last"][0] == "DIED"
+    assert runs(["a", "last"]).results["a"]
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "ours", "state", "compared"),
+    [
+        ([[1], [2]], [[1], [2]], [[1], [2]], "equal", 2),
+        ([[1], [2]], [[1], [2]], [[1], [3]], "WRONG", 2),
+        ([[1], [2]], [[1], [9]], [[1], [3]], "near", 1),
+        ([[1], [2]], [[1], [9]], [[4], [3]], "WRONG", 1),
+        ([[1], "RuntimeError"], [[1], "RuntimeError"], [[1], "RuntimeError"], "equal", 2),
+        ([[1], "RuntimeError"], [[1], "RuntimeError"], [[1], [2]], "WRONG", 2),
+        ([[1], [2]], [[1], [2]], [[1]], "WRONG", 0),
+    ],
+)
+def test_samples_are_compared_where_stock_repeats_them(first, second, ours, state, compared):
+    found = opinfo.compare([{"float32": first}, {"float32": second}], [{"float32": ours}])
+    assert (found[0], found[2:]) == (state, (2, compared))
