@@ -31,6 +31,8 @@
 
 #define PROGRESS_AT_MOST 64 /* operations between progress writes, so that the run-ahead limit sees progress */
 
+#define IN_EVERY_LAUNCH static inline __attribute__((always_inline)) /* and elsewhere, so the compiler would call it */
+
 static pthread_mutex_t grant_mu = PTHREAD_MUTEX_INITIALIZER;
 
 static void nap(void) {
@@ -180,7 +182,7 @@ static void wait_for_queue(psk_op *op) {
 
 /* Passes the slots, from op->settled on, that are on the device or arriving. One
  * that was seen so stays so: its slot_last_seq is stored. False at one that is ABSENT. */
-static bool settle(psk_op *op) {
+IN_EVERY_LAUNCH bool settle(psk_op *op) {
     for (; op->settled < op->n; op->settled++) {
         uint32_t slot = op->slots[op->settled];
         uint8_t state = __atomic_load_n(&psk_S.slot_state[slot], __ATOMIC_SEQ_CST);
@@ -238,7 +240,7 @@ static CUresult unrecorded(psk_op *op) {
     return !left() && (op->asks || !settle(op)) ? refusal() : CUDA_SUCCESS;
 }
 
-static bool reserve(psk_op *op) {
+IN_EVERY_LAUNCH bool reserve(psk_op *op) {
     uint64_t from = 0;
     while (PSK_UNLIKELY(!psk_record_reserve(op))) {
         if (left() || PSK_LOAD(psk_S.refuse)) return false;
