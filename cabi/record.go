@@ -176,9 +176,12 @@ func (r *recorder) translate(e *trace.Event, write func(*trace.Event)) {
 	write(e)
 }
 
+// dimensions is a hash of a launch's dimensions or a copy's bytes in few bits, so that recordings stay small.
+func dimensions(hash uint32) uint32 { return (hash ^ hash>>8 ^ hash>>16 ^ hash>>24) & 0xff }
+
 // operationOf is a hook's record in a trace's terms, without its accesses.
 func operationOf(rec *hook.Record, stream uint64) trace.Event {
-	e := trace.Event{Stream: stream, Duration: -1, Kind: trace.KindLaunch}
+	e := trace.Event{Stream: stream, Duration: -1, Kind: trace.KindLaunch, Batch: dimensions(rec.Grid)}
 	if rec.Kind != hook.Copy {
 		e.Function = rec.Function()
 		return e
@@ -199,6 +202,9 @@ func operationOf(rec *hook.Record, stream uint64) trace.Event {
 
 // Progress implements live.Sink.
 func (r *recorder) Progress(stream, seq uint64) { r.log.Progress(stream, seq) }
+
+// Timing implements live.Sink.
+func (r *recorder) Timing(seq uint64, took time.Duration) { r.log.Timing(seq, took) }
 
 // Faults implements live.Sink.
 func (r *recorder) Faults(events []faults.Event, lost faults.Lost) {

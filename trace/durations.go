@@ -2,6 +2,7 @@ package trace
 
 import (
 	"cmp"
+	"maps"
 	"math"
 	"slices"
 	"time"
@@ -38,6 +39,10 @@ type Estimate struct {
 	Unknown    int // of these, never seen to finish: they have no duration
 	Progress   int // moments at which a stream was seen to have got on
 	Moves      int // moves of memory to the device, for which operations may have waited, or faulted
+	// Of UseTimings: operations that were timed, the part of the sum of all durations that is of kinds that were,
+	// and the standard error of that part's sum, as a part of it.
+	Timed                  int
+	TimedShare, TimedError float64
 }
 
 // EstimateDurations gives the launches and copies of a recording that has none the durations
@@ -51,13 +56,16 @@ type Estimate struct {
 // several streams work, each has its part of the time: the durations of any stretch never
 // add up to more than the stretch.
 //
+// Where some operations were timed (progress with a duration), all that are alike have what those took: the same function
+// or kind of copy, and allocations of the same sizes. See [Trace.UseTimings].
+//
 // What it cannot tell from work: page faults within kernels, a stream that waits for another, and
 // waits for room or for memory to be mapped.
 func (t *Trace) EstimateDurations() bool {
 	if t.Durations() != DurationsNone {
 		return t.Estimate != nil
 	}
-	c := clockwork{streams: map[uint64]*timedStream{}, where: map[uint64]span{}}
+	c := clockwork{streams: map[uint64]*timedStream{}, where: map[uint64]span{}, timed: map[uint64]time.Duration{}}
 	for i := range t.Events {
 		c.event(i, &t.Events[i])
 	}
@@ -70,15 +78,18 @@ func (t *Trace) EstimateDurations() bool {
 	c.estimate.Operations = int(c.number)
 	c.estimate.Unknown = c.estimate.Operations - len(c.runs)
 	t.Estimate = &c.estimate
+	t.UseTimings(c.kinds, c.timings())
 	return true
 }
 
 // clockwork follows the streams of a recording.
 type clockwork struct {
 	streams  map[uint64]*timedStream
-	where    map[uint64]span // of live allocations
-	arrivals []arrival       // the newest
-	number   uint64          // of the last operation
+	where    map[uint64]span          // of live allocations
+	arrivals []arrival                // the newest
+	number   uint64                   // of the last operation
+	kinds    []OpKind                 // of operations, from number 1 on
+	timed    map[uint64]time.Duration // by number
 	runs     []run
 	estimate Estimate
 }
@@ -134,9 +145,14 @@ func (c *clockwork) event(i int, e *Event) {
 			}
 		}
 		s.queued = append(s.queued, o)
+		c.kinds = append(c.kinds, c.kindOf(e))
 	case KindMigration:
 		c.arrive(e)
 	case KindProgress:
+		if e.Duration > 0 { // it may be told long after
+			c.timed[e.Alloc] = e.Duration
+			return
+		}
 		s := c.streams[e.Stream]
 		if s == nil {
 			return
@@ -150,6 +166,30 @@ func (c *clockwork) event(i int, e *Event) {
 			c.settle(s, n, e.Time)
 		}
 	}
+}
+
+func (c *clockwork) kindOf(e *Event) OpKind {
+	rough := Mix(Mix(uint64(e.Kind)<<8|uint64(e.Copy), uint64(e.Function)), uint64(e.Bytes))
+	rough = Mix(rough, uint64(e.Batch))
+	for i := range e.Grid {
+		rough = Mix(rough, uint64(e.Grid[i])<<32|uint64(e.Block[i]))
+	}
+	exact := rough
+	for _, a := range e.Accesses {
+		at := c.where[a.Alloc]
+		exact = Mix(exact, at.end-at.first)
+	}
+	return OpKind{exact, rough}
+}
+
+func (c *clockwork) timings() Timings {
+	timings := Timings{}
+	for _, number := range slices.Sorted(maps.Keys(c.timed)) {
+		if number > 0 && number <= uint64(len(c.kinds)) {
+			timings.Add(c.kinds[number-1], c.timed[number])
+		}
+	}
+	return timings
 }
 
 // arrive notes a move to the device that operations wait for. Faults bring memory to kernels that run.

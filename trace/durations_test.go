@@ -85,6 +85,57 @@ func TestEstimateDurations(t *testing.T) {
 	}
 }
 
+// TestTimedDurations: operations of which some were timed have the durations of these, however long they waited: those that are
+// alike, by function and sizes of what they touch.
+func TestTimedDurations(t *testing.T) {
+	tr := &trace.Trace{}
+	add := func(e trace.Event) { tr.Events = append(tr.Events, e) }
+	for i, bytes := range []int64{64, 64, 128} {
+		add(trace.Event{Kind: trace.KindAlloc, Alloc: uint64(i + 1), Address: uint64(0x1000 * (i + 1)), Bytes: bytes})
+	}
+	at := time.Duration(0)
+	number := uint64(0)
+	for i := range 40 {
+		number++
+		add(launchAt(at, 0, uint64(i%3+1)))
+		at += 900 * us // for most of which it waits
+		add(progressAt(at, 0, number))
+		if i%4 == 0 {
+			took := 10 * us
+			if i%3 == 2 {
+				took = 20 * us
+			}
+			if i == 12 {
+				took *= 50 // something else ran beside it
+			}
+			e := progressAt(at, 0, number)
+			e.Duration = took
+			add(e)
+		}
+	}
+	add(trace.Event{Kind: trace.KindProgress, Time: at, Alloc: 999, Duration: us}) // of none
+	if !tr.EstimateDurations() {
+		t.Fatal("no durations")
+	}
+	operation := 0
+	for _, e := range tr.Events {
+		if e.Kind != trace.KindLaunch {
+			continue
+		}
+		want := 10 * us
+		if operation%3 == 2 {
+			want = 20 * us
+		}
+		if (e.Duration - want).Abs() > time.Nanosecond {
+			t.Errorf("launch %d takes %s, want %s", operation, e.Duration, want)
+		}
+		operation++
+	}
+	if e := tr.Estimate; e.Timed != 10 || e.TimedShare != 1 || e.TimedError > 1e-6 || e.Unknown != 0 {
+		t.Errorf("%+v", e)
+	}
+}
+
 func TestEstimateDurationsLeavesAlone(t *testing.T) {
 	timed := launchAt(0, 0)
 	timed.Duration = 5

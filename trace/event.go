@@ -17,7 +17,7 @@ const (
 	KindFault          // a GPU page fault: Address, Mode, GPU, Batch, CopyEngine, Process
 	KindMigration      // memory changed sides: Address, Bytes, To, Cause, Duration, GPU, Process
 	KindMark           // a named moment, such as an iteration boundary: Name
-	KindProgress       // a stream was seen to have finished: Stream, Alloc (the last launch or copy that is done, counted from 1 over the whole trace)
+	KindProgress       // a stream was seen to have finished: Stream, Alloc (the last launch or copy that is done, counted from 1 over the whole trace), Duration (of that one, when it was timed)
 	KindCPUFault       // a CPU page fault on managed memory: Address, Mode, Process
 	KindThrash         // the driver found memory thrashing between processors: Address, Bytes, Process
 	KindRemote         // memory was mapped where it lies instead of moved: Address, Bytes, To (the side that maps), Process
@@ -100,7 +100,7 @@ type Event struct {
 	Function   uint32
 	Grid       [3]uint32
 	Block      [3]uint32
-	Batch      uint32 // faults that the driver serviced together share it
+	Batch      uint32 // faults that the driver serviced together share it; launches or copies of equal dimensions, where those are not given
 	Process    uint32 // 0 is the recorded process; others appear in system-wide recordings
 	Name       string // of a function, a mark, an allocation's site, or what was lost
 	Accesses   []Access

@@ -11,7 +11,7 @@
  *   attach.c   shared memory, attach, fork
  *   record.c   one operation: its slots and its record in the ring
  *   gate.c, strict.c  a mode's waits before it and progress after it
- *   trail.c    what the launch before it on its stream named
+ *   trail.c    what the launch before it on its stream named; timing.c  how long some take
  *   func.c     parameter layouts of kernels; streams.c  stream indices, captures; contexts.c  those beside the engine's
  *   launch.c, copy.c, graph.c  the wrappers; nccl.c  those of NCCL's calls; observe.c  of managed memory;
  *              query.c  of what is known of an address; stay.c  of addresses that no launch shows
@@ -250,6 +250,7 @@ typedef struct psk_op {
     uint64_t seq; /* 0: dropped */
     uint64_t when; /* the program made the call; 0 when nobody asks */
     bool unsure;      /* the driver does not say whether it is captured */
+    struct psk_timed *timed; /* its events, NULL when it is not timed */
     bool no_progress; /* gated mode: the real call is made after psk_op_done: a progress write would come too early */
     /* strict mode */
     bool waits;    /* the real call waits for the stream, inside the driver */
@@ -349,6 +350,11 @@ void psk_trail_read(psk_op *op, const psk_layout *l, void **params, void **extra
 bool psk_trail_follow(psk_op *op, uint32_t function);
 /* Leaves what an operation names for the next one; under the lock of its stream. */
 void psk_trail_leave(const psk_op *op, psk_trail *t);
+
+/* ---- timing.c ---- */
+/* Around the driver's call, after what it waits for: it may be timed. */
+void psk_time_begin(psk_op *op);
+void psk_time_end(psk_op *op); /* of one that is */
 
 /* ---- copy.c ---- */
 /* The most that is searched for addresses when it is copied from the host; __constant__ memory has as much. */

@@ -74,6 +74,7 @@
 #define PSK_MAX_FUNCS 65536
 #define PSK_MAX_UNFINISHED 512u                   /* strict mode; the driver's own queue holds about twice as many */
 #define PSK_MAX_INSPECT 16384u
+#define PSK_TIMINGS 1024u /* power of two */
 
 /* In block_slot: the engine's plain device memory. Always resident, named in no
  * record, and its addresses are reported to inspections. */
@@ -163,6 +164,13 @@ typedef struct psk_func {
     uint64_t launches; /* atomic; counted in strict mode, captured ones not */
 } psk_func;
 
+/* How long an operation took on the device, from one event to another. */
+typedef struct psk_timing {
+    uint64_t seq;
+    uint32_t ns;
+    uint32_t empty_ns; /* from one event to the next with nothing in between */
+} psk_timing;
+
 #define PSK_LINE __attribute__((aligned(64))) /* begins a line of the cache */
 
 /* Shared state, allocated by the hook (anonymous memory, not inherited across fork).
@@ -185,6 +193,8 @@ typedef struct psk_shared {
     uint32_t trails;      /* atomic; 1: what a launch names is kept for the next one on its stream (PSK_INSPECT_FOLLOWS); written by the engine */
     uint32_t doorbell;    /* atomic; futex word, bumped by the hook when reader_sleeping */
     uint32_t size;        /* sizeof(psk_shared) */
+    uint32_t timing;      /* atomic; 1: operations are timed now and then (timing.c); written by the engine */
+    uint32_t _pad_timing;
     uint64_t dropped;     /* atomic; records lost because the ring was full and nobody read it (such launches are never gated); in strict mode only after the engine left it or set refuse */
 
     PSK_LINE uint64_t tail; /* atomic; written by the engine: everything before it has been read */
@@ -238,6 +248,9 @@ typedef struct psk_shared {
     /* Waits for all other contexts that the process has: for memory that their work may use. 0 without
      * any; else a CUresult. */
     uint32_t (*synchronize_others)(void);
+
+    uint64_t ntimings; /* atomic; in all */
+    psk_timing timings[PSK_TIMINGS]; /* the last ones; told when they are read, which is some operations later */
 } psk_shared;
 
 /* Exported by the hook. Whether PyTorch's kernels are given lists as the hook knows them (lists.c), which they are taken for until

@@ -196,6 +196,7 @@ void psk_op_begin(psk_op *op, int kind, uint32_t id, CUstream stream, int ptsz) 
     op->ptsz = ptsz;
     op->mode = PSK_LOAD(psk_S.mode);
     op->locked = NULL;
+    op->timed = NULL;
     op->unsure = op->no_progress = op->asks = op->waits = op->serial = op->early = false;
     op->seq = 0;
     op->n = op->nplain = 0;
@@ -299,7 +300,7 @@ void psk_record_publish(const psk_op *op) {
     psk_prefetch_to_write(&psk_S.ring[(at + entries) & (PSK_RING_ENTRIES - 1)]);
 }
 
-CUresult psk_op_issue(psk_op *op) {
+static CUresult issue(psk_op *op) {
     op->stream_index = psk_stream_index(op->stream, op->ptsz);
     if (op->mode == PSK_MODE_STRICT) return psk_strict_issue(op);
     bool gates = op->mode == PSK_MODE_GATED && !(op->flags & PSK_FLAG_CAPTURED) && !op->unsure && op->stream_index != PSK_STREAM_SHARED && psk_S.gate && psk_S.progress && psk_have_memops();
@@ -314,7 +315,14 @@ CUresult psk_op_issue(psk_op *op) {
     return CUDA_SUCCESS;
 }
 
+CUresult psk_op_issue(psk_op *op) {
+    CUresult r = issue(op);
+    if (PSK_UNLIKELY(PSK_LOAD(psk_S.timing)) && r == CUDA_SUCCESS) psk_time_begin(op);
+    return r;
+}
+
 void psk_op_done(psk_op *op) {
+    if (PSK_UNLIKELY(op->timed)) psk_time_end(op);
     if (op->mode == PSK_MODE_STRICT)
         psk_strict_done(op);
     else

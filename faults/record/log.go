@@ -34,8 +34,9 @@ type Log struct {
 
 	mu      sync.Mutex
 	err     error
-	pending batch  // not encoded yet
-	number  uint64 // of the last operation
+	pending batch              // not encoded yet
+	number  uint64             // of the last operation
+	latest  [1 << 12]operation // by number
 	last    time.Duration
 	streams map[uint64]*stream
 	recent  *stream     // that of the last operation
@@ -323,6 +324,7 @@ func (l *Log) Operation(e *trace.Event, seq uint64, name func(function uint32) s
 		l.recent = s
 	}
 	s.queued = append(s.queued, operation{seq, l.number})
+	l.latest[l.number%uint64(len(l.latest))] = operation{seq, l.number}
 	if len(s.queued) > maxQueued {
 		s.queued = append(s.queued[:0], s.queued[maxQueued/2:]...)
 	}
@@ -359,6 +361,17 @@ func (l *Log) Progress(handle, seq uint64) {
 	done := s.queued[n-1].number
 	s.queued = append(s.queued[:0], s.queued[n:]...)
 	l.put(&trace.Event{Kind: trace.KindProgress, Time: l.now(), Stream: handle, Alloc: done})
+}
+
+// Timing says how long the operation that the hook calls seq took on the device. One of long ago is left out.
+func (l *Log) Timing(seq uint64, took time.Duration) {
+	l.mu.Lock()
+	defer l.unlock()
+	n := uint64(len(l.latest))
+	back := sort.Search(int(min(l.number, n)), func(i int) bool { return l.latest[(l.number-uint64(i))%n].seq <= seq })
+	if x := l.latest[(l.number-uint64(back))%n]; x.seq == seq && x.number > 0 {
+		l.put(&trace.Event{Kind: trace.KindProgress, Time: l.now(), Alloc: x.number, Duration: took})
+	}
 }
 
 // Faults records what a source has reported.

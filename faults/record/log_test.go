@@ -70,6 +70,40 @@ func TestAddAll(t *testing.T) {
 	}
 }
 
+// TestTiming: what an operation took is told by its number, also long after it ended and whatever the hook calls it, but not for ever.
+func TestTiming(t *testing.T) {
+	l, path := create(t)
+	const us = time.Microsecond
+	name := func(uint32) string { return "k" }
+	l.Timing(1, us) // of none
+	for i := range uint64(6000) {
+		l.Operation(&trace.Event{Kind: trace.KindLaunch, Stream: 5}, 10+3*i, name, 0)
+		if i == 10 {
+			l.Progress(5, 10+3*i)
+		}
+	}
+	l.Timing(10+3*2, us)       // too long ago
+	l.Timing(10+3*4000, 40*us) // number 4001
+	l.Timing(11+3*4000, us)    // of none
+	l.Timing(10+3*5999, 50*us)
+	if err := l.Close(nil); err != nil {
+		t.Fatal(err)
+	}
+	tr, err := trace.Load(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	took := map[uint64]time.Duration{}
+	for _, e := range tr.Events {
+		if e.Kind == trace.KindProgress && e.Duration > 0 {
+			took[e.Alloc] = e.Duration
+		}
+	}
+	if len(took) != 2 || took[4001] != 40*us || took[6000] != 50*us {
+		t.Errorf("%v", took)
+	}
+}
+
 // Operations are numbered as written, whatever the hook calls them, and progress
 // of a stream is told in those numbers, once.
 func TestProgressIsTranslated(t *testing.T) {

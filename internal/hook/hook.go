@@ -103,6 +103,7 @@ type Shared struct {
 	slots     []uint32
 	addresses []uint64
 	times     *Times // nil: no record was stamped yet
+	timed     uint64 // timings that were read
 	finished  [MaxStreams]finished
 }
 

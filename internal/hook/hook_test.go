@@ -57,8 +57,8 @@ type shared struct {
 	slotState                             *uint8
 	slotLastSeq                           *uint64
 	progressEvery, trails, doorbell, size uint32
+	timing, _                             uint32
 	dropped                               uint64
-	_                                     [8]byte
 	tail                                  uint64
 	_                                     [56]byte
 	funcs                                 *function
@@ -81,6 +81,14 @@ type shared struct {
 	probes, probeWord                     uint64
 	probing, _                            uint32
 	reportAll, serve, others              uintptr
+	ntimings                              uint64
+	timings                               [1024]timed
+	_                                     [56]byte
+}
+
+type timed struct {
+	seq            uint64
+	nanos, empties uint32
 }
 
 // side is the hook's side of the shared state, in Go memory.
@@ -455,6 +463,42 @@ func TestStrict(t *testing.T) {
 	}
 }
 
+// TestTimings reads each once, and of many the last that cannot be written over meanwhile.
+func TestTimings(t *testing.T) {
+	x, h := attached(t)
+	h.SetTiming(true)
+	if x.s.timing != 1 {
+		t.Error("nothing is timed")
+	}
+	h.SetTiming(false)
+	if x.s.timing != 0 {
+		t.Error("it is not ended")
+	}
+	read := func() (seqs []uint64) {
+		h.Timings(func(seq uint64, took, empty time.Duration) {
+			if took != time.Duration(10*seq) || empty != time.Duration(seq) {
+				t.Errorf("%d took %v, nothing %v", seq, took, empty)
+			}
+			seqs = append(seqs, seq)
+		})
+		return seqs
+	}
+	write := func(n uint64) {
+		for range n {
+			x.s.timings[x.s.ntimings%1024] = timed{x.s.ntimings, uint32(10 * x.s.ntimings), uint32(x.s.ntimings)}
+			x.s.ntimings++
+		}
+	}
+	write(3)
+	if got := read(); !slices.Equal(got, []uint64{0, 1, 2}) || len(read()) != 0 {
+		t.Error(got)
+	}
+	write(2000)
+	if got := read(); len(got) != 512 || got[0] != 2003-512 || got[511] != 2002 {
+		t.Errorf("%d, from %d", len(got), got[0])
+	}
+}
+
 // TestWait returns at once when there is something to read, and else at the timeout.
 func TestWait(t *testing.T) {
 	x, h := attached(t)
@@ -504,6 +548,7 @@ func TestLayout(t *testing.T) {
 		"offsetof(psk_shared,inspect_addr)": unsafe.Offsetof(s.inspectAddr), "offsetof(psk_shared,cpu_waits)": unsafe.Offsetof(s.cpuWaits),
 		"offsetof(psk_shared,refused)": unsafe.Offsetof(s.refused), "offsetof(psk_shared,followed)": unsafe.Offsetof(s.followed), "offsetof(psk_shared,trails)": unsafe.Offsetof(s.trails), "offsetof(psk_func,follows)": unsafe.Offsetof(f.follows), "offsetof(psk_shared,probes)": unsafe.Offsetof(s.probes),
 		"offsetof(psk_shared,probe_word)": unsafe.Offsetof(s.probeWord), "offsetof(psk_shared,probing)": unsafe.Offsetof(s.probing), "offsetof(psk_shared,stamp)": unsafe.Offsetof(s.stamp), "offsetof(psk_shared,report_all)": unsafe.Offsetof(s.reportAll), "offsetof(psk_shared,synchronize_others)": unsafe.Offsetof(s.others),
+		"offsetof(psk_shared,timing)": unsafe.Offsetof(s.timing), "offsetof(psk_shared,ntimings)": unsafe.Offsetof(s.ntimings), "offsetof(psk_shared,timings)": unsafe.Offsetof(s.timings),
 	}
 	var src strings.Builder
 	src.WriteString("#include <stddef.h>\n#include \"penstock_hook.h\"\n")

@@ -11,6 +11,7 @@ import "C"
 
 import (
 	"sync/atomic"
+	"time"
 	"unsafe"
 
 	"github.com/penstock-gpu/penstock/cuda"
@@ -128,6 +129,28 @@ func (h *Shared) Follow(function, after uint32) {
 // LeaveTrails has what each launch names kept for the next one on its stream, which
 // may follow it.
 func (h *Shared) LeaveTrails() { atomic.StoreUint32((*uint32)(unsafe.Pointer(&h.s.trails)), 1) }
+
+// SetTiming says whether operations are timed on the device now and then.
+func (h *Shared) SetTiming(on bool) {
+	var word uint32
+	if on {
+		word = 1
+	}
+	atomic.StoreUint32((*uint32)(unsafe.Pointer(&h.s.timing)), word)
+}
+
+// Timings visits what has been timed since the last call: an operation that was read, how long it took from
+// one event to the other, and how long events take with nothing in between. One goroutine at a time may ask.
+func (h *Shared) Timings(visit func(seq uint64, took, empty time.Duration)) {
+	n := atomic.LoadUint64((*uint64)(unsafe.Pointer(&h.s.ntimings)))
+	if n-h.timed > C.PSK_TIMINGS/2 { // older ones may be written over
+		h.timed = n - C.PSK_TIMINGS/2
+	}
+	for ; h.timed < n; h.timed++ {
+		t := h.s.timings[h.timed%C.PSK_TIMINGS]
+		visit(uint64(t.seq), time.Duration(t.ns), time.Duration(t.empty_ns))
+	}
+}
 
 // function is a row of the table, nil when there is none.
 func (h *Shared) function(id uint32) *C.psk_func {

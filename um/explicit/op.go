@@ -22,6 +22,8 @@ type Op struct {
 	// Work is the same whenever the same work is done, and else seldom: which kernel or kind of copy,
 	// whatever it touches; not by how many tensors either, for allocations that share a range are one.
 	Work uint32
+	// Shape is that of the work: a hash of a launch's dimensions, or of a copy's bytes. With Work it tells what takes as long.
+	Shape uint32
 	// ToHost says that it copies to the host, for which programs wait: nothing depends on it but how the job is judged ([Recent]).
 	ToHost bool
 }
@@ -94,7 +96,7 @@ func (r *Runtime) Op(o Op) {
 		r.noteWait(x)
 	}
 	x.at = now
-	r.recent.launch(x.position, now, &o, x.waiting)
+	r.recent.launch(x.position, now, &o, x.kindOf(&o), x.waiting)
 	r.epoch++
 	r.accountStall()
 }

@@ -2,6 +2,7 @@ package explicit
 
 import (
 	"slices"
+	"sort"
 	"time"
 
 	"github.com/penstock-gpu/penstock/trace"
@@ -15,10 +16,13 @@ type recent struct {
 	seen     []seen     // over and over
 	next     int        // of these, in all
 	newest   int64      // position of the last operation
+	timings  trace.Timings
 }
 
 type launched struct {
 	at     time.Duration // it may have begun
+	seq    uint64
+	kind   trace.OpKind
 	stream int32
 	work   uint32
 	report Report
@@ -40,15 +44,38 @@ type seen struct {
 
 // Remember has the Runtime remember so many operations for Recent.
 func (r *Runtime) Remember(ops int) {
-	r.recent = recent{launched: make([]launched, ops), seen: make([]seen, ops/4)}
+	r.recent = recent{launched: make([]launched, ops), seen: make([]seen, ops/4), timings: trace.Timings{}}
 }
 
 func (x *recent) at(position int64) *launched { return &x.launched[position%int64(len(x.launched))] }
 
-func (x *recent) launch(position int64, at time.Duration, o *Op, waits bool) {
+func (x *recent) launch(position int64, at time.Duration, o *Op, kind trace.OpKind, waits bool) {
 	if x.newest = position; len(x.launched) > 0 {
-		*x.at(position) = launched{at, int32(o.Stream), o.Work, Report{at, waits}, o.ToHost}
+		*x.at(position) = launched{at, o.Seq, kind, int32(o.Stream), o.Work, Report{at, waits}, o.ToHost}
 	}
+}
+
+// kindOf tells apart what does other work. Allocations that share a range do not always share one.
+func (x *op) kindOf(o *Op) trace.OpKind {
+	k := trace.OpKind{Rough: trace.Mix(uint64(o.Work), uint64(o.Shape))}
+	k.Exact = trace.Mix(k.Rough, uint64(len(x.tensors)))
+	for _, t := range x.tensors {
+		if t.parts == nil {
+			k.Exact = trace.Mix(k.Exact, uint64(t.bytes))
+		}
+	}
+	return k
+}
+
+// Timed says how long an operation that had been reported took on the device, without what it waited for. One of
+// long ago is left out.
+func (r *Runtime) Timed(seq uint64, took time.Duration) {
+	x := &r.recent
+	n := sort.Search(min(len(x.launched), int(x.newest+1)), func(i int) bool { return x.at(x.newest-int64(i)).seq <= seq })
+	if n == len(x.launched) || int64(n) > x.newest || x.at(x.newest-int64(n)).seq != seq {
+		return
+	}
+	x.timings.Add(x.at(x.newest-int64(n)).kind, took)
 }
 
 // delay says that operations can have begun only now.
@@ -78,7 +105,19 @@ func (r *Runtime) Granted(seq uint64) {
 // Recent is what a Runtime remembers.
 type Recent struct {
 	Trace   *trace.Trace
-	Reports []Report // of the trace's operations, in order
+	Reports []Report       // of the trace's operations, in order
+	Kinds   []trace.OpKind // likewise: what they do, equal for those that take as long
+	Timings trace.Timings  // of kinds
+}
+
+// EstimateDurations gives the operations durations: those that operations of their kinds were timed to have, and where
+// none was, what the progress of streams allows, with waits among it. It says whether there are any.
+func (x Recent) EstimateDurations() bool {
+	if !x.Trace.EstimateDurations() {
+		return false
+	}
+	x.Trace.UseTimings(x.Kinds, x.Timings)
+	return true
 }
 
 // Recent has the last operations as a trace: allocations that were alive before them, then
@@ -91,6 +130,7 @@ func (r *Runtime) Recent() Recent {
 		return Recent{Trace: t}
 	}
 	var reports []Report
+	var kinds []trace.OpKind
 	events, position := r.history.Events(r.history.Now() - int64(len(x.launched)))
 	marks := slices.Concat(x.seen[x.next%len(x.seen):], x.seen[:x.next%len(x.seen)])
 	if x.next < len(x.seen) {
@@ -112,11 +152,12 @@ func (r *Runtime) Recent() Recent {
 				e.Kind, e.Copy = trace.KindCopy, trace.CopyDeviceToHost
 			}
 			reports = append(reports, l.report)
+			kinds = append(kinds, l.kind)
 			progress(l.at)
 			position++
 		}
 		t.Events = append(t.Events, e)
 	}
 	progress(1<<63 - 1)
-	return Recent{t, reports}
+	return Recent{t, reports, kinds, x.timings}
 }

@@ -98,6 +98,43 @@ func TestRecent(t *testing.T) {
 	}
 }
 
+// TestTimed: what was timed is kept for operations that do the same work, few and the newest, and whatever is told of
+// operations of long ago or none does no harm.
+func TestTimed(t *testing.T) {
+	r, b := bystanding(64)
+	if _, err := r.Malloc(3<<20, 0); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.Malloc(5<<20, 0); err != nil {
+		t.Fatal(err)
+	}
+	for seq := uint64(2); seq <= 400; seq += 2 { // some numbers are of records that are none
+		b.now += time.Millisecond
+		r.Op(Op{Seq: seq, Work: 1, Shape: uint32(seq/2) % 2, Slots: []uint32{uint32(seq/4)%2 + 1}})
+		r.Timed(seq, time.Duration(seq))
+		r.Timed(seq-1, 1)
+		r.Timed(seq+2, 1)
+		r.Timed(2, 1)
+		r.Progress(0, seq)
+	}
+	recent := r.Recent()
+	if len(recent.Timings) != 4+2 || len(recent.Kinds) != 64 || len(recent.Reports) != 64 {
+		t.Fatalf("%d kinds were timed, %d and %d operations", len(recent.Timings), len(recent.Kinds), len(recent.Reports))
+	}
+	for i, kind := range recent.Kinds {
+		timed := recent.Timings.Of(kind)
+		if kind != recent.Kinds[i%4] || len(timed) != 32 || timed[0] < 100 {
+			t.Errorf("operation %d: %v", i, timed)
+		}
+	}
+	if !recent.EstimateDurations() || recent.Trace.Estimate.TimedShare != 1 {
+		t.Errorf("%+v", recent.Trace.Estimate)
+	}
+	off, _ := bystanding(0)
+	off.Op(Op{Seq: 1})
+	off.Timed(1, 1)
+}
+
 // BenchmarkOp is an operation on the thread that feeds the runtime, with progress every 16.
 func BenchmarkOp(b *testing.B) {
 	for _, x := range []struct {

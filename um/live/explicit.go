@@ -40,6 +40,7 @@ type swap struct {
 	chasersOf map[uint32]*chaser
 	hostErr   error // why host memory could not be had when something was last to leave
 	growing   bool  // it could not, but is being made
+	timing    bool  // operations are timed
 
 	front    *front.Front       // of the tensors' ranges; nil: the job asks the engine each time
 	calls    []front.Note       // that the front served, read and not dealt with
@@ -51,6 +52,7 @@ type swap struct {
 	plainHandles map[cuda.Ptr]cuda.Handle // of segments of plain memory
 
 	moveTime   [2]time.Duration // copies were under way
+	pace       [2]pace
 	spent      [2][porterParts]time.Duration
 	driverTime [2]explicit.Times // of the porters' moves, by kind of call
 	inspected  int64             // launches whose memory was searched for addresses
@@ -248,7 +250,7 @@ func (e *swap) op(rec *hook.Record) {
 		return // it runs when its graph is launched, and is reported then
 	}
 	l := e.l
-	o := explicit.Op{Seq: rec.Seq, Stream: l.opStream(rec.Stream, rec.Seq), Slots: rec.Slots, Work: uint32(rec.Kind)<<28 ^ rec.ID, Keep: rec.Flags&hook.FlagKeep != 0}
+	o := explicit.Op{Seq: rec.Seq, Stream: l.opStream(rec.Stream, rec.Seq), Slots: rec.Slots, Work: uint32(rec.Kind)<<28 ^ rec.ID, Shape: rec.Grid, Keep: rec.Flags&hook.FlagKeep != 0}
 	switch rec.Kind {
 	case hook.Launch:
 		o.Name = l.hook.FunctionName(rec.ID)

@@ -17,10 +17,16 @@ import (
 // and whose software costs nothing: the last iterations are simulated under one, from what the
 // runtime remembers of them. Where the job's CPU may keep it back, they are simulated once more
 // under one that waits for that: no engine makes it faster.
+//
+// It is a bound only if launches are not said to take longer than they do. While they wait for memory, the time between
+// two of them says little of that, so some are timed on the device (timing.c of the hook), without their waits, and stand
+// for others of their kind. Where too little is timed nothing is said, and a share of more than all is said to be a defect.
 
 const (
 	rememberedOps  = 1 << 16
 	simulated      = 3 // iterations, of which the last counts: the first two fill the memory
+	rounding       = 0.001
+	leastTimed     = 0.8 // of the device's time, for a bound to be told
 	judgePatience  = 2 * time.Second
 	oraclePatience = 700 * time.Millisecond
 )
@@ -31,6 +37,20 @@ type Bound struct {
 	Seconds          float64 `json:"oracle_seconds,omitempty"`           // an oracle's, simulated
 	Share            float64 `json:"oracle_share,omitempty"`             // of its speed: its seconds over those measured
 	Bus              string  `json:"oracle_bus,omitempty"`               // what it was given for a bus
+	BusInGB          float64 `json:"oracle_bus_in_gb_per_second,omitempty"`
+	BusOutGB         float64 `json:"oracle_bus_out_gb_per_second,omitempty"`
+	BusBothGB        float64 `json:"oracle_bus_both_gb_per_second,omitempty"` // together; 0: neither slows the other
+	Defects          int     `json:"oracle_defects,omitempty"`                // shares of more than all: of so many oracles no bound was found
+
+	// How long launches take: of so many that were timed, whose kinds have that part of the device's time, which is known to that
+	// part of itself (standard error).
+	TimedLaunches int     `json:"timed_launches,omitempty"`
+	TimedShare    float64 `json:"timed_share,omitempty"`
+	TimedError    float64 `json:"timed_error,omitempty"`
+	GPUSeconds    float64 `json:"gpu_iteration_seconds,omitempty"` // of the launches of an iteration
+
+	InMemorySeconds float64 `json:"in_memory_seconds_estimated,omitempty"` // an iteration with everything in memory: GPUSeconds, or CPUSeconds where that is more
+	InMemoryShare   float64 `json:"in_memory_share_estimated,omitempty"`   // of that speed
 
 	LaunchCostSeconds float64 `json:"launch_cost_seconds,omitempty"`   // CPU time of the job from one launch to the next; 0: it is not known to keep the job back
 	CPUSeconds        float64 `json:"iteration_cpu_seconds,omitempty"` // that of an iteration
@@ -55,7 +75,7 @@ func (l *Live) Judge(s *Stats) {
 		x.Bound = Bound{Why: "the engine failed"}
 		return
 	}
-	bus := busOf(l.driver.Info().Name, x.InGBPerSecond*1e9, x.OutGBPerSecond*1e9)
+	bus := l.swap.bus(x)
 	bus.options.BudgetBytes = s.BudgetBytes - l.plainBytes.Load()
 	found := make(chan Bound, 3)
 	go func() {
@@ -66,7 +86,12 @@ func (l *Live) Judge(s *Stats) {
 			}
 		}()
 		judge(l.recent(), bus.options, func(b Bound) {
-			b.Bus = bus.name
+			if b.Seconds > 0 {
+				b.Bus, b.BusInGB, b.BusOutGB = bus.name, bus.options.H2DBytesPerSecond/1e9, bus.options.D2HBytesPerSecond/1e9
+				if both := bus.options.DuplexBytesPerSecond; !math.IsInf(both, 1) {
+					b.BusBothGB = both / 1e9
+				}
+			}
 			found <- b
 		})
 	}()
@@ -95,7 +120,7 @@ func (l *Live) recent() explicit.Recent {
 // job's CPU, where that is known to keep it back. What is found is told each time.
 func judge(recent explicit.Recent, o oracle.Options, found func(Bound)) {
 	t := recent.Trace
-	if !t.EstimateDurations() {
+	if !recent.EstimateDurations() {
 		found(Bound{Why: "no launch was seen to end"})
 		return
 	}
@@ -103,6 +128,11 @@ func judge(recent explicit.Recent, o oracle.Options, found func(Bound)) {
 	all := t.Iterations()
 	if len(all) < simulated {
 		found(Bound{Why: fmt.Sprintf("the last %d launches and copies hold no %d like iterations", t.Estimate.Operations, simulated)})
+		return
+	}
+	timed := t.Estimate
+	if timed.TimedShare < leastTimed {
+		found(Bound{Why: fmt.Sprintf("%d launches were timed, of kinds that have %.0f %% of the device's time: too few to say how long an iteration takes", timed.Timed, 100*timed.TimedShare)})
 		return
 	}
 	took := make([]float64, len(all))
@@ -113,22 +143,45 @@ func judge(recent explicit.Recent, o oracle.Options, found func(Bound)) {
 	cost, last := recent.LaunchCost(), all[len(all)-1]
 	b := Bound{IterationSeconds: took[len(took)/2], LaunchCostSeconds: cost.Seconds()}
 	b.CPUSeconds = b.LaunchCostSeconds * float64(operations(t.Events[last.First:last.End]))
+	b.TimedLaunches, b.TimedShare, b.TimedError = timed.Timed, timed.TimedShare, timed.TimedError
+	b.GPUSeconds = gpuTime(t.Events[last.First:last.End])
+	b.InMemorySeconds = max(b.GPUSeconds, b.CPUSeconds)
+	b.InMemoryShare = b.InMemorySeconds / b.IterationSeconds
 	iterations := from(t, all[len(all)-simulated].First-1, last.End)
 	best, err := oracle.Run(iterations, o)
 	if err != nil {
 		found(Bound{Why: why(err)})
 		return
 	}
-	b.Seconds, b.Share = best.IterationSeconds, best.IterationSeconds/b.IterationSeconds
+	b.Seconds = best.IterationSeconds
+	b.Share = b.share(best.IterationSeconds)
 	found(b)
 	if cost == 0 {
 		return
 	}
 	o.LaunchCost = cost
 	if best, err = oracle.Run(iterations, o); err == nil {
-		b.WithCPUSeconds, b.WithCPUShare = best.IterationSeconds, best.IterationSeconds/b.IterationSeconds
+		b.WithCPUSeconds = best.IterationSeconds
+		b.WithCPUShare = b.share(best.IterationSeconds)
 		found(b)
 	}
+}
+
+// share is that of an oracle's speed. One that is slower than the job was no bound.
+func (b *Bound) share(seconds float64) float64 {
+	if seconds > b.IterationSeconds*(1+rounding) {
+		b.Defects++
+	}
+	return seconds / b.IterationSeconds
+}
+
+func gpuTime(events []trace.Event) (seconds float64) {
+	for i := range events {
+		if k := events[i].Kind; k == trace.KindLaunch || k == trace.KindCopy {
+			seconds += max(0, events[i].Duration).Seconds()
+		}
+	}
+	return seconds
 }
 
 // why there is no bound.
@@ -180,15 +233,23 @@ type bus struct {
 	options oracle.Options
 }
 
-// busOf is the bus of a card that was measured, or else what the job itself reached, in bytes a second.
+// bus is what copies of this job had, at its fastest over a while or over all, or the card's, which was measured: what is more.
+func (e *swap) bus(x *ExplicitStats) bus {
+	e.l.mu.Lock()
+	defer e.l.mu.Unlock()
+	return busOf(e.l.driver.Info().Name, max(x.InGBPerSecond*1e9, e.pace[explicit.In].fastest), max(x.OutGBPerSecond*1e9, e.pace[explicit.Out].fastest))
+}
+
+// busOf is the bus of a card that was measured, where the job's copies were not faster, or else what they reached, in bytes a second.
 func busOf(device string, in, out float64) bus {
 	for _, p := range sim.Profiles() {
 		if p.DeviceName == device {
-			return newBus("of "+p.Name, p.CopyBytesPerSecond, p.CopyBytesPerSecond, p.DuplexBytesPerSecond)
+			both := max(p.DuplexBytesPerSecond, in, out)
+			return newBus("of "+p.Name, max(in, p.CopyBytesPerSecond), max(out, p.CopyBytesPerSecond), both)
 		}
 	}
 	// One of them may not have been used.
-	return newBus("as this job had it", max(in, out/2), max(out, in/2), math.Inf(1))
+	return newBus("as this job had it at its fastest", max(in, out/2), max(out, in/2), math.Inf(1))
 }
 
 func newBus(name string, in, out, both float64) bus {

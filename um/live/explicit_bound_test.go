@@ -13,14 +13,18 @@ import (
 )
 
 // remembered is what a runtime remembers of a job whose layers, of a weight of 8 MiB each, take a
-// millisecond, and which waits for as long again before each.
+// millisecond, and which waits for as long again before each. Its progress is seen later still, after every other launch:
+// of most launches it cannot be told how long they took, but for those that were timed.
 func remembered(layers, iterations int) explicit.Recent {
 	t := &trace.Trace{}
 	var reports []explicit.Report
+	var kinds []trace.OpKind
+	timings := trace.Timings{}
 	add := func(e trace.Event) {
 		t.Events = append(t.Events, e)
 		if e.Kind == trace.KindLaunch {
 			reports = append(reports, explicit.Report{At: e.Time})
+			kinds = append(kinds, trace.OpKind{Exact: uint64(e.Function), Rough: 1 << 32})
 		}
 	}
 	add(trace.Event{Kind: trace.KindAlloc, Bytes: 1 << 40}) // which nothing uses
@@ -30,7 +34,7 @@ func remembered(layers, iterations int) explicit.Recent {
 	var number uint64
 	at := time.Duration(0)
 	next := uint64(layers + 1)
-	for range iterations {
+	for i := range iterations {
 		for w := range layers {
 			add(trace.Event{Kind: trace.KindAlloc, Alloc: next, Bytes: 2 * mib})
 			at += time.Millisecond
@@ -39,10 +43,15 @@ func remembered(layers, iterations int) explicit.Recent {
 			at += time.Millisecond
 			number++
 			next++
-			add(trace.Event{Kind: trace.KindProgress, Time: at, Alloc: number})
+			if number%2 == 0 {
+				add(trace.Event{Kind: trace.KindProgress, Time: at, Alloc: number})
+			}
+			if (w+i)%5 == 0 {
+				timings[uint64(w)] = append(timings[uint64(w)], time.Millisecond)
+			}
 		}
 	}
-	return explicit.Recent{Trace: t, Reports: reports}
+	return explicit.Recent{Trace: t, Reports: reports, Kinds: kinds, Timings: timings}
 }
 
 // judged is the last that is told of a job.
@@ -74,6 +83,36 @@ func TestJudge(t *testing.T) {
 	if b = judged(waiting, fast); b.Share == 0 || b.LaunchCostSeconds != 0 || b.WithCPUShare != 0 {
 		t.Errorf("%+v", b)
 	}
+	// Half of the time is waits that no launch has of itself, and in memory there are none.
+	if b = judged(remembered(40, 6), fast); math.Abs(b.GPUSeconds-0.040) > 1e-6 || b.InMemorySeconds != b.CPUSeconds || b.TimedShare != 1 || b.TimedError != 0 || b.TimedLaunches != 48 {
+		t.Errorf("%+v", b)
+	}
+	if b = judged(waiting, fast); math.Abs(b.InMemorySeconds-0.040) > 1e-6 || math.Abs(b.InMemoryShare-0.5) > 0.01 || b.Defects != 0 {
+		t.Errorf("%+v", b)
+	}
+	fewer := remembered(40, 6)
+	for k := range fewer.Timings {
+		if k%2 == 0 {
+			delete(fewer.Timings, k)
+		}
+	}
+	if b = judged(fewer, fast); b.Share != 0 || !strings.Contains(b.Why, "of the device's time: too few") {
+		t.Errorf("%+v", b)
+	}
+	// Timings that cannot be, as those of an oracle that is no bound: it is said, and not hidden.
+	wrong := remembered(40, 6)
+	for _, timed := range wrong.Timings {
+		for i := range timed {
+			timed[i] = 3 * time.Millisecond
+		}
+	}
+	if b = judged(wrong, fast); b.Share < 1.4 || b.Defects != 2 {
+		t.Errorf("%+v", b)
+	}
+	text := Stats{Engine: "explicit", H2DBytes: 1, Explicit: &ExplicitStats{Bound: b}}.Verdict()
+	if !strings.Contains(text, " 150 % of the speed of an oracle") || !strings.Contains(text, "defect of the oracle") {
+		t.Error(text)
+	}
 	tight := fast
 	tight.BudgetBytes = 9 * mib
 	noProgress := remembered(40, 6)
@@ -89,6 +128,7 @@ func TestJudge(t *testing.T) {
 		o         oracle.Options
 	}{
 		{"nothing", "no launch was seen to end", explicit.Recent{Trace: &trace.Trace{}}, fast},
+		{"none was timed", "0 launches were timed", explicit.Recent{Trace: remembered(40, 6).Trace, Kinds: make([]trace.OpKind, 240)}, fast},
 		{"no progress", "no launch was seen to end", noProgress, fast},
 		{"two iterations", "hold no 3 like iterations", remembered(40, 2), fast},
 		{"too small a budget", "one launch touches 10.0 MiB", remembered(40, 6), tight},
@@ -127,8 +167,12 @@ func TestBusOf(t *testing.T) {
 	if b := busOf("NVIDIA H200", 1, 2); b.options.H2DBytesPerSecond != 55e9 || b.options.DuplexBytesPerSecond != 92e9 || !strings.HasPrefix(b.name, "of h200: 55.0 GB/s in") {
 		t.Errorf("%+v", b)
 	}
+	// A bus on which copies were seen to be faster is no slower than that.
+	if b := busOf("NVIDIA H200", 58e9, 2); b.options.H2DBytesPerSecond != 58e9 || b.options.D2HBytesPerSecond != 55e9 {
+		t.Errorf("%+v", b)
+	}
 	b := busOf("a card nobody knows", 20e9, 0)
-	if b.options.H2DBytesPerSecond != 20e9 || b.options.D2HBytesPerSecond != 10e9 || !strings.Contains(b.name, "as this job had it: 20.0") {
+	if b.options.H2DBytesPerSecond != 20e9 || b.options.D2HBytesPerSecond != 10e9 || !strings.Contains(b.name, "at its fastest: 20.0") {
 		t.Errorf("%+v", b)
 	}
 }

@@ -35,6 +35,7 @@ func (e *swap) loop() {
 		}
 		l.drain()
 		l.progress()
+		l.timings()
 		l.tensorReserved.Store(e.runtime.ReservedBytes())
 		held := e.runtime.Held() || e.asking != nil
 		if n := e.runtime.Epoch(); n != e.waked || held && !e.runtime.Moving() { // what was refused may be possible now, such as host memory
@@ -231,6 +232,7 @@ func (p *porter) note() {
 		p.e.moveTime[p.direction] += now - p.since
 	}
 	p.copying, p.since = copying, now
+	p.e.pace[p.direction].idle()
 }
 
 // land ends the flights that are done. Those that are not copied overtake others.
@@ -243,6 +245,9 @@ func (p *porter) land() error {
 			continue
 		}
 		f := p.flights[i]
+		if f.copied {
+			e.pace[p.direction].ended(f.move.Bytes, l.driver.Now())
+		}
 		p.flights = slices.Delete(p.flights, i, i+1)
 		p.checked = time.Now()
 		var err error
@@ -281,6 +286,10 @@ func (p *porter) rest() (err error) {
 // begin starts a move.
 func (p *porter) begin(m *explicit.Move) error {
 	e, l := p.e, p.e.l
+	if p.direction == explicit.Out && !e.timing { // the job will be judged
+		e.timing = true
+		e.hook.SetTiming(true)
+	}
 	f := flight{move: m, began: l.driver.Now()}
 	var err error
 	p.timed(portBegin, func() {

@@ -228,6 +228,8 @@ func (d *fakeDriver) moves() (in, out int) {
 
 // fakeHook is the launch hook: launch plays a thread of the job.
 type fakeHook struct {
+	timing   bool
+	timed    []timing
 	mu       sync.Mutex
 	head     uint64
 	read     uint64
@@ -243,6 +245,12 @@ type fakeHook struct {
 	every    uint32
 	bell     chan struct{}
 	asked    chan struct{} // closed when streams are asked how far they are; nil: nobody cares
+}
+
+// timing is how long an operation took, as the hook tells it.
+type timing struct {
+	seq         uint64
+	took, empty time.Duration
 }
 
 func newHook() *fakeHook {
@@ -382,6 +390,7 @@ func (h *fakeHook) SetProgressEvery(n uint32)     { h.every = n }
 func (h *fakeHook) SetStamps(bool)                {}
 func (h *fakeHook) Serve()                        {}
 func (h *fakeHook) SynchronizeOthers() error      { return nil }
+func (h *fakeHook) SetTiming(on bool)             { h.timing = on }
 func (h *fakeHook) ReportAll() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -392,7 +401,16 @@ func (h *fakeHook) ReportAll() {
 }
 
 func (h *fakeHook) Words(gate, progress cuda.Ptr) {}
-func (h *fakeHook) Counters() hook.Counters       { return hook.Counters{Launches: h.Head()} }
+func (h *fakeHook) Timings(visit func(seq uint64, took, empty time.Duration)) {
+	h.mu.Lock()
+	timed := h.timed
+	h.timed = nil
+	h.mu.Unlock()
+	for _, t := range timed {
+		visit(t.seq, t.took, t.empty)
+	}
+}
+func (h *fakeHook) Counters() hook.Counters { return hook.Counters{Launches: h.Head()} }
 
 // rig is an engine between the two.
 type rig struct {

@@ -31,6 +31,8 @@ type Hook interface {
 	SetMode(m hook.Mode)
 	SetProgressEvery(n uint32)
 	SetStamps(on bool)
+	SetTiming(on bool)
+	Timings(visit func(seq uint64, took, empty time.Duration))
 	ReportAll()
 	Words(gate, progress cuda.Ptr)
 	Counters() hook.Counters
@@ -96,6 +98,7 @@ type Live struct {
 	broadcastAt              uint64           // the runtime's epoch when the workers were last woken
 	broadcastTime            time.Time        // when that was
 	faults                   faultFeed
+	emptyEvents              emptyEvents
 
 	counts                     counts
 	plainBytes                 atomic.Int64 // device memory in plain pools
@@ -124,6 +127,8 @@ type Sink interface {
 	Move(ranges []cuda.Range, d um.Direction, began, ended time.Duration)
 	// Progress says that a stream has finished everything up to a record.
 	Progress(stream, seq uint64)
+	// Timing says how long a record's operation took on the device.
+	Timing(seq uint64, took time.Duration)
 	// Faults are what the driver has reported, and what it has lost in all.
 	Faults(events []faults.Event, lost faults.Lost)
 	// FaultSource says once why the driver's events cannot be seen; "" when they can.
@@ -174,6 +179,7 @@ func New(c Config, d cuda.Driver, hookOrNil Hook, log *zap.Logger) (*Live, error
 	l.plainBudget.Store(l.budget)
 	if l.hook != nil && l.sink != nil {
 		l.hook.SetStamps(true)
+		l.hook.SetTiming(true)
 	}
 	if err := l.openPlain(); err != nil {
 		return nil, err

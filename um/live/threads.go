@@ -227,6 +227,7 @@ func (l *Live) loop() {
 		}
 		l.drain()
 		l.progress()
+		l.timings()
 		l.tensorReserved.Store(l.runtime.ReservedBytes())
 		l.feedFaults()
 		if l.failed != nil {

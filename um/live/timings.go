@@ -1,0 +1,41 @@
+package live
+
+import (
+	"slices"
+	"time"
+)
+
+// emptyEvents are how long the device took from one event to the next with nothing in between, the last times.
+type emptyEvents struct {
+	took [63]time.Duration
+	n    int
+}
+
+func (x *emptyEvents) add(took time.Duration) {
+	x.took[x.n%len(x.took)] = took
+	x.n++
+}
+
+func (x *emptyEvents) median() time.Duration {
+	took := slices.Sorted(slices.Values(x.took[:min(x.n, len(x.took))]))
+	return took[len(took)/2]
+}
+
+// timings tells of operations that were timed. What events themselves take is not theirs. The caller holds the lock, and has drained.
+func (l *Live) timings() {
+	if l.hook == nil {
+		return
+	}
+	l.hook.Timings(func(seq uint64, took, empty time.Duration) {
+		l.emptyEvents.add(empty)
+		if took -= l.emptyEvents.median(); took <= 0 {
+			return
+		}
+		if l.sink != nil && !l.paused {
+			l.sink.Timing(seq, took)
+		}
+		if l.swap != nil {
+			l.swap.runtime.Timed(seq, took)
+		}
+	})
+}
