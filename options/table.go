@@ -91,6 +91,8 @@ var Table = []Option{
 		Doc: "engines to replay with; explicit has the policies penstock, lru and oracle, and leaves the others out"},
 	{Flag: "gpu", Commands: []string{"simulate", "bench"}, Type: TypeChoice, Default: "h200",
 		Doc: "profile of the simulated card, its bus and its driver"},
+	{Flag: "bus", Commands: []string{"simulate"}, Type: TypeList,
+		Doc: "GB/s in and out that the oracle of the explicit engine may move, and what both ways carry together where that is less than both, as a report has them (those of --gpu)"},
 	{Flag: "launch-cost", Commands: []string{"simulate"}, Type: TypeTime, Default: "3.8us",
 		Doc: "CPU time of the job from one launch to the next: its iteration in memory over its launches, when its CPU keeps it back; the oracle spends none unless this is given"},
 	{Flag: "iterations", Commands: []string{"simulate"}, Type: TypeNumber,

@@ -34,6 +34,7 @@ type Options struct {
 	Profile     sim.Profile
 	NoPacks     bool          // in the explicit engine: see um/explicit
 	LaunchCost  time.Duration // CPU time of the job from one launch to the next; 0 = DefaultLaunchCost, and none for the oracle
+	Bus         Bus           // that the oracle of the explicit engine has; the zero value is the profile's
 	// SoftwareCap gives the card room for everything: the runtime itself keeps
 	// residency under the budget, evicting to the host beside what it brings in,
 	// as on a card that is larger than the budget.
@@ -41,6 +42,9 @@ type Options struct {
 	Timeline    bool                  // fill Result.Timeline
 	Progress    func(done, total int) // called now and then with events replayed; may be nil
 }
+
+// Bus is what copies may move, in bytes a second: each way, and both together.
+type Bus struct{ In, Out, Both float64 }
 
 // Result is what one replay measured on the simulated GPU over the last full
 // iteration of the trace. Every number in it is simulated.

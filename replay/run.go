@@ -127,6 +127,9 @@ func link(p sim.Profile, engine string) oracle.Options {
 func runOracle(t *trace.Trace, o Options, budget int64) (Result, error) {
 	bound := func(engine string) (oracle.Result, error) {
 		l := link(o.Profile, engine)
+		if engine == EngineExplicit && o.Bus != (Bus{}) {
+			l.H2DBytesPerSecond, l.D2HBytesPerSecond, l.DuplexBytesPerSecond = o.Bus.In, o.Bus.Out, o.Bus.Both
+		}
 		l.BudgetBytes, l.Timeline, l.LaunchCost = budget, o.Timeline, o.LaunchCost
 		return oracle.Run(t, l)
 	}
@@ -134,7 +137,7 @@ func runOracle(t *trace.Trace, o Options, budget int64) (Result, error) {
 	if err != nil {
 		return Result{}, err
 	}
-	if o.Engine == EngineExplicit {
+	if o.Engine == EngineExplicit && o.Bus == (Bus{}) {
 		// Neither schedule is a proven optimum, and whatever the managed engine does
 		// the explicit one can do as well: copy engines are faster than its moves.
 		if managed, err := bound(EngineManaged); err == nil && managed.IterationSeconds < b.IterationSeconds {

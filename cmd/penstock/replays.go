@@ -121,6 +121,23 @@ func parseEngine(name string) (string, error) {
 
 func parseProfile(name string) (sim.Profile, error) { return sim.ProfileByName(name) }
 
+// parseBus reads 55,55 or 55,55,92.
+func parseBus(text string) (replay.Bus, error) {
+	rates := []float64{0, 0, math.Inf(1)}
+	words := strings.Split(text, ",")
+	if len(words) != 2 && len(words) != 3 {
+		return replay.Bus{}, fmt.Errorf("--bus: %q is not two or three rates: give GB/s in and out, such as 55,55, and both together where that is less, such as 55,55,92", text)
+	}
+	for i, word := range words {
+		rate, err := strconv.ParseFloat(strings.TrimSpace(word), 64)
+		if err != nil || !(rate > 0) || math.IsInf(rate, 0) {
+			return replay.Bus{}, fmt.Errorf("--bus: %q is no rate: give GB/s, such as 55", word)
+		}
+		rates[i] = rate * 1e9
+	}
+	return replay.Bus{In: rates[0], Out: rates[1], Both: rates[2]}, nil
+}
+
 // parseRatio reads 1.5 or 1.5x.
 func parseRatio(text string) (float64, error) {
 	ratio, err := strconv.ParseFloat(strings.TrimSuffix(strings.TrimSpace(text), "x"), 64)

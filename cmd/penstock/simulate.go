@@ -16,8 +16,8 @@ import (
 
 // simulateFlags are the flags as given.
 type simulateFlags struct {
-	trace, ratio, budget, policy, engine, gpu, launchCost, iterations string
-	json, acceptDamaged, packs                                        bool
+	trace, ratio, budget, policy, engine, gpu, bus, launchCost, iterations string
+	json, acceptDamaged, packs                                             bool
 }
 
 // newSimulateCommand is `penstock simulate`.
@@ -53,6 +53,7 @@ number is simulated.`,
 	textFlag(cmd, &f.policy, "policy")
 	textFlag(cmd, &f.engine, "engine")
 	textFlag(cmd, &f.gpu, "gpu")
+	textFlag(cmd, &f.bus, "bus")
 	textFlag(cmd, &f.launchCost, "launch-cost")
 	textFlag(cmd, &f.iterations, "iterations")
 	boolFlag(cmd, &f.packs, "packs")
@@ -78,6 +79,14 @@ func (f *simulateFlags) job(cmd *cobra.Command) (job, error) {
 	o.NoPacks = !f.packs
 	if o.Profile, err = parseProfile(f.gpu); err != nil {
 		return j, err
+	}
+	if f.bus != "" {
+		if o.Engine != replay.EngineExplicit || o.Policy != replay.PolicyOracle {
+			return j, errors.New("--bus: only the oracle of the explicit engine is given one: use --policy oracle --engine explicit, or --gpu")
+		}
+		if o.Bus, err = parseBus(f.bus); err != nil {
+			return j, err
+		}
 	}
 	if o.LaunchCost, err = time.ParseDuration(f.launchCost); err != nil || o.LaunchCost <= 0 || o.LaunchCost > time.Second {
 		return j, fmt.Errorf("--launch-cost: %q is not a time of at most a second: give such as 20us", f.launchCost)

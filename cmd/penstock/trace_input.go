@@ -64,6 +64,9 @@ func checkInput(tr *trace.Trace, err error, acceptDamaged bool, notes io.Writer)
 // estimateText says what estimated durations are worth.
 func estimateText(e *trace.Estimate) string {
 	text := fmt.Sprintf("%d times it was seen how far a stream had got, for %d launches and copies", e.Progress, e.Operations)
+	if e.Timed > 0 {
+		text += fmt.Sprintf("; %d were timed, of kinds that have %.0f %% of the time", e.Timed, 100*e.TimedShare)
+	}
 	if e.Unknown > 0 {
 		text += fmt.Sprintf("; %d were never seen to end and count as 0 s", e.Unknown)
 	}
