@@ -26,6 +26,7 @@ static void pressure(void) {
 static void begin_pressure(void) {
     fill_stream = new_stream();
     for (int i = 0; i < FILLERS; i++) must(&filler[i], BYTES, fill_stream, (uint32_t)i);
+    SYNC(fill_stream); /* they may do without pressure, and are read past their stream at the end */
 }
 
 /* Puts a tensor off the device. */
