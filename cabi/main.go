@@ -93,16 +93,12 @@ func guard(call string) {
 // engine is the running engine, started if need be; nil when it cannot be.
 func engine(device int) *live.Live {
 	if e := state.engine.Load(); e != nil {
-		if device != state.device && device >= 0 {
-			setError(fmt.Errorf("penstock serves one device a process: device %d asked for, device %d is in use", device, state.device))
-			return nil
-		}
-		return e
+		return serving(e, device)
 	}
 	state.mu.Lock()
 	defer state.mu.Unlock()
-	if e := state.engine.Load(); e != nil {
-		return e
+	if e := state.engine.Load(); e != nil { // another thread has started it meanwhile
+		return serving(e, device)
 	}
 	if state.started { // it failed before, or was closed
 		return nil
@@ -115,6 +111,15 @@ func engine(device int) *live.Live {
 	}
 	state.device = max(device, 0)
 	state.engine.Store(e)
+	return e
+}
+
+// serving is the running engine, nil for another device than its own.
+func serving(e *live.Live, device int) *live.Live {
+	if device != state.device && device >= 0 {
+		setError(fmt.Errorf("penstock serves one device a process: device %d asked for, device %d is in use", device, state.device))
+		return nil
+	}
 	return e
 }
 

@@ -309,6 +309,7 @@ func TestExplicitSafety(t *testing.T) {
 		{args: []string{"nevernamed"}},
 		{args: []string{"attributes"}},
 		{args: []string{"globals"}},
+		{args: []string{"manyaddresses"}},
 		{args: []string{"graphglobals"}},
 		{args: []string{"textures"}},
 		{args: []string{"freed"}, env: []string{"STUB_COPY_MBPS=600"}},

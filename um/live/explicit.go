@@ -265,10 +265,7 @@ func (e *swap) op(rec *hook.Record) {
 			e.asking.function = noFunction
 		}
 		if e.asking.opaque {
-			e.unresolved++
-			if err := e.runtime.ExtendAll(rec.Seq); err != nil {
-				l.fail(err)
-			}
+			e.extendAll(rec.Seq)
 		}
 	}
 }

@@ -1,6 +1,7 @@
 package live
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -37,12 +38,19 @@ func (e *swap) answer() {
 	}
 	if !q.opaque && !q.searched {
 		found, chases, err := e.search(q)
-		if err != nil {
+		if err != nil && !errors.Is(err, errManyAddresses) {
 			l.fail(err)
 			return
 		}
 		q.searched = true
 		e.inspected++
+		if err != nil { // then it may reach anything
+			e.judge(q, nil, true)
+			e.extendAll(q.seq)
+			q.settled = false
+			e.grantTime += l.driver.Now() - q.since
+			return // when all has come
+		}
 		e.judge(q, found, chases)
 		l.log.Debug("a launch has been searched for addresses", zap.Uint64("operation", q.seq),
 			zap.String("kernel", l.hook.FunctionName(q.function)), zap.Int("addresses", len(found)))
@@ -60,6 +68,17 @@ func (e *swap) answer() {
 	e.asking = nil
 	e.runtime.Granted(q.seq)
 	e.hook.Grant(q.seq)
+}
+
+// errManyAddresses is a search that found more than can be told apart.
+var errManyAddresses = errors.New("more addresses than can be followed")
+
+// extendAll has everything come for an operation of which nobody knows what it touches.
+func (e *swap) extendAll(seq uint64) {
+	e.unresolved++
+	if err := e.runtime.ExtendAll(seq); err != nil {
+		e.l.fail(err)
+	}
 }
 
 // foreignBytes is how much of memory that is not the engine's is searched, from where a parameter points at.
@@ -124,8 +143,7 @@ func (e *swap) search(q *question) (found []cuda.Ptr, chases bool, err error) {
 	}
 	kept, total := e.finder.Found(0)
 	if total > int64(len(kept)) {
-		return nil, false, fmt.Errorf("%s may reach memory through %d addresses, more than the %d that can be followed: use --engine managed",
-			l.hook.FunctionName(q.function), total, len(kept))
+		return nil, false, errManyAddresses
 	}
 	for _, p := range unique(kept) {
 		if _, ok := e.runtime.Range(p); ok { // else it is data that looks like an address

@@ -364,6 +364,21 @@ func (l *Live) fail(err error) {
 	l.wakeAll()
 }
 
+// GiveUp ends the engine for an error of its own: its accounts may be wrong. A thread that has panicked may have left
+// the lock taken: then launches are refused all the same.
+func (l *Live) GiveUp(err error) {
+	if l.swap != nil {
+		l.swap.hook.Refuse(resultUnknown)
+	}
+	for until := time.Now().Add(time.Second); !l.mu.TryLock(); time.Sleep(busyWait) {
+		if time.Now().After(until) {
+			return
+		}
+	}
+	defer l.mu.Unlock()
+	l.fail(err)
+}
+
 // letRun opens every gate for what is queued and for long after. The caller holds the lock.
 func (l *Live) letRun() {
 	if l.hook == nil || l.runtime == nil {

@@ -261,6 +261,9 @@ func TestPrivatePools(t *testing.T) {
 	if r.l.runtime.Owns(p) {
 		t.Error("an allocation in a private pool is a tensor")
 	}
+	if err := r.l.EndPool(b); err == nil || r.l.active.Load() == nil {
+		t.Errorf("a pool is ended by the end of another: %v", err)
+	}
 	r.must(r.l.EndPool(a))
 	if q := r.malloc(8*mib, 0); !r.l.runtime.Owns(q) {
 		t.Error("an allocation after the pool is not a tensor")
@@ -406,6 +409,26 @@ func TestFailure(t *testing.T) {
 	r.must(r.l.Free(p))
 	if err := r.l.Close(); err == nil || !strings.Contains(err.Error(), "the bus is on fire") {
 		t.Errorf("Close: %v, want the failure", err)
+	}
+}
+
+// TestGiveUp: after an error of its own the engine holds nothing back any more, also when nobody can have its lock.
+func TestGiveUp(t *testing.T) {
+	for _, locked := range []bool{false, true} {
+		r := newRig(t, defaults())
+		if locked {
+			r.l.mu.Lock()
+		}
+		began := time.Now()
+		r.l.GiveUp(errors.New("internal error"))
+		if took := time.Since(began); took > 10*time.Second {
+			t.Errorf("it took %v", took)
+		}
+		if locked {
+			r.l.mu.Unlock()
+		} else if r.l.Stats().Failure != "internal error" {
+			t.Errorf("%+v", r.l.Stats())
+		}
 	}
 }
 

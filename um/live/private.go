@@ -14,6 +14,7 @@ type PoolID [2]uint64
 // graph that was captured with it may read them when it runs again. Under the explicit engine its larger segments are
 // tensors: they leave the device between the graphs that name them.
 type private struct {
+	id    PoolID
 	pool  *pool.Caching
 	users int
 }
@@ -59,7 +60,7 @@ func (l *Live) BeginPool(id PoolID) error {
 	}
 	p := l.privates[id]
 	if p == nil {
-		p = &private{pool: pool.NewCaching(privateSource{l}, eventFences{l.driver, l.hook})}
+		p = &private{id: id, pool: pool.NewCaching(privateSource{l}, eventFences{l.driver, l.hook})}
 		l.privates[id] = p
 	}
 	p.users++
@@ -70,9 +71,12 @@ func (l *Live) BeginPool(id PoolID) error {
 }
 
 // EndPool ends what BeginPool began.
-func (l *Live) EndPool(PoolID) error {
+func (l *Live) EndPool(id PoolID) error {
 	l.plainMu.Lock()
 	defer l.plainMu.Unlock()
+	if p := l.active.Load(); p != nil && p.id != id {
+		return fmt.Errorf("private pool %x-%x is not in use, %x-%x is: it goes on being used", id[0], id[1], p.id[0], p.id[1])
+	}
 	l.active.Store(nil)
 	l.serveFront()
 	return nil

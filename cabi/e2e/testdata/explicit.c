@@ -271,6 +271,30 @@ static void plain_tables(void) {
     check_value(&t), check_value(&small);
 }
 
+/* More addresses than are told apart: then everything has to be there. */
+static void many_addresses(void) {
+    enum { MANY = 5000 };
+    CUstream s = new_stream();
+    f_table = function("table_add");
+    tensor t, table;
+    must(&t, BYTES, s, 100);
+    must(&table, MANY * 8, s, 0);
+    SYNC(s);
+    begin_pressure();
+    away(&t);
+    for (int i = 0; i < FILLERS; i++) drop(&filler[i]);
+    uint64_t list[MANY], many = MANY, one = 1;
+    for (int i = 0; i < MANY; i++) list[i] = DEVICE(&t);
+    CUdeviceptr at = DEVICE(&table);
+    uint32_t inc = 3, first;
+    OK(CALL(cuMemcpyHtoD_v2, at, list, U64(sizeof list)));
+    launch(BY_DLSYM, s, f_table, (void *[]){&at, &many, &one, &inc});
+    SYNC(s);
+    OK(CALL(cuMemcpyDtoH_v2, &first, DEVICE(&t), U64(sizeof first)));
+    CHECK_EQ(first, 100 + MANY * inc);
+    CHECK(stat_now("unresolved_launches") == 1);
+}
+
 /* Tables in memory that the engine did not give out: pinned, registered, and device memory that a library
  * has allocated for itself, the last also behind what is searched of a larger allocation from its beginning. */
 static void foreign_tables(void) {
@@ -1323,7 +1347,7 @@ int main(int argc, char **argv) {
     const struct {
         const char *name;
         void (*run)(void);
-    } modes[] = {{"train", train}, {"frozen", frozen}, {"streams", streams}, {"manystreams", many_streams}, {"ownstreams", own_streams}, {"released", tensors_released}, {"tails", tails}, {"race", race}, {"copies", copies}, {"nevernamed", never_named}, {"attributes", attributes}, {"globals", globals}, {"graphglobals", graph_globals}, {"unknownnodes", unknown_nodes}, {"textures", textures},
+    } modes[] = {{"train", train}, {"frozen", frozen}, {"streams", streams}, {"manystreams", many_streams}, {"ownstreams", own_streams}, {"released", tensors_released}, {"tails", tails}, {"race", race}, {"copies", copies}, {"nevernamed", never_named}, {"attributes", attributes}, {"globals", globals}, {"manyaddresses", many_addresses}, {"graphglobals", graph_globals}, {"unknownnodes", unknown_nodes}, {"textures", textures},
                  {"plaintables", plain_tables}, {"foreigntables", foreign_tables}, {"freed", freed}, {"recordstream", record_stream}, {"graphs", graphs}, {"graphpool", graph_pool}, {"graphasks", graph_asks}, {"graphtables", graph_tables}, {"nccl", nccl}, {"ncclunlisted", nccl_unlisted}, {"ncclhandles", nccl_handles}, {"crowded", crowded}, {"illegal", illegal_beside}, {"illegalbehind", illegal_behind}, {"illegalalone", illegal_alone}};
     tensor small; /* resolves what threads share */
     must(&small, 4096, NULL, 0);
