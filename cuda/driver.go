@@ -126,6 +126,7 @@ type Driver interface {
 	StreamSynchronize(s Stream) error
 	Synchronize() error // waits for all work of the process on the device
 	StreamQuery(s Stream) (done bool, err error)
+	StreamCapturing(s Stream) bool // what is put on it becomes part of a graph
 	StreamWaitEvent(s Stream, e Event) error
 	EventCreate() (Event, error)
 	EventDestroy(e Event) error

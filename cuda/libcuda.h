@@ -78,6 +78,7 @@ _Static_assert(sizeof(psk_access_desc) == 12, "CUmemAccessDesc");
     X(cuStreamSynchronize, 1, (s), uintptr_t s) \
     X(cuCtxSynchronize, 1, (unused), int unused) /* it takes none, and does not mind */ \
     X(cuStreamQuery, 1, (s), uintptr_t s) \
+    X(cuStreamIsCapturing, 0, (s, status), uintptr_t s, int *status) \
     X(cuStreamWaitEvent, 1, (s, e, flags), uintptr_t s, uintptr_t e, unsigned flags) \
     X(cuEventCreate, 1, (e, flags), uintptr_t *e, unsigned flags) \
     X(cuEventDestroy_v2, 1, (e), uintptr_t e) \
@@ -172,6 +173,8 @@ PSK_RELAXED(cuMemAlloc_v2, (const psk_driver *d, uint64_t *p, size_t n), (d, p, 
 PSK_RELAXED(cuMemAllocManaged, (const psk_driver *d, uint64_t *p, size_t n, unsigned flags), (d, p, n, flags))
 PSK_RELAXED(cuMemFree_v2, (const psk_driver *d, uint64_t p), (d, p))
 PSK_RELAXED(cuMemHostAlloc, (const psk_driver *d, uint64_t *p, size_t n, unsigned flags), (d, p, n, flags))
+PSK_RELAXED(cuStreamSynchronize, (const psk_driver *d, uintptr_t s), (d, s))
+PSK_RELAXED(cuEventSynchronize, (const psk_driver *d, uintptr_t e), (d, e))
 PSK_RELAXED(cuEventQuery, (const psk_driver *d, uintptr_t e), (d, e))
 PSK_RELAXED(cuMemHostRegister_v2, (const psk_driver *d, uint64_t p, size_t n, unsigned flags), (d, p, n, flags))
 PSK_RELAXED(cuMemHostUnregister, (const psk_driver *d, uint64_t p), (d, p))

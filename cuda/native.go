@@ -225,7 +225,15 @@ func (n *Native) StreamDestroy(s Stream) error {
 
 // StreamSynchronize waits for the stream's work.
 func (n *Native) StreamSynchronize(s Stream) error {
-	return check(C.psk_cuStreamSynchronize(n.fn, C.uintptr_t(s)), "cuStreamSynchronize")
+	return check(C.psk_relaxed_cuStreamSynchronize(n.fn, C.uintptr_t(s)), "cuStreamSynchronize")
+}
+
+// StreamCapturing says whether what is put on the stream becomes part of a graph. Where the driver does not say, as of
+// the legacy stream while another one captures, it may.
+func (n *Native) StreamCapturing(s Stream) bool {
+	var status C.int
+	code := C.psk_cuStreamIsCapturing(n.fn, C.uintptr_t(s), &status)
+	return code != C.PSK_NOT_SUPPORTED && (code != 0 || status != 0)
 }
 
 // Synchronize waits for all work on the device.
@@ -274,7 +282,7 @@ func (n *Native) EventQuery(e Event) (bool, error) {
 
 // EventSynchronize waits for an event.
 func (n *Native) EventSynchronize(e Event) error {
-	return check(C.psk_cuEventSynchronize(n.fn, C.uintptr_t(e)), "cuEventSynchronize")
+	return check(C.psk_relaxed_cuEventSynchronize(n.fn, C.uintptr_t(e)), "cuEventSynchronize")
 }
 
 // ready reads a query's result: "not ready" is an answer, not an error.

@@ -572,6 +572,9 @@ func (t *Thread) StreamQuery(s cuda.Stream) (bool, error) {
 	return t.query(func() bool { return st.completed == st.submitted })
 }
 
+// StreamCapturing says that nothing is captured here.
+func (t *Thread) StreamCapturing(cuda.Stream) bool { return false }
+
 // StreamWaitEvent makes the stream wait for the event's last record before this call.
 func (t *Thread) StreamWaitEvent(s cuda.Stream, e cuda.Event) error {
 	g := t.g

@@ -35,11 +35,14 @@ type fakeDriver struct {
 	mostBytes   int64               // plain memory and blocks at any time
 	streams     int                 // made
 	ended       error               // of the context
+	capturing   cuda.Stream         // a stream that captures; 0: none
+	unseen      bool                // it has begun to since it was last asked
+	captured    map[cuda.Event]bool // events that were recorded on it meanwhile
 }
 
 func newDriver(total int64) *fakeDriver {
 	return &fakeDriver{
-		total: total, next: 1 << 40, plain: map[cuda.Ptr]int64{}, events: map[cuda.Event]bool{}, onDevice: map[cuda.Ptr]bool{},
+		total: total, next: 1 << 40, plain: map[cuda.Ptr]int64{}, events: map[cuda.Event]bool{}, captured: map[cuda.Event]bool{}, onDevice: map[cuda.Ptr]bool{},
 		caps: cuda.Capabilities{ManagedMemory: true, ConcurrentManagedAccess: true, StreamMemOps: true, DiscardBatch: true},
 	}
 }
@@ -196,12 +199,33 @@ func (d *fakeDriver) EventCreate() (cuda.Event, error) {
 	return e, nil
 }
 
-func (d *fakeDriver) EventRecord(cuda.Event, cuda.Stream) error { return nil }
-func (d *fakeDriver) EventDestroy(e cuda.Event) error           { return nil }
+func (d *fakeDriver) EventDestroy(e cuda.Event) error { return nil }
+
+func (d *fakeDriver) EventRecord(e cuda.Event, s cuda.Stream) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.events[e], d.captured[e] = false, s == d.capturing && s != 0
+	return nil
+}
+
+func (d *fakeDriver) StreamCapturing(s cuda.Stream) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return s == d.capturing && s != 0 && !d.unseen
+}
+
+func (d *fakeDriver) capture(s cuda.Stream, unseen bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.capturing, d.unseen = s, unseen
+}
 
 func (d *fakeDriver) EventQuery(e cuda.Event) (bool, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	if d.captured[e] {
+		return false, cuda.NewError(907, "cuEventQuery")
+	}
 	return d.events[e], nil
 }
 

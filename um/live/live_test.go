@@ -530,6 +530,32 @@ func TestFencesOfPlainMemory(t *testing.T) {
 	}
 }
 
+// TestFencesOfCapturingStreams: an event that is captured says nothing. Memory that a stream uses which captures is
+// reused once it has passed what was queued until the capture had ended.
+func TestFencesOfCapturingStreams(t *testing.T) {
+	for _, unseen := range []bool{false, true} {
+		r := newRig(t, defaults())
+		p := r.malloc(100_000, 0)
+		r.must(r.l.RecordStream(p, 0x5000))
+		r.d.capture(0x5000, unseen)
+		r.must(r.l.Free(p))
+		r.d.reachEvents()
+		for range 3 {
+			if q := r.malloc(100_000, 0); q == p {
+				t.Fatal("reused while the other stream captures")
+			}
+		}
+		r.d.capture(0, false)
+		if q := r.malloc(100_000, 0); q == p {
+			t.Fatal("reused before the other stream has passed")
+		}
+		r.d.reachEvents()
+		if q := r.malloc(100_000, 0); q != p {
+			t.Errorf("at %#x after the other stream has passed, want %#x", uint64(q), uint64(p))
+		}
+	}
+}
+
 // recording is a Sink.
 type recording struct {
 	log      []string

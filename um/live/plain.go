@@ -1,12 +1,14 @@
 package live
 
 import (
+	"errors"
 	"fmt"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/penstock-gpu/penstock/cuda"
+	"github.com/penstock-gpu/penstock/internal/hook"
 	"github.com/penstock-gpu/penstock/pool"
 	"github.com/penstock-gpu/penstock/pool/front"
 	"github.com/penstock-gpu/penstock/pool/stitch"
@@ -313,48 +315,85 @@ type eventFences struct {
 	hook   Hook // may be nil
 }
 
-// Fence is an event of the engine's context. A default stream is each context's own: those of others are waited for.
+// fence is an event behind what was queued on a stream. One that was captured says nothing of the stream, and cannot be
+// asked: it is recorded anew once the stream captures no more, behind what was queued until then.
+type fence struct {
+	event    cuda.Event
+	stream   cuda.Stream
+	recorded bool
+}
+
+// record records a fence unless its stream captures. It is an event of the engine's context; a default stream is each
+// context's own: those of others are waited for.
+func (f eventFences) record(x *fence) error {
+	if x.recorded || f.driver.StreamCapturing(x.stream) {
+		return nil
+	}
+	if x.stream <= defaultStreams && f.hook != nil {
+		if err := f.hook.SynchronizeOthers(); err != nil {
+			return err
+		}
+	}
+	if err := f.driver.EventRecord(x.event, x.stream); err != nil {
+		return err
+	}
+	x.recorded = true
+	return nil
+}
+
 func (f eventFences) Fence(stream uint64) (any, error) {
 	if err := f.driver.BindThread(); err != nil {
 		return nil, err
 	}
-	if stream <= defaultStreams && f.hook != nil {
-		if err := f.hook.SynchronizeOthers(); err != nil {
-			return nil, err
-		}
+	if stream == hook.StreamPerThread && f.driver.StreamCapturing(cuda.Stream(stream)) {
+		return nil, errors.New("a thread's own stream captures, and no other thread can ask it later")
 	}
 	e, err := f.driver.EventCreate()
 	if err != nil {
 		return nil, err
 	}
-	if err := f.driver.EventRecord(e, cuda.Stream(stream)); err != nil {
+	x := &fence{event: e, stream: cuda.Stream(stream)}
+	if err := f.record(x); err != nil {
 		_ = f.driver.EventDestroy(e) // it was never of use
 		return nil, err
 	}
-	return e, nil
+	return x, nil
 }
 
-func (f eventFences) Passed(fence any) bool {
-	e := fence.(cuda.Event)
+func (f eventFences) Passed(of any) bool {
+	x := of.(*fence)
 	if f.driver.BindThread() != nil {
 		return false
 	}
-	done, err := f.driver.EventQuery(e)
-	if err != nil || !done {
+	if !x.recorded {
+		_ = f.record(x) // it has not passed in either case
 		return false
 	}
-	_ = f.driver.EventDestroy(e) // it has completed; a failure to destroy it leaks a few bytes
-	return true
+	done, err := f.driver.EventQuery(x.event)
+	if err != nil {
+		x.recorded = x.stream == hook.StreamPerThread // its stream began to capture just before: only its own thread could record it again
+		return false
+	}
+	if done {
+		_ = f.driver.EventDestroy(x.event) // it has completed; a failure to destroy it leaks a few bytes
+	}
+	return done
 }
 
-func (f eventFences) Wait(fence any) error {
-	e := fence.(cuda.Event)
+func (f eventFences) Wait(of any) error {
+	x := of.(*fence)
 	if err := f.driver.BindThread(); err != nil {
 		return err
 	}
-	if err := f.driver.EventSynchronize(e); err != nil {
+	if err := f.record(x); err != nil {
 		return err
 	}
-	_ = f.driver.EventDestroy(e) // as in Passed
+	if !x.recorded {
+		return errors.New("the stream captures a graph")
+	}
+	if err := f.driver.EventSynchronize(x.event); err != nil {
+		return err
+	}
+	_ = f.driver.EventDestroy(x.event) // as in Passed
 	return nil
 }
