@@ -93,6 +93,8 @@ func TestExplicitOracle(t *testing.T) {
 				Share    float64 `json:"oracle_share"`
 				Bus      string  `json:"oracle_bus"`
 				Why      string  `json:"oracle_why"`
+				Timed    int     `json:"timed_launches"`
+				InMemory float64 `json:"in_memory_share_estimated"`
 			} `json:"explicit"`
 		}
 		if err := json.Unmarshal(text, &s); err != nil {
@@ -101,7 +103,7 @@ func TestExplicitOracle(t *testing.T) {
 		switch x := s.Explicit; {
 		case strings.Contains(x.Why, "more than"): // a busy machine
 			t.Skip(x.Why)
-		case x.Why == "" && (x.Seconds <= 0 || x.Measured <= 0 || x.Share <= 0 || x.Bus == ""), x.Why != "" && x.Share != 0, mode == "train" && x.Why != "":
+		case x.Why == "" && (x.Seconds <= 0 || x.Measured <= 0 || x.Share <= 0 || x.Bus == "" || x.Timed == 0 || x.InMemory <= 0), x.Why != "" && x.Share != 0, mode == "train" && x.Why != "":
 			t.Errorf("%s: %+v", mode, x)
 		}
 		if !strings.Contains(r.stderr, want) {
