@@ -100,6 +100,7 @@ class Zygote:
             entry = waiting[said["id"]]
             entry.update(said)
             (entry["ended"] if "status" in said else entry["began"]).set()
+        process.wait()  # before anybody asks whether it lives
         for entry in waiting.values():
             entry["began"].set()
             entry["ended"].set()

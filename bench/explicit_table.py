@@ -23,6 +23,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 GIB = 1 << 30
 SHARE = 0.8  # of the oracle's speed, the aim
 AGREEMENT = 0.15  # between simulated and measured times, the aim
+SIMULATED_CARD = "h200"  # whose runs alone stand beside what the simulator says
 ITERATIONS = 10  # that are simulated: runs on hardware report the last half of 8 to 20
 CPU_BOUND = 1.2  # times the GPU's time, from which on an iteration in memory is its CPU's
 
@@ -36,7 +37,7 @@ def budget_bytes(text):
 
 def simulate(penstock, trace, budget, policy, launch_cost_s=None):
     """The simulation's result, or the reason why there is none."""
-    command = [penstock, "simulate", "--trace", str(trace), "--budget", str(budget), "--policy", policy, "--engine", "explicit", "--gpu", "h200", "--iterations", str(ITERATIONS), "--json"]
+    command = [penstock, "simulate", "--trace", str(trace), "--budget", str(budget), "--policy", policy, "--engine", "explicit", "--gpu", SIMULATED_CARD, "--iterations", str(ITERATIONS), "--json"]
     if launch_cost_s:
         command += ["--launch-cost", f"{launch_cost_s * 1e6:.1f}us"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -65,15 +66,20 @@ def launch_cost(trace, in_memory_s, compute_s):
 
 
 def load(paths):
-    """Each run of the files once: where several have it, from the newest. Runs that check every move are slower by that."""
+    """Each run of a card once: where several files have it, from the newest. Runs that check every move are slower by that."""
     documents = sorted(((path.name, json.loads(path.read_text())) for path in paths), key=lambda d: d[1].get("date", ""))
     documents = [d for d in documents if "--verify" not in d[1].get("command", "")]
     runs = {}
     for name, document in documents:
         in_memory = {row["model"]: row.get("seconds_per_iteration") for row in document.get("rows", []) if not row.get("budget")}
         for row in document.get("rows", []):
-            runs[row["name"]] = (name, document, row, in_memory.get(row["model"]))
-    return sorted(runs.values(), key=lambda r: (r[2]["model"], -budget_bytes(r[2].get("budget") or 1 << 60)))
+            runs[document.get("gpu"), row["name"]] = (name, document, row, in_memory.get(row["model"]))
+    return sorted(runs.values(), key=lambda r: (str(r[1].get("gpu")), r[2]["model"], -budget_bytes(r[2].get("budget") or 1 << 60)))
+
+
+def label(document, row, cards):
+    """What a run is called: with its card, where there are several."""
+    return row["name"] + (f", {document.get('gpu')}" if len(cards) > 1 else "")
 
 
 def number(value, form=".3f"):
@@ -101,13 +107,13 @@ def main():
         print("no results to read: run bench/explicit.py first, or name its files", file=sys.stderr)
         return 2
 
-    first = runs[0][1]
+    first, cards = runs[0][1], sorted({str(document.get("gpu")) for _, document, _, _ in runs})
     names = sorted({name for name, _, _, _ in runs})
     dates = sorted({document["date"][:10] for _, document, _, _ in runs})
     lines = [
         "# The explicit engine on hardware", "",
         "Measured by `bench/explicit.py` (" + ", ".join(names) + "; " + ", ".join(dates) + "; "
-        + ", ".join(str(first[k]) for k in ("gpu", "driver", "torch") if first.get(k)) + "). The newest run of each; the commit is",
+        + ", ".join([*cards, *(str(first[k]) for k in ("driver", "torch") if first.get(k))]) + "). The newest run of each; the commit is",
         "beside it. The budget bounds plain device memory (cuMemCreate); seconds are medians of the last half of the iterations, and",
         "`x` is their ratio to the run in memory of the same call. `oracle` and `simulated` are **simulated** times at the same budget",
         f"from a launch log of the model, of the last iteration when it is played again until there are {ITERATIONS}; `of the oracle` is the oracle's time over the measured one. The oracle knows the GPU and the bus alone:",
@@ -121,16 +127,17 @@ def main():
     failed, below, off = [], [], []
     for _, document, row, in_memory in runs:
         measured, budget, explicit = row.get("seconds_per_iteration"), row.get("budget"), row.get("explicit") or {}
+        name = label(document, row, cards)
         losses = {True: "bit-equal", False: "DIFFER", None: "-"}[row.get("losses_equal")]
         if measured is None or row.get("error") or row.get("losses_equal") is False:
-            failed.append(row["name"])
+            failed.append(name)
         oracle = with_cpu = simulated = None
-        if budget and args.traces and measured:
+        if budget and args.traces and measured and SIMULATED_CARD in str(document.get("gpu")).lower():
             trace = args.traces / f"{row['model']}.tsv.gz"
             if trace.exists():
                 bound, why = simulate(args.penstock, trace, budget_bytes(budget), "oracle")
                 if bound is None:
-                    print(f"{row['name']}: {why}", file=sys.stderr)
+                    print(f"{name}: {why}", file=sys.stderr)
                 else:
                     oracle = bound["iteration_seconds"]
                 cost = bound and launch_cost(trace, in_memory, bound["compute_seconds"])
@@ -138,20 +145,20 @@ def main():
                     with_cpu = simulate(args.penstock, trace, budget_bytes(budget), "oracle", cost)[0]["iteration_seconds"]
                 result, why = simulate(args.penstock, trace, budget_bytes(budget), "penstock", cost)
                 if result is None:
-                    print(f"{row['name']}: {why}", file=sys.stderr)
+                    print(f"{name}: {why}", file=sys.stderr)
                 else:
                     simulated = result["iteration_seconds"]
         share = oracle / measured if oracle else None
         share_with_cpu = with_cpu / measured if with_cpu else None
         error = simulated / measured - 1 if simulated else None
         if share is not None and share < SHARE:
-            below.append(f"{row['name']} ({percent(share)}" + (f"; {percent(share_with_cpu)} of the oracle with the job's CPU)" if share_with_cpu else ")"))
+            below.append(f"{name} ({percent(share)}" + (f"; {percent(share_with_cpu)} of the oracle with the job's CPU)" if share_with_cpu else ")"))
         if error is not None and abs(error) > AGREEMENT:
-            off.append(f"{row['name']} ({percent(error, '+.0f')})")
+            off.append(f"{name} ({percent(error, '+.0f')})")
         gb = lambda key: number(row[key] / 1e9, ".1f") if row.get(key) is not None else "-"  # noqa: E731
         nvml = row.get("nvml_peak_over_idle_bytes")
         lines.append(line([
-            row["name"] + ("" if measured else " FAILED"), document["commit"], number(budget_bytes(budget) / GIB, ".1f") if budget else "-", number(measured),
+            name + ("" if measured else " FAILED"), document["commit"], number(budget_bytes(budget) / GIB, ".1f") if budget else "-", number(measured),
             number(measured / in_memory if measured and in_memory and budget else None, ".2f"), losses,
             f"{gb('h2d_bytes_steady')} / {gb('d2h_bytes_steady')}" if budget else "-",
             f"{number(explicit.get('in_gb_per_second'), '.1f')} / {number(explicit.get('out_gb_per_second'), '.1f')}" if budget else "-",
