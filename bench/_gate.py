@@ -99,16 +99,16 @@ class Zygote:
             said = json.loads(line)
             entry = waiting[said["id"]]
             entry.update(said)
-            (entry["ended"] if "status" in said else entry["began"]).set()
+            if "status" in said:
+                entry["ended"].set()
         process.wait()  # before anybody asks whether it lives
         for entry in waiting.values():
-            entry["began"].set()
             entry["ended"].set()
 
     def run(self, target, arguments, timeout_s, env=None):
         self.start()
         with tempfile.TemporaryDirectory(prefix="penstock-gate-", ignore_cleanup_errors=True) as folder:
-            entry = {"began": threading.Event(), "ended": threading.Event()}
+            entry = {"ended": threading.Event()}
             job = {"target": target, "arguments": arguments, "env": {k: str(v) for k, v in (env or {}).items()}, "penstock": self.penstock, "folder": folder}
             if self.penstock:
                 job["env"]["PENSTOCK_REPORT"] = f"{folder}/report.json"
