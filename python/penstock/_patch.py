@@ -40,9 +40,11 @@ def nested_stats(native: Native, device: int) -> dict[str, Any]:
     stats: dict[str, Any] = {
         "num_alloc_retries": 0,
         "num_ooms": 0,
+        "num_oom_rejections": 0,
         "num_sync_all_streams": 0,
         "num_device_alloc": 0,
         "num_device_free": 0,
+        "reserved_bytes_by_private_pools": {},
         "max_split_size": -1,
         "oversize_allocations": _zero(),
         "oversize_segments": _zero(),
