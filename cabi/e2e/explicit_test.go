@@ -311,6 +311,7 @@ func TestExplicitSafety(t *testing.T) {
 		{args: []string{"nevernamed"}},
 		{args: []string{"attributes"}},
 		{args: []string{"globals"}},
+		{args: []string{"globals"}, env: []string{"PENSTOCK_POLICY=penstock"}}, // where uses are foretold that never come
 		{args: []string{"manyaddresses"}},
 		{args: []string{"graphglobals"}},
 		{args: []string{"textures"}},

@@ -266,8 +266,24 @@ func (r *Runtime) nextUse(t *tensor) int64 {
 	if !t.named {
 		return now // fresh memory is used soon
 	}
-	next := r.history.NextUse(t.instance)
-	return max(next, now) // an overdue use is still to come
+	return r.credible(t, now, r.history.NextUse(t.instance))
+}
+
+// overdueOps is how many operations late a use may be, beside twice as many as it was foretold before.
+const overdueOps = 256
+
+// credible is a predicted next use, unless it has been foretold for so long that nobody believes it any more: what is
+// always about to be used would never leave. One that is overdue is still to come before that.
+func (r *Runtime) credible(t *tensor, now, next int64) int64 {
+	switch {
+	case next >= correlate.Unknown:
+		return next
+	case t.foretold <= t.lastUse || next > now+overdueOps: // not since it was used, or it is another one
+		t.foretold, t.foretoldAt = next, now
+	case now-t.foretold > t.foretold-t.foretoldAt+overdueOps:
+		return correlate.Unknown
+	}
+	return max(next, now)
 }
 
 // freeUntil is the position up to which a tensor's leaving makes room that would not be

@@ -64,7 +64,9 @@ type tensor struct {
 	queued   queue.Positions // of unfinished operations that name it
 	lastUse  int64
 	lastName string // of the last operation that named it
-	arrived  int64  // when it last came, in moves
+	// foretold is when it was to be used next, foretoldAt when that was said: see credible.
+	foretold, foretoldAt int64
+	arrived              int64 // when it last came, in moves
 
 	freed   bool
 	held    bool        // dead, and the job may take it again without asking: see held.go

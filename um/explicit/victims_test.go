@@ -88,3 +88,29 @@ func TestSmallChunksStay(t *testing.T) {
 		t.Errorf("%d small and %d large chunks have left in 10 rounds", left[PageBytes], left[4*PageBytes])
 	}
 }
+
+// TestCredible: a use that is always foretold for the next operation, and never comes, is not believed for ever; one
+// that comes late is, and so is one that is foretold anew.
+func TestCredible(t *testing.T) {
+	r := New(Config{BudgetBytes: 64 << 20}, nil)
+	x := &tensor{lastUse: 100}
+	for now := int64(101); now < 101+overdueOps; now++ {
+		if next := r.credible(x, now, now+1); next != now+1 {
+			t.Fatalf("after %d operations the next use is at %d", now-x.lastUse, next)
+		}
+	}
+	const late = 110 + overdueOps
+	if next := r.credible(x, late, late+1); next != correlate.Unknown {
+		t.Errorf("after %d operations it is still believed", late-x.lastUse)
+	}
+	if next := r.credible(x, late, late+2*overdueOps); next != late+2*overdueOps {
+		t.Errorf("what is foretold anew is not believed: %d", next)
+	}
+	x.lastUse = late + 2*overdueOps
+	if next := r.credible(x, x.lastUse+5, x.lastUse+3); next != x.lastUse+5 {
+		t.Errorf("what is overdue is to come at %d, %d after the last use", next, next-x.lastUse)
+	}
+	if next := r.credible(x, x.lastUse+5, correlate.Never); next != correlate.Never {
+		t.Errorf("what is not used again is at %d", next)
+	}
+}
