@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <cerrno>
+#include <csignal>
 #include <cstdlib>
 #include <cstring>
 #include <dlfcn.h>
@@ -47,12 +48,34 @@ template <typename F> void resolve(void *handle, const char *name, F *&out) {
         fail(path + " does not export " + name + ": it is not the libpenstock.so of this version; rebuild with `make build`");
 }
 
+// The engine's Go threads take the mask of the thread that loads it. Handlers that are installed
+// later need not run on an alternate stack, and would run on Go's small ones: so these threads get
+// no signals of others, but those of faults, and the two that the Go runtime sends itself.
+class SignalsHeld {
+public:
+    SignalsHeld() {
+        sigset_t held;
+        sigfillset(&held);
+        for (int mine : {SIGURG, SIGPROF, SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGABRT, SIGSYS}) sigdelset(&held, mine);
+        pthread_sigmask(SIG_BLOCK, &held, &before_);
+    }
+    ~SignalsHeld() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+
+private:
+    sigset_t before_;
+};
+
+void *load_engine() {
+    SignalsHeld held;
+    return dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+}
+
 const Engine &open_engine() {
     std::lock_guard<std::mutex> lock(setup_mutex);
     if (const Engine *e = current.load()) return *e;
     if (path.empty()) fail("no engine library was named; call penstock.enable() or use `penstock run`");
     opening.store(true);
-    void *handle = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+    void *handle = load_engine();
     if (!handle) {
         const char *why = dlerror();
         fail(std::string("cannot load the engine: ") + (why ? why : path.c_str()));

@@ -65,6 +65,12 @@ def test_out_of_memory_where_the_layout_of_exceptions_is_not_known(call):
     assert lines and all(line.startswith("runtime_error CUDA out of memory. Penstock could not allocate ") for line in lines)
 
 
+def test_signals_while_the_engine_is_loaded(call):
+    _, log = call("oom", FAKE_MASKS="1")
+    assert log[0] == "loaded: interrupt 1, user 1, urgent 0, segv 0"
+    assert log[1] == "starts: interrupt 0, user 0, urgent 0, segv 0"
+
+
 def test_budgets_are_named_once(call):
     lines, _ = call("oom", FAKE_WORDY="1", PENSTOCK_BUDGET="4000", PENSTOCK_HOST_BUDGET="5000")
     assert lines[0] == (

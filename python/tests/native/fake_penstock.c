@@ -6,12 +6,14 @@
  * Budgets are plain byte counts in PENSTOCK_BUDGET and PENSTOCK_HOST_BUDGET.
  *   FAKE_WORDY       out of memory names the budgets
  *   FAKE_POOL_ERROR  penstock_begin_pool fails with this text
+ *   FAKE_MASKS       signal masks are logged
  * With -DINCOMPLETE it lacks a function; with -DOTHER_ABI it is of another version.
  */
 #include "penstock.h"
 
 #include <errno.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -46,6 +48,15 @@ static long long env_bytes(const char *name, long long otherwise) {
 static long long budget(void) { return (long long)(env_bytes("PENSTOCK_BUDGET", 1LL << 30) * fraction); }
 static long long host_budget(void) { return env_bytes("PENSTOCK_HOST_BUDGET", 1LL << 30); }
 
+/* What the threads of a Go runtime would have, and what the caller has again afterwards. */
+static void mask(const char *when) {
+    if (!getenv("FAKE_MASKS")) return;
+    sigset_t now;
+    pthread_sigmask(SIG_SETMASK, NULL, &now);
+    logf_("%s: interrupt %d, user %d, urgent %d, segv %d", when, sigismember(&now, SIGINT), sigismember(&now, SIGUSR1), sigismember(&now, SIGURG), sigismember(&now, SIGSEGV));
+}
+__attribute__((constructor)) static void loaded(void) { mask("loaded"); }
+
 int penstock_abi_version(void) {
 #ifdef OTHER_ABI
     return PENSTOCK_ABI_VERSION + 1;
@@ -56,6 +67,7 @@ int penstock_abi_version(void) {
 
 int penstock_init(int device) {
     const char *why = getenv("FAKE_INIT_ERROR");
+    mask("starts");
     logf_("init %d", device);
     if (why) {
         snprintf(error_text, sizeof error_text, "%s", why);
