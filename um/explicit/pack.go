@@ -91,7 +91,8 @@ func (r *Runtime) fits(first, x *life, total int64) bool {
 // early is a pack of which no part may have been born yet.
 type early struct {
 	*tensor
-	due int64 // the position at which the first one is to come
+	due  int64       // the position at which the first one is to come
+	made []streamSeq // what may still have used the memory when the pack was made; nothing has since
 }
 
 // prepare makes the packs that are due soon after the repetition of a life, and ends those whose time has passed
@@ -138,8 +139,8 @@ func (r *Runtime) vacateEarly() {
 			return
 		}
 		r.process.Withdraw(t.slot, cuda.Range{Base: t.base, Bytes: t.size})
-		dead := &tensor{base: t.base, size: t.size, stream: t.stream, chunks: t.chunks, freed: true}
-		r.noteFreed(dead) // the range that lay there before may be in use
+		// The range that lay there before may be in use. But not by the launch that waits for it.
+		dead := &tensor{base: t.base, size: t.size, stream: t.stream, chunks: t.chunks, freed: true, freedAt: early.made}
 		r.bury(dead)
 		t.base, t.chunks, t.absent = base, cut(t.size, r.config.ChunkBytes), t.size
 		r.publish(t)
@@ -299,7 +300,7 @@ func (r *Runtime) newPack(life, before int64) {
 		r.reserve(t, &parts[k], before)
 	}
 	r.history.Foretell(t.instance, past, first.born, died)
-	r.early = append(r.early, early{t, r.history.Now() + first.born - r.lives.of(before).born})
+	r.early = append(r.early, early{t, r.history.Now() + first.born - r.lives.of(before).born, r.reported(t)})
 	r.stats.Packs++
 }
 

@@ -176,6 +176,42 @@ func TestPacks(t *testing.T) {
 	}
 }
 
+// TestVacatedPacks: the memory of packs that nothing has used yet is there at once for a launch that waits.
+func TestVacatedPacks(t *testing.T) {
+	const layers = 80
+	w := newWorld(t, 1, 48*PageBytes, 512*PageBytes, true)
+	w.steady = true
+	x := iteration{world: w}
+	for range layers {
+		x.sizes = append(x.sizes, PageBytes/2+512*int64(w.rng.Intn(PageBytes/512)))
+	}
+	x.runAll(8, false)
+	p := w.malloc(x.sizes[0], 0) // as an iteration begins: packs of what is to come are made
+	for range 200 {
+		w.step()
+	}
+	w.drainStreams()
+	w.report(0, []cuda.Ptr{p}, true, 1) // the launch that waits
+	w.drain()
+	before := map[*tensor]bool{}
+	for _, g := range w.r.graves.order {
+		before[g] = true
+	}
+	w.r.vacateEarly()
+	vacated := 0
+	for _, g := range w.r.graves.order {
+		if before[g] {
+			continue
+		}
+		if vacated++; !w.r.idle(g) {
+			t.Errorf("the memory of a pack that nothing has used waits for %v", g.freedAt)
+		}
+	}
+	if vacated == 0 {
+		t.Error("no pack was vacated: the test shows nothing")
+	}
+}
+
 // TestLoose: allocations that repeat none, of sizes that pages fit badly, share ranges, and
 // other ones do not; where they die early and leave holes, no more are made.
 func TestLoose(t *testing.T) {

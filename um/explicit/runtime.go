@@ -345,12 +345,16 @@ func (r *Runtime) die(t *tensor) {
 }
 
 // noteFreed notes what has to pass before a tensor's memory is idle that is dead from now on.
-func (r *Runtime) noteFreed(t *tensor) {
+func (r *Runtime) noteFreed(t *tensor) { t.freedAt = append(t.freedAt, r.reported(t)...) }
+
+// reported is how far the streams that use a tensor have got in what was reported.
+func (r *Runtime) reported(t *tensor) (marks []streamSeq) {
 	for _, s := range append([]int{t.stream}, t.others...) {
 		if s < len(r.lastOn) {
-			t.freedAt = append(t.freedAt, streamSeq{s, r.lastOn[s]})
+			marks = append(marks, streamSeq{s, r.lastOn[s]})
 		}
 	}
+	return marks
 }
 
 // giveSlot ends what the launch hook knows of a tensor.
