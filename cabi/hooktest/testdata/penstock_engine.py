@@ -25,7 +25,7 @@ class Shared(C.Structure):
                 ("head", C.c_uint64), ("tail_seen", C.c_uint64), ("launches", C.c_uint64), ("_0", C.c_uint64 * 3),
                 ("ring", C.POINTER(Entry)), ("block_slot", C.POINTER(C.c_uint32)), ("slot_state", C.POINTER(C.c_uint8)),
                 ("slot_last_seq", C.POINTER(C.c_uint64)), ("progress_every", C.c_uint32), ("trails", C.c_uint32),
-                ("doorbell", C.c_uint32), ("size", C.c_uint32), ("dropped", C.c_uint64), ("_1", C.c_uint64),
+                ("doorbell", C.c_uint32), ("size", C.c_uint32), ("timing", C.c_uint32), ("_1", C.c_uint32), ("dropped", C.c_uint64),
                 ("tail", C.c_uint64), ("_2", C.c_uint64 * 7), ("funcs", C.POINTER(Func)), ("nfuncs", C.c_uint32), ("nstreams", C.c_uint32),
                 ("streams", C.POINTER(C.c_uint64)), ("gate", C.c_void_p), ("progress", C.c_void_p), ("_3", C.c_uint64 * 3)] + [
         (n, C.c_uint64) for n in ("copies", "graph_launches", "gated", "opaque_launches", "route_elf",
@@ -33,7 +33,8 @@ class Shared(C.Structure):
         ("_4", C.c_uint64 * 7), ("slot_ticket", C.POINTER(C.c_uint32)), ("arrived", C.c_void_p), ("refuse", C.c_uint32), ("inspect_n", C.c_uint32),
         ("granted", C.c_uint64), ("inspect_seq", C.c_uint64), ("inspect_addr", C.c_uint64 * 16384)] + [
         (n, C.c_uint64) for n in ("cpu_waits", "cpu_wait_ns", "grants_asked", "refused", "followed", "probes", "probe_word")] + [
-        ("probing", C.c_uint32), ("_5", C.c_uint32), ("report_all", C.c_void_p), ("_6", C.c_uint64 * 2)]
+        ("probing", C.c_uint32), ("_5", C.c_uint32), ("report_all", C.c_void_p), ("serve", C.c_void_p), ("synchronize_others", C.c_void_p),
+        ("ntimings", C.c_uint64), ("timings", C.c_uint64 * 2 * 1024), ("_6", C.c_uint64 * 7)]
 
 
 def attach():

@@ -12,6 +12,7 @@ static uint32_t *held;
 static CUstream s;
 
 static CUresult dtoh(job *j) { return CALL(cuMemcpyDtoHAsync_v2, j->host, A, U64(j->bytes), s); }
+static CUresult dtoh_on_its_stream(job *j) { return CALL(cuMemcpyDtoHAsync_v2, j->host, A, U64(j->bytes), j->s); }
 static CUresult htod(job *j) { return CALL(cuMemcpyHtoDAsync_v2, A, j->host, U64(j->bytes), s); }
 static CUresult to_any(job *j) { return CALL(cuMemcpyAsync, U64(j->host), A, U64(j->bytes), s); }
 static CUresult from_any(job *j) { return CALL(cuMemcpyAsync, A, U64(j->host), U64(j->bytes), s); }
@@ -242,7 +243,7 @@ int main(void) {
     OK(CALL(cuStreamBeginCapture_v2, c, 0));
     STAYS_OUT(s, dtoh, pageable, 16);
     set_state(1, PSK_SLOT_ABSENT);
-    job captured = {.call = dtoh, .s = c, .host = pageable, .bytes = 16};
+    job captured = {.call = dtoh_on_its_stream, .s = c, .host = pageable, .bytes = 16};
     begin_job(&captured);
     record *r = await();
     CHECK(r->kind == PSK_REC_STAY && !r->flags && r->n == 1 && r->slots[0] == 1);
