@@ -97,12 +97,12 @@ UNRACED = $(shell grep -rl --include="*_test.go" internal/raced ./*/ | xargs -n1
 RACED = $(filter-out $(UNRACED),$(patsubst github.com/penstock-gpu/penstock%,.%,$(shell $(GO) list ./...)))
 
 gotest: build
-	$(GO) test -short -race -timeout 9m $(RACED)
-	$(GO) test -short -timeout 9m $(UNRACED)
+	$(GO) test -short -race -timeout 25m $(RACED)
+	$(GO) test -short -timeout 25m $(UNRACED)
 
 gotest-all: build
 	$(GO) test -race -timeout 15m ./...
-	$(GO) test -timeout 9m $(UNRACED)
+	$(GO) test -timeout 25m $(UNRACED)
 
 # pytest of the system when it has one, else from a local .venv (which sees the system's packages, such as torch).
 pytest: build
