@@ -101,7 +101,7 @@ gotest: build
 	$(GO) test -short -timeout 25m $(UNRACED)
 
 gotest-all: build
-	$(GO) test -race -timeout 15m ./...
+	$(GO) test -race -timeout 30m ./...
 	$(GO) test -timeout 25m $(UNRACED)
 
 # pytest of the system when it has one, else from a local .venv (which sees the system's packages, such as torch).
