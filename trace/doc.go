@@ -43,9 +43,9 @@
 //
 // # Caveats
 //
-// A launch log does not say how a kernel uses its parameters, nor how much of an
-// allocation it touches, so imported launches carry [AccessUnknown]; their events
-// have no clock (Time is 0). Memory snapshots and RMM logs have no launches and no
+// A launch log need not say how a kernel uses its parameters: launches imported from one
+// that does not carry [AccessUnknown], and package trace/roles infers it. It never says how much of an
+// allocation is touched, and its events have no clock (Time is 0). Memory snapshots and RMM logs have no launches and no
 // marks. Recordings of a live process have neither durations nor marks:
 // [Trace.EstimateDurations] and [Trace.MarkIterations] find some. The number of parameters of a function is not kept.
 // Events that were lost before they reached the Writer cannot be noticed here.

@@ -164,10 +164,26 @@ func (p *logParser) launch(f *fields) error {
 	}
 	start := len(p.slab)
 	for f.more() && f.problem == "" {
-		p.access(f, f.text(), AccessUnknown)
+		mode, text := roleOf(f.text())
+		p.access(f, text, mode)
 	}
 	e.Accesses = p.cut(start)
 	return p.finish(f, e, timing)
+}
+
+// roleOf takes the letter off an operand that says what the launch does to it.
+func roleOf(text []byte) (AccessMode, []byte) {
+	if len(text) > 0 {
+		switch text[0] {
+		case 'r':
+			return AccessRead, text[1:]
+		case 'w':
+			return AccessWrite, text[1:]
+		case 'b':
+			return AccessReadWrite, text[1:]
+		}
+	}
+	return AccessUnknown, text
 }
 
 func (p *logParser) copy(f *fields) error {

@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -406,11 +407,40 @@ func BenchmarkLoadLaunchLog(b *testing.B) {
 	}
 }
 
+// TestLaunchRoles: what a log says of a launch's operands is kept, by a recording too; a letter that means nothing is damage.
+func TestLaunchRoles(t *testing.T) {
+	const head = "N\t1\t4\tf\nA\t0\t8\nK\t-1\t(nil)\t1\t1\t1\t1\t1\t1\t1"
+	tr, err := trace.Parse("roles", []byte(head+"\tr0+0\tw0+1\tb0+2\t0+3\nM\tend\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(t.TempDir(), "roles.pstrace")
+	if err := tr.WriteFile(path); err != nil {
+		t.Fatal(err)
+	}
+	recorded, err := trace.Load(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []trace.Access{{Mode: trace.AccessRead}, {Offset: 1, Mode: trace.AccessWrite}, {Offset: 2, Mode: trace.AccessReadWrite}, {Offset: 3}}
+	for _, got := range [][]trace.Access{tr.Events[2].Accesses, recorded.Events[2].Accesses} {
+		if !slices.Equal(got, want) {
+			t.Errorf("%+v, want %+v", got, want)
+		}
+	}
+	for _, bad := range []string{"x0+0", "r", "rr0+0", "r+0"} {
+		if _, err := trace.Parse("bad", []byte(head+"\t"+bad+"\nM\tend\n")); err == nil {
+			t.Errorf("%q was taken", bad)
+		}
+	}
+}
+
 func FuzzLaunchLog(f *testing.F) {
 	f.Add([]byte(smallLog))
 	f.Add(gzipped(f, smallLog))
 	f.Add([]byte("A\t0\t8\nK\t1\t0xffffffffffffffff\t4294967295\t1\t1\t1\t1\t1\t1\t0+8\nT\t1\t5\n"))
 	f.Add([]byte("C\t-1\t(nil)\tc\t1\tw0+0\tr0+0\n"))
+	f.Add([]byte("N\t1\t3\tf\nA\t0\t8\nA\t1\t8\nK\t-1\t(nil)\t1\t1\t1\t1\t1\t1\t1\tr0+0\tw1+0\tb1+4\t0+0\nM\tend\n"))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		tr, err := trace.Parse("fuzz", data)
 		if tr == nil {

@@ -17,7 +17,7 @@ const modulePath = "github.com/penstock-gpu/penstock"
 
 // core are the packages that decide and move. They know nothing of how people
 // or other programs look at them, in themselves and in all they import.
-var core = []string{"cuda", "cuda/sim", "cuda/kernels", "trace", "evict", "correlate", "prefetch"}
+var core = []string{"cuda", "cuda/sim", "cuda/kernels", "trace", "trace/roles", "evict", "correlate", "prefetch", "prefetch/again"}
 
 // notInCore are the imports that core packages go without. A trailing slash
 // stands for everything below.
@@ -30,9 +30,11 @@ var mayImport = map[string][]string{
 	"cuda":           {},
 	"cuda/sim":       {"cuda"},
 	"trace":          {"internal/pickle"},
+	"trace/roles":    {"trace"},
 	"correlate":      {"trace"},
 	"evict":          {"trace"},
 	"prefetch":       {"correlate", "trace"},
+	"prefetch/again": {},
 	"pool":           {"cuda", "trace", "pool/follow", "pool/front", "pool/plan", "pool/stitch"},
 	"faults":         {"trace"},
 	"faults/analyse": {"trace"},
@@ -45,6 +47,7 @@ var mayImport = map[string][]string{
 	"faults/top":     {"faults/analyse", "faults/symbol", "faults/view", "options"},
 	"faults/bpf":     {"faults", "trace"},
 	"oracle":         {"trace"},
+	"oracle/rewrite": {"prefetch/again", "trace", "trace/roles"},
 	"pool/plan":      {"trace"},
 	"um":             {"cuda", "evict", "prefetch", "correlate", "pool", "trace", "um/internal/queue"},
 	"um/managed":     {"cuda", "evict", "prefetch", "correlate", "pool", "trace", "um"},
