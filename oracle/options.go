@@ -28,6 +28,8 @@ type Options struct {
 	// LaunchCost is the CPU time of the job from one launch to the next: none starts before the job has come to it,
 	// and after a copy to the host the job waits for that. 0: the job is as far ahead as it is needed.
 	LaunchCost time.Duration
+	// Quick tries one plan: enough to rank traces by, no bound.
+	Quick bool
 	// Patience is after how long no further plan is tried once there is one; 0: all are. With it
 	// the result depends on the machine.
 	Patience time.Duration

@@ -21,6 +21,9 @@ func Run(t *trace.Trace, o Options) (Result, error) {
 		return Result{}, err
 	}
 	tunes := tunings(o)
+	if o.Quick {
+		tunes = tunes[:1]
+	}
 	results, errs := make([]Result, len(tunes)), make([]error, len(tunes))
 	// The plans share nothing but the program, which they only read.
 	var group sync.WaitGroup

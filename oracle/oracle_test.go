@@ -4,10 +4,12 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/penstock-gpu/penstock/testdata"
 	"github.com/penstock-gpu/penstock/trace"
 )
 
@@ -269,5 +271,34 @@ func TestSlack(t *testing.T) {
 				}
 			}
 		}
+	}
+}
+
+// TestFollowed: what Followed makes has the bound that Run finds by itself.
+func TestFollowed(t *testing.T) {
+	tr, err := trace.Parse(testdata.GPT2MName, testdata.GPT2M)
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := Options{BudgetBytes: tr.PeakLiveBytes() / 2, H2DBytesPerSecond: 46e9, D2HBytesPerSecond: 46e9, Quick: true}
+	want, err := Run(tr, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	followed, ok := Followed(tr)
+	if err := followed.Validate(); !ok || err != nil {
+		t.Fatal(ok, err)
+	}
+	o.NoRepeat = true
+	got, err := Run(followed, o)
+	if got.Repeats, got.PeakLiveBytes = want.Repeats, want.PeakLiveBytes; err != nil || !reflect.DeepEqual(got, want) {
+		t.Errorf("%+v, %v, want %+v", got, err, want)
+	}
+	o.Quick = false
+	if all, err := Run(followed, o); err != nil || all.IterationSeconds > got.IterationSeconds {
+		t.Errorf("all plans find %g s, one %g, %v", all.IterationSeconds, got.IterationSeconds, err)
+	}
+	if same, ok := Followed(&trace.Trace{Events: tr.Events[:10]}); ok || len(same.Events) != 10 {
+		t.Error("a trace without iterations is followed by one")
 	}
 }

@@ -6,6 +6,24 @@ import (
 	"github.com/penstock-gpu/penstock/trace"
 )
 
+// Followed is a trace up to the end of its last full iteration and, behind a mark that says so, that iteration once
+// more: what [Run] looks at unless [Options.NoRepeat] is set. Where the iteration does not repeat
+// it is the trace as it is, and false.
+func Followed(t *trace.Trace) (*trace.Trace, bool) {
+	iterations := t.Iterations()
+	if len(iterations) < 2 {
+		return t, false
+	}
+	before, last := iterations[len(iterations)-2], iterations[len(iterations)-1]
+	events, ok := repeated(t.Events, before.First, before.End, last.First, last.End)
+	if !ok {
+		return t, false
+	}
+	out := *t
+	out.Events = slices.Insert(events, last.End, trace.Event{Kind: trace.KindMark, Name: trace.MarkEnd})
+	return &out, true
+}
+
 // repeated returns the events up to the end of the last full iteration,
 // followed by that iteration once more, under new allocation ids. What the
 // iteration frees but did not allocate (gradients, say) came from the
