@@ -60,7 +60,7 @@
 #include <stdint.h>
 #include "stamp.h"
 
-#define PSK_HOOK_ABI 13u
+#define PSK_HOOK_ABI 14u
 
 #define PSK_BLOCK_SHIFT 21                        /* address table granularity: 2 MiB */
 #define PSK_TABLE_BLOCKS (1u << (47 - PSK_BLOCK_SHIFT)) /* user addresses have 47 bits */
@@ -205,7 +205,7 @@ typedef struct psk_shared {
     uint64_t *streams;    /* [PSK_MAX_STREAMS] stream handles by index; index 0 is the legacy default stream of the engine's context, the last one's is PSK_STREAM_MANY */
 
     /* Words in pinned host memory that the engine provides; one 64-byte line a
-     * stream: word index = stream * 16. Values are the low 32 bits of seq; the
+     * stream: word index = stream * 16, the others stay as they are. Values are the low 32 bits of seq; the
      * waits compare cyclically (CU_STREAM_WAIT_VALUE_GEQ). */
     uint32_t *gate;
     uint32_t *progress;
@@ -249,6 +249,7 @@ typedef struct psk_shared {
      * any; else a CUresult. */
     uint32_t (*synchronize_others)(void);
 
+    uint64_t timings_lost; /* atomic; the device was there before the events were */
     uint64_t ntimings; /* atomic; in all */
     psk_timing timings[PSK_TIMINGS]; /* the last ones; told when they are read, which is some operations later */
 } psk_shared;

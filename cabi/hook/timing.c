@@ -16,9 +16,9 @@
 #define KINDS 4096 /* counters; power of two */
 #define MOST 512   /* launches of a kind to one that is timed */
 #define PENDING 64 /* timed and not read */
-#define LEAST_WAITS 16
-#define MOST_WAITS 128
-#define TRIES 32 /* after which it is asked whether waits keep the stream busy for long enough */
+#define LEAST_WAITS 8
+#define MOST_WAITS 256 /* that the driver takes in one call */
+#define ENOUGH 32      /* after so many in time, one after the other, fewer waits may do: the stream is busy of itself */
 
 static struct {
     CUresult (*create)(CUevent *, unsigned);
@@ -39,14 +39,15 @@ typedef struct psk_timed {
 static atomic_flag busy = ATOMIC_FLAG_INIT;
 static timed ring[PENDING];
 static uint32_t first, pending;
-static uint32_t waits = LEAST_WAITS, tries, early;
+static uint32_t waits = 4 * LEAST_WAITS, in_time;
 
 static uint32_t launched[KINDS]; /* atomic */
 
+static uint32_t kind_of(const psk_op *op) { return (op->id * 0x9e3779b1u ^ op->grid ^ (uint32_t)op->kind << 28) * 0x85ebca6bu >> 16 & (KINDS - 1); }
+
 static bool due(const psk_op *op) {
     if (!op->seq || op->kind > PSK_REC_GRAPH || op->waits || op->serial || op->early || op->unsure || (op->flags & PSK_FLAG_CAPTURED)) return false;
-    uint32_t kind = (op->id * 0x9e3779b1u ^ op->grid ^ (uint32_t)op->kind << 28) * 0x85ebca6bu >> 16 & (KINDS - 1);
-    uint32_t n = __atomic_fetch_add(&launched[kind], 1, __ATOMIC_RELAXED);
+    uint32_t kind = kind_of(op), n = __atomic_fetch_add(&launched[kind], 1, __ATOMIC_RELAXED);
     uint32_t of = n / 2 < MOST ? n / 2 : MOST;
     return n && (of < 2 || ((n ^ kind) * 0x9e3779b1u >> 12) % of == 0);
 }
@@ -86,11 +87,12 @@ static bool create(timed *x) {
     return x->end || (!driver.create(&x->before, 0) && !driver.create(&x->begin, 0) && !driver.create(&x->end, 0));
 }
 
-/* Keeps the stream busy: the device reads a word in host memory so many times. */
+/* Keeps the stream busy: the device reads a word in host memory so many times. Not that of its progress: of a new
+ * stream's the first write, past the 2^31st operation, is below what was there before. The one beside it never changes. */
 static bool dawdle(psk_op *op) {
     CUstreamBatchMemOpParams all[MOST_WAITS];
-    uint32_t *word = &psk_S.progress[op->stream_index * 16];
-    CUstreamBatchMemOpParams one = {.value = {.operation = CU_STREAM_MEM_OP_WAIT_VALUE_32, .address = (CUdeviceptr)(uintptr_t)word, .value = PSK_LOAD(*word), .flags = CU_STREAM_WAIT_VALUE_GEQ}};
+    uint32_t *word = &psk_S.progress[op->stream_index * 16 + 1];
+    CUstreamBatchMemOpParams one = {.value = {.operation = CU_STREAM_MEM_OP_WAIT_VALUE_32, .address = (CUdeviceptr)(uintptr_t)word, .value = *word, .flags = CU_STREAM_WAIT_VALUE_GEQ}};
     for (uint32_t i = 0; i < waits; i++) all[i] = one;
     return !driver.batch[op->ptsz](op->stream, waits, all, 0);
 }
@@ -119,6 +121,23 @@ void psk_time_begin(psk_op *op) {
     if (!started) atomic_flag_clear(&busy);
 }
 
+/* A job whose stream runs empty takes many waits, one that queues work ahead none. What came too early is tried
+ * again with the next of its kind, as long as more waits may help. */
+static void adapt(const psk_op *op, bool late) {
+    if (late) {
+        if (++in_time < ENOUGH) return;
+        waits -= waits / 4;
+        if (waits < LEAST_WAITS) waits = LEAST_WAITS;
+    } else {
+        PSK_COUNT(psk_S.timings_lost);
+        if (waits < MOST_WAITS) {
+            waits = 2 * waits < MOST_WAITS ? 2 * waits : MOST_WAITS;
+            __atomic_fetch_sub(&launched[kind_of(op)], 1, __ATOMIC_RELAXED);
+        }
+    }
+    in_time = 0;
+}
+
 void psk_time_end(psk_op *op) {
     timed *x = op->timed;
     int mode = CU_STREAM_CAPTURE_MODE_RELAXED;
@@ -126,11 +145,7 @@ void psk_time_end(psk_op *op) {
     if (!driver.record[op->ptsz](x->end, op->stream)) {
         bool late = driver.query(x->begin) == CUDA_ERROR_NOT_READY; /* the device has yet to come to it */
         pending += late;
-        early += !late;
-        if (++tries == TRIES) {
-            if (early > TRIES / 2 && waits < MOST_WAITS) waits *= 2;
-            tries = early = 0;
-        }
+        adapt(op, late);
     }
     driver.exchange(&mode);
     atomic_flag_clear(&busy);

@@ -100,6 +100,7 @@ var cases = []struct {
 	{name: "gate refused", program: "gate", args: []string{"refused"}, env: []string{"STUB_FAIL=cuStreamWaitValue32"}},
 	{name: "strict", program: "strict"},
 	{name: "timing", program: "timing"},
+	{name: "timing after days", program: "timing", env: []string{"HOOKTEST_FIRST=3000000000"}},
 	{name: "strict refused", program: "strict", args: []string{"refused"}, env: []string{"STUB_FAIL=cuStreamWaitValue32"}},
 	{name: "strict copies", program: "strict_copies"},
 	{name: "strict graph", program: "strict_graph"},

@@ -152,6 +152,11 @@ func (h *Shared) Timings(visit func(seq uint64, took, empty time.Duration)) {
 	}
 }
 
+// TimingsLost is how many operations could not be timed: the device came to them before they were with it.
+func (h *Shared) TimingsLost() uint64 {
+	return atomic.LoadUint64((*uint64)(unsafe.Pointer(&h.s.timings_lost)))
+}
+
 // function is a row of the table, nil when there is none.
 func (h *Shared) function(id uint32) *C.psk_func {
 	if id >= atomic.LoadUint32((*uint32)(unsafe.Pointer(&h.s.nfuncs))) {

@@ -45,6 +45,7 @@ type Bound struct {
 	// How long launches take: of so many that were timed, whose kinds have that part of the device's time, which is known to that
 	// part of itself (standard error).
 	TimedLaunches int     `json:"timed_launches,omitempty"`
+	LostTimings   uint64  `json:"lost_timings,omitempty"` // of launches that the device came to too early
 	TimedShare    float64 `json:"timed_share,omitempty"`
 	TimedError    float64 `json:"timed_error,omitempty"`
 	GPUSeconds    float64 `json:"gpu_iteration_seconds,omitempty"` // of the launches of an iteration
@@ -96,13 +97,17 @@ func (l *Live) Judge(s *Stats) {
 		})
 	}()
 	x.Bound = Bound{Why: fmt.Sprintf("it would have taken more than %s", judgePatience)}
+	lost := uint64(0)
+	if l.hook != nil {
+		lost = l.hook.TimingsLost()
+	}
 	for enough := time.After(judgePatience); ; {
 		select {
 		case b, more := <-found:
 			if !more {
 				return
 			}
-			x.Bound = b
+			x.Bound, x.LostTimings = b, lost
 		case <-enough:
 			return
 		}

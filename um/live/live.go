@@ -33,6 +33,7 @@ type Hook interface {
 	SetStamps(on bool)
 	SetTiming(on bool)
 	Timings(visit func(seq uint64, took, empty time.Duration))
+	TimingsLost() uint64
 	ReportAll()
 	Words(gate, progress cuda.Ptr)
 	Counters() hook.Counters
