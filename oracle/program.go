@@ -64,10 +64,10 @@ func newProgram(t *trace.Trace, o Options) (*program, error) {
 	from, to := iterations[len(iterations)-1].First, iterations[len(iterations)-1].End
 	p := &program{}
 	recorded := len(events)
-	if !o.NoRepeat && len(iterations) > 1 {
-		before := iterations[len(iterations)-2]
-		if events, p.repeats = repeated(events, before.First, before.End, from, to); p.repeats {
-			recorded = to
+	if !o.NoRepeat {
+		if again, err := t.Repeat(len(iterations) + 1); err == nil {
+			p.repeats, recorded = true, to
+			events = again.Events[:again.Iterations()[len(iterations)].End]
 		}
 	}
 	// What no launch was seen to touch may be touched unseen, so it stays.

@@ -44,11 +44,37 @@ func TestRepeat(t *testing.T) {
 	}
 }
 
+// A buffer of the beginning dies in the last iteration, and what an iteration makes lives until the end of the one after the next.
+func TestRepeatOneOff(t *testing.T) {
+	log := "A\t0\t4096\nA\t9\t4096\nN\t0\t1\t_Zstep\n"
+	log += "M\titer0\nA\t1\t512\nM\titer1\nA\t2\t512\nM\titer2\nA\t3\t512\nK\t0\t(nil)\t0\t1\t1\t1\t32\t1\t1\t0+0\t2+0\nF\t1\nF\t9\n"
+	tr, err := trace.Parse("one-off.tsv", []byte(log+"M\tend\nF\t2\nF\t3\nT\t0\t10\nS\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	long, err := tr.Repeat(6)
+	if err != nil {
+		t.Fatal(err)
+	}
+	iterations := long.Iterations()
+	born := []uint64{1, 2, 3}
+	for _, r := range iterations[3:] {
+		e := long.Events[r.First:r.End]
+		if len(e) != 3 || e[2].Alloc != born[1] || e[1].Accesses[1].Alloc != born[2] {
+			t.Errorf("%s after %v: %+v", r.Name, born, e)
+		}
+		born = append(born[1:], e[0].Alloc)
+	}
+	if tail := long.Events[iterations[5].End:]; tail[1].Alloc != born[1] || tail[2].Alloc != born[2] {
+		t.Errorf("at the end: %+v", tail)
+	}
+}
+
 func TestCannotRepeat(t *testing.T) {
 	for name, log := range map[string]string{
 		"1 full iterations":    "M\titer0\nM\tend\n",
 		"different":            "M\titer0\nA\t0\t512\nF\t0\nM\titer1\nA\t1\t1024\nF\t1\nM\tend\n",
-		"cannot follow itself": "A\t0\t512\nM\titer0\nM\titer1\nF\t0\nM\tend\n",
+		"cannot follow itself": "A\t0\t512\nN\t0\t1\t_Zstep\nM\titer0\nM\titer1\nK\t0\t(nil)\t0\t1\t1\t1\t32\t1\t1\t0+0\nF\t0\nM\tend\n",
 	} {
 		tr, err := trace.Parse("odd.tsv", []byte(log+"S\n"))
 		if err != nil {
