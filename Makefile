@@ -91,18 +91,26 @@ gofmt:
 	if [ -n "$$unformatted" ]; then echo "gofmt: run 'gofmt -w' on:" >&2; echo "$$unformatted" >&2; exit 1; fi
 	@echo gofmt: clean
 
+# Tests that run programs, many of which sleep: the race detector would watch the one that waits for them.
+PROGRAMS = ./cabi/e2e ./cabi/hooktest
 # The packages with tests that are skipped under the race detector (internal/raced). They are of one thread for the most part,
 # so that without the long ones they are tested without it only.
 UNRACED = $(shell grep -rl --include="*_test.go" internal/raced ./*/ | xargs -n1 dirname | sort -u)
-RACED = $(filter-out $(UNRACED),$(patsubst github.com/penstock-gpu/penstock%,.%,$(shell $(GO) list ./...)))
+RACED = $(filter-out $(UNRACED) $(PROGRAMS),$(patsubst github.com/penstock-gpu/penstock%,.%,$(shell $(GO) list ./...)))
+# Those of which -short leaves something out.
+LONG = $(filter $(RACED),$(shell grep -rlE --include="*_test.go" 'internal/short|testing\.Short' ./*/ | xargs -n1 dirname | sort -u))
 
 gotest: build
 	$(GO) test -short -race -timeout 25m $(RACED)
 	$(GO) test -short -timeout 25m $(UNRACED)
+	$(GO) test -short -timeout 25m -parallel 4 $(PROGRAMS)
 
+# What -short leaves nothing out of has been tested by gotest, and is not again.
 gotest-all: build
-	$(GO) test -race -timeout 30m ./...
+	$(GO) test -short -race -timeout 25m $(filter-out $(LONG),$(RACED))
+	$(GO) test -race -timeout 30m $(LONG) $(UNRACED)
 	$(GO) test -timeout 25m $(UNRACED)
+	$(GO) test -timeout 30m -parallel 4 $(PROGRAMS)
 
 # pytest of the system when it has one, else from a local .venv (which sees the system's packages, such as torch).
 pytest: build

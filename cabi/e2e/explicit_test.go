@@ -39,7 +39,7 @@ func explicitStats(t *testing.T, r result) (all, own map[string]any) {
 func TestExplicitTraining(t *testing.T) {
 	t.Parallel()
 	job := program(t, "explicit")
-	for _, policy := range []string{"penstock", "lru"} {
+	for _, policy := range []string{"penstock", "lru"}[:short.Of(2, 1)] {
 		t.Run(policy, func(t *testing.T) {
 			r := mustRun(t, explicitly("PENSTOCK_POLICY="+policy), job, "train")
 			all, own := explicitStats(t, r)
@@ -182,9 +182,10 @@ func TestExplicitFaults(t *testing.T) {
 		goesOn     bool   // to its end
 		mayGoOn    bool   // or not
 		says       string // on stderr, in any case
+		long       bool
 	}{
 		{name: "one chunk", fail: "cuMemCreate:9", goesOn: true, says: "less memory than the budget"},
-		{name: "most chunks", fail: "cuMemCreate:9+", goesOn: true, says: "less memory than the budget"},
+		{name: "most chunks", long: true, fail: "cuMemCreate:9+", goesOn: true, says: "less memory than the budget"},
 		{name: "plain memory", fail: "cuMemCreate:1+", says: "CUDA_ERROR_OUT_OF_MEMORY"},
 		{name: "a smaller card", env: []string{"STUB_TOTAL_BYTES=50331648"}, goesOn: false, says: "above the card"},
 		{name: "mapping", fail: "cuMemMap:20", says: "mapping 4194304 bytes"},
@@ -194,11 +195,14 @@ func TestExplicitFaults(t *testing.T) {
 		{name: "a copy on its way", fail: "copy:60", says: "214"},                                              // CUDA_ERROR_ECC_UNCORRECTABLE, of the job's call or the engine's
 		{name: "marking a copy", fail: "cuStreamWriteValue32:40", mayGoOn: true, says: "cuStreamWriteValue32"}, // or reporting an operation
 		{name: "waiting for a copy", fail: "cuStreamWaitValue32", goesOn: true, says: "operations now run one at a time"},
-		{name: "pinning", fail: "cuMemHostRegister", says: "cannot grow"},
+		{name: "pinning", long: true, fail: "cuMemHostRegister", says: "cannot grow"},
 		{name: "host memory", env: []string{"PENSTOCK_HOST_BUDGET=96MiB"}, says: "host budget"},
 		{name: "a wrong byte", fail: "flip:30+", env: []string{"PENSTOCK_VERIFY=1"}, says: "last named by vec_add came back different from what left"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
+			if c.long {
+				short.Skip(t)
+			}
 			r := run(t, explicitly(append([]string{"STUB_FAIL=" + c.fail}, c.env...)...), job, "train")
 			said := r.stdout + r.stderr
 			if (r.code == 0) != c.goesOn && !c.mayGoOn || strings.Contains(said, "word ") {
@@ -232,7 +236,7 @@ func TestExplicitCrowded(t *testing.T) {
 func TestExplicitIllegal(t *testing.T) {
 	t.Parallel()
 	job := program(t, "explicit")
-	for _, mode := range []string{"illegal", "illegal", "illegalbehind", "illegalalone"} {
+	for _, mode := range []string{"illegal", "illegalbehind", "illegalalone", "illegal"}[:short.Of(4, 3)] {
 		began := time.Now()
 		r := mustRun(t, explicitly("STUB_ABORT=0"), job, mode)
 		if took := time.Since(began); took > 15*time.Second { // the engine's patience with moves is 20 s
@@ -344,7 +348,7 @@ func TestExplicitSafety(t *testing.T) {
 func TestExplicitSandbox(t *testing.T) {
 	t.Parallel()
 	sandbox, job := program(t, "noreadv"), program(t, "explicit")
-	for _, mode := range []string{"globals", "graphtables", "graphglobals"} {
+	for _, mode := range []string{"graphtables", "globals", "graphglobals"}[:short.Of(3, 1)] {
 		t.Run(mode, func(t *testing.T) { mustRun(t, explicitly("PENSTOCK_POLICY=lru"), sandbox, job, mode) })
 	}
 }

@@ -425,7 +425,7 @@ func (h *fakeHook) ReportAll() {
 }
 
 func (h *fakeHook) Words(gate, progress cuda.Ptr) {}
-func (h *fakeHook) TimingsLost() uint64 { return 7 }
+func (h *fakeHook) TimingsLost() uint64           { return 7 }
 
 func (h *fakeHook) Timings(visit func(seq uint64, took, empty time.Duration)) {
 	h.mu.Lock()
