@@ -1,16 +1,9 @@
-/* Shared memory, attach, and what a forked child sees. */
+/* The arrays of the shared state, attach, and what a forked child sees. */
 #define _GNU_SOURCE
 #include "internal.h"
 
 #include <pthread.h>
 #include <sys/mman.h>
-#include <sys/syscall.h>
-#include <unistd.h>
-
-/* Static, so that the counters of resolutions work before an engine attaches. Its arrays come with attach. */
-psk_shared psk_S;
-atomic_int psk_child;
-__thread int psk_in_hook __attribute__((tls_model("initial-exec"), visibility("hidden")));
 
 static pthread_mutex_t mu = PTHREAD_MUTEX_INITIALIZER;
 
@@ -33,13 +26,6 @@ static void in_child(void) {
     psk_S.slot_ticket = NULL;
     psk_S.arrived = NULL;
     psk_S.probing = 0;
-}
-
-bool psk_probe(void) {
-    uint32_t prober = PSK_LOAD(psk_S.probing);
-    if (PSK_LIKELY(prober == 0) || prober != (uint32_t)syscall(SYS_gettid)) return false;
-    PSK_COUNT(psk_S.probes);
-    return true;
 }
 
 static size_t round_page(size_t bytes) { return (bytes + 4095) & ~(size_t)4095; }

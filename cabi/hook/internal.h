@@ -8,7 +8,7 @@
  *   callers.c  whom the exported names mean, by who calls them
  *   map.c      real entry points, the map from real pointer to wrapper, the trail of the unhooked
  *   elf.c      the exported names, for programs linked against libcuda
- *   attach.c   shared memory, attach, fork
+ *   shared.c   the shared state; attach.c  its arrays, attach, fork; address.c  what lies at an address
  *   record.c   one operation: its slots and its record in the ring
  *   gate.c, strict.c  a mode's waits before it and progress after it
  *   trail.c    what the launch before it on its stream named; timing.c  how long some take
@@ -105,11 +105,11 @@ bool psk_nccl_name(const char *name);
 bool psk_nccl_export(const void *p);
 void *psk_nccl_wrapper(const char *name, void *real);
 
-/* ---- query.c ---- */
+/* ---- address.c ---- */
 /* CUmemorytype of what the driver knows at an address; 0: nothing, or pageable memory. It asks the driver. */
 uint32_t psk_memory_type(uint64_t addr);
 
-/* ---- attach.c ---- */
+/* ---- shared.c ---- */
 extern psk_shared psk_S;
 extern atomic_int psk_child; /* 1 in a forked child of an attached process */
 
