@@ -35,3 +35,16 @@ _Static_assert(offsetof(psk_shared, route_elf) == ROUTE_ELF, "route_elf moved: c
         ".comm .Lseen_" #name ",1,1\n");
 #include "symbols.def"
 #undef PSK_SYM
+
+#define PSK_SYM(name, base, since, ptsz) extern char psk_elf_##name[];
+#include "symbols.def"
+#undef PSK_SYM
+
+bool psk_elf_export(int row, const void *p) {
+    static void *const exported[PSK_ROWS] = {
+#define PSK_SYM(name, base, since, ptsz) psk_elf_##name,
+#include "symbols.def"
+#undef PSK_SYM
+    };
+    return row >= 0 && p == exported[row];
+}

@@ -4,9 +4,9 @@
  * The library has no constructor and does nothing on its own: every wrapper
  * forwards untouched until an engine attached and set a mode. The files:
  *
- *   resolve.c  dlsym, cuGetProcAddress and cudaGetDriverEntryPoint: who asks gets a wrapper
+ *   resolve.c  dlsym and cudaGetDriverEntryPoint: who asks gets a wrapper
  *   callers.c  whom the exported names mean, by who calls them
- *   map.c      real entry points, the map from real pointer to wrapper, the trail of the unhooked
+ *   real.c     real entry points; map.c  the map from them to wrappers, cuGetProcAddress, the trail of the unhooked
  *   elf.c      the exported names, for programs linked against libcuda
  *   shared.c   the shared state; attach.c  its arrays, attach, fork; address.c  what lies at an address
  *   record.c   one operation: its slots and its record in the ring
@@ -55,21 +55,31 @@ typedef struct psk_row {
     const char *base;  /* asked of cuGetProcAddress */
     int since;         /* CUDA version that introduced this signature */
     int ptsz;          /* stream 0 is the thread's own */
-    void *wrapper;     /* what is handed out */
-    void *exported;    /* the name that ELF binding finds */
 } psk_row;
 extern const psk_row psk_rows[PSK_ROWS];
+int psk_row_by_name(const char *name); /* -1: none */
 
-/* ---- map.c ---- */
-enum { PSK_ROUTE_DLSYM, PSK_ROUTE_GETPROC, PSK_ROUTE_RUNTIME };
-extern void *_Atomic psk_real[PSK_ROWS];
-void *psk_real_slow(int row);
-int psk_row_by_name(const char *name);
-/* The wrapper when real is an entry point of the table, else real itself. Counts either. */
-void *psk_substitute(void *real, const char *name, int route);
-/* Any other driver symbol, unhooked; NULL when the driver lacks it or is not loaded. */
+/* ---- real.c ---- */
+extern void *(*psk_real_dlsym)(void *, const char *);
+bool psk_have_dlsym(void);
+/* Looks name up in the object that addr lies in and what that depends on. */
+void *psk_symbol_near(void *addr, const char *name);
+/* The definition behind this library in the global scope. */
+void *psk_symbol_behind(const char *name);
+
+typedef struct psk_driver {
+    void *lib;
+    struct {
+        void *byname, *byproc; /* by its name, and as cuGetProcAddress answers; NULL when the driver lacks it */
+    } entry[PSK_ROWS];
+} psk_driver;
+/* NULL until the process itself has loaded the driver: the hook never does. */
+const psk_driver *psk_loaded_driver(void);
+/* Any driver symbol, unhooked; NULL when the driver lacks it or is not loaded. */
 void *psk_driver_symbol(const char *name);
 
+extern void *_Atomic psk_real[PSK_ROWS];
+void *psk_real_slow(int row);
 /* The real entry point of a row. Never NULL: one that the driver lacks answers CUDA_ERROR_NOT_FOUND. */
 static inline void *psk_real_ptr(int row) {
     void *p = atomic_load_explicit(&psk_real[row], memory_order_acquire);
@@ -77,13 +87,13 @@ static inline void *psk_real_ptr(int row) {
 }
 #define PSK_REAL(name) ((__typeof__(&psk_w_##name))psk_real_ptr(PSK_ROW_##name))
 
-/* ---- resolve.c ---- */
-extern void *(*psk_real_dlsym)(void *, const char *);
-bool psk_have_dlsym(void);
-/* Looks name up in the object that addr lies in and what that depends on. */
-void *psk_symbol_near(void *addr, const char *name);
-/* The definition behind this library in the global scope. */
-void *psk_symbol_behind(const char *name);
+/* ---- map.c ---- */
+enum { PSK_ROUTE_DLSYM, PSK_ROUTE_GETPROC, PSK_ROUTE_RUNTIME };
+/* The wrapper when real is an entry point of the table, else real itself. Counts either. */
+void *psk_substitute(void *real, const char *name, int route);
+
+/* ---- elf.c ---- */
+bool psk_elf_export(int row, const void *p); /* false for no row */
 
 /* ---- callers.c ---- */
 #define PSK_CALLERS 64 /* of one name; calls from further places are looked up each time */

@@ -1,5 +1,5 @@
 /*
- * Real entry points and the map from a real pointer to its wrapper.
+ * The map from a real entry point to its wrapper, and cuGetProcAddress, which hands wrappers out and has one itself.
  *
  * What a resolver returns is matched by pointer, not by name: an alias, a newer
  * version or a per-thread variant resolves to whatever the driver meant, and
@@ -16,12 +16,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define PSK_SYM(name, base, since, ptsz) extern char psk_w_##name[], psk_elf_##name[];
+/* Of any signature, so under another name than those that are defined here. */
+#define PSK_SYM(name, base, since, ptsz) extern char wrapper_##name[] asm("psk_w_" #name);
 #include "symbols.def"
 #undef PSK_SYM
 
-const psk_row psk_rows[PSK_ROWS] = {
-#define PSK_SYM(name, base, since, ptsz) {#name, #base, since, ptsz, psk_w_##name, psk_elf_##name},
+static void *const wrappers[PSK_ROWS] = {
+#define PSK_SYM(name, base, since, ptsz) wrapper_##name,
 #include "symbols.def"
 #undef PSK_SYM
 };
@@ -33,12 +34,9 @@ static const char *const known[] = {
 };
 #define KNOWN (sizeof known / sizeof known[0])
 
-void *_Atomic psk_real[PSK_ROWS];
-
 #define MAP_SIZE 1024 /* power of two, over twice the rows and known names together with their aliases */
 enum { ROW_KNOWN = -2, ROW_NONE = -1 };
 typedef struct map {
-    void *libcuda;
     void *key[MAP_SIZE];
     int row[MAP_SIZE];
 } map;
@@ -68,68 +66,24 @@ static int get(const map *m, const void *p) {
     return ROW_NONE;
 }
 
-typedef CUresult (*getproc_v1)(const char *, void **, int, uint64_t);
-typedef CUresult (*getproc_v2)(const char *, void **, int, uint64_t, int *);
-
-/* NULL until the process itself has loaded the driver: the hook never does. */
+/* NULL until the process itself has loaded the driver. */
 static const map *get_map(void) {
     map *m = atomic_load_explicit(&the_map, memory_order_acquire);
     if (PSK_LIKELY(m != NULL)) return m;
-    if (!psk_have_dlsym()) return NULL;
-    void *lib = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD);
-    if (!lib) {
-        dlerror(); /* not the caller's failure */
-        return NULL;
-    }
-    m = calloc(1, sizeof *m);
-    if (!m) return NULL;
-    m->libcuda = lib; /* kept open: the pointers below stay valid */
-    getproc_v1 v1 = (getproc_v1)psk_real_dlsym(lib, "cuGetProcAddress");
-    getproc_v2 v2 = (getproc_v2)psk_real_dlsym(lib, "cuGetProcAddress_v2");
+    const psk_driver *d = psk_loaded_driver();
+    if (!d || !(m = calloc(1, sizeof *m))) return NULL;
     for (int r = 0; r < PSK_ROWS; r++) {
-        const psk_row *row = &psk_rows[r];
-        void *byname = psk_real_dlsym(lib, row->name), *byproc = NULL;
-        /* Also what cuGetProcAddress calls this function, should it hand out another address for it. */
-        uint64_t flags = row->ptsz ? CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM : CU_GET_PROC_ADDRESS_LEGACY_STREAM;
-        int status = CU_GET_PROC_ADDRESS_SUCCESS;
-        CUresult rc = v2   ? v2(row->base, &byproc, row->since, flags, &status)
-                      : v1 ? v1(row->base, &byproc, row->since, flags)
-                           : CUDA_ERROR_NOT_FOUND;
-        if (rc != CUDA_SUCCESS || status != CU_GET_PROC_ADDRESS_SUCCESS) byproc = NULL;
-        if (byname || byproc) atomic_store_explicit(&psk_real[r], byname ? byname : byproc, memory_order_release);
-        put(m, byname, r);
-        put(m, byproc, r);
+        put(m, d->entry[r].byname, r);
+        put(m, d->entry[r].byproc, r);
     }
-    for (size_t i = 0; i < KNOWN; i++) put(m, psk_real_dlsym(lib, known[i]), ROW_KNOWN);
-    dlerror(); /* what the driver lacks is not the caller's failure either */
+    for (size_t i = 0; i < KNOWN; i++) put(m, psk_real_dlsym(d->lib, known[i]), ROW_KNOWN);
+    dlerror(); /* what the driver lacks is not the caller's failure */
     map *none = NULL;
     if (!atomic_compare_exchange_strong(&the_map, &none, m)) {
         free(m);
-        dlclose(lib);
         m = none;
     }
     return m;
-}
-
-static CUresult missing(void) { return CUDA_ERROR_NOT_FOUND; }
-
-void *psk_real_slow(int row) {
-    get_map();
-    void *p = atomic_load_explicit(&psk_real[row], memory_order_acquire);
-    return p ? p : (void *)missing; /* the caller cleans the stack: any signature may call it */
-}
-
-int psk_row_by_name(const char *name) {
-    for (int r = 0; r < PSK_ROWS; r++)
-        if (!strcmp(psk_rows[r].name, name)) return r;
-    return ROW_NONE;
-}
-
-void *psk_driver_symbol(const char *name) {
-    int row = psk_row_by_name(name);
-    const map *m = get_map();
-    if (!m) return NULL;
-    return row >= 0 ? atomic_load_explicit(&psk_real[row], memory_order_acquire) : psk_real_dlsym(m->libcuda, name);
 }
 
 /* ---- the trail of the unhooked ---- */
@@ -192,12 +146,12 @@ void *psk_substitute(void *real, const char *name, int route) {
         if (route == PSK_ROUTE_DLSYM) PSK_COUNT(psk_S.route_dlsym);
         if (route == PSK_ROUTE_GETPROC) PSK_COUNT(psk_S.route_getproc);
         if (route == PSK_ROUTE_RUNTIME) PSK_COUNT(psk_S.route_runtime);
-        return psk_rows[row].wrapper;
+        return wrappers[row];
     }
     if (row == ROW_NONE) {
         /* One of ours already: cudart asked our cuGetProcAddress. */
         for (int r = 0; r < PSK_ROWS; r++) {
-            if (real == psk_rows[r].wrapper) {
+            if (real == wrappers[r]) {
                 if (route == PSK_ROUTE_RUNTIME) PSK_COUNT(psk_S.route_runtime);
                 return real;
             }
@@ -205,4 +159,19 @@ void *psk_substitute(void *real, const char *name, int route) {
         note_unhooked(name);
     }
     return real;
+}
+
+/* ---- cuGetProcAddress ---- */
+
+CUresult psk_w_cuGetProcAddress(const char *symbol, void **pfn, int version, uint64_t flags) {
+    CUresult r = PSK_REAL(cuGetProcAddress)(symbol, pfn, version, flags);
+    if (r == CUDA_SUCCESS && symbol && pfn && *pfn) *pfn = psk_substitute(*pfn, symbol, PSK_ROUTE_GETPROC);
+    return r;
+}
+
+/* An unsupported name is CUDA_SUCCESS with a NULL pointer when status is asked for. */
+CUresult psk_w_cuGetProcAddress_v2(const char *symbol, void **pfn, int version, uint64_t flags, int *status) {
+    CUresult r = PSK_REAL(cuGetProcAddress_v2)(symbol, pfn, version, flags, status);
+    if (r == CUDA_SUCCESS && symbol && pfn && *pfn) *pfn = psk_substitute(*pfn, symbol, PSK_ROUTE_GETPROC);
+    return r;
 }

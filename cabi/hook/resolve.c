@@ -1,6 +1,6 @@
 /*
- * The resolvers: dlsym (which NCCL's names pass too), cuGetProcAddress (both ABIs)
- * and the runtime's cudaGetDriverEntryPoint. Each asks the real one first and replaces its answer
+ * The resolvers: dlsym (which NCCL's names pass too) and the runtime's
+ * cudaGetDriverEntryPoint (cuGetProcAddress: map.c). Each asks the real one first and replaces its answer
  * only when that is an entry point of the table.
  *
  * dlsym with RTLD_NEXT or RTLD_DEFAULT answers relative to the object that
@@ -16,16 +16,6 @@
 #include <dlfcn.h>
 #include <string.h>
 #include <unistd.h>
-
-void *(*psk_real_dlsym)(void *, const char *);
-
-bool psk_have_dlsym(void) {
-    if (PSK_LIKELY(__atomic_load_n(&psk_real_dlsym, __ATOMIC_ACQUIRE) != NULL)) return true;
-    void *p = dlvsym(RTLD_NEXT, "dlsym", "GLIBC_2.34");
-    if (!p) p = dlvsym(RTLD_NEXT, "dlsym", "GLIBC_2.2.5");
-    __atomic_store_n(&psk_real_dlsym, p, __ATOMIC_RELEASE);
-    return p != NULL;
-}
 
 static void *no_dlsym(void *handle, const char *name) {
     (void)handle, (void)name;
@@ -52,25 +42,6 @@ __attribute__((used, visibility("hidden"), no_sanitize("address"))) int psk_dlsy
     return (name[2] >= 'A' && name[2] <= 'Z') || runtime_name(name);
 }
 
-void *psk_symbol_near(void *addr, const char *name) {
-    Dl_info info;
-    if (!dladdr(addr, &info) || !info.dli_fname) return NULL;
-    void *h = dlopen(info.dli_fname, RTLD_LAZY | RTLD_NOLOAD);
-    if (!h) return NULL;
-    void *p = psk_real_dlsym(h, name);
-    dlclose(h);
-    return p;
-}
-
-/* The definition behind this library in the global scope. The question must be
- * asked from here: were it the last call, the compiler could make it a jump and
- * so ask on the caller's behalf. */
-void *psk_symbol_behind(const char *name) {
-    void *p = psk_real_dlsym(RTLD_NEXT, name);
-    asm volatile("" : "+r"(p));
-    return p;
-}
-
 static void *runtime_wrapper(const char *name, void *real);
 static bool runtime_export(void *p);
 
@@ -87,7 +58,7 @@ __attribute__((used, visibility("hidden"))) void *psk_dlsym_driver(void *handle,
         p = psk_real_dlsym(handle, name);
         if (!p) return NULL; /* dlerror says why */
     }
-    if (p && ((row >= 0 && p == psk_rows[row].exported) || runtime_export(p) || psk_nccl_export(p))) {
+    if (p && (psk_elf_export(row, p) || runtime_export(p) || psk_nccl_export(p))) {
         /* The handle of the main program: found our export. What is behind it? */
         p = psk_symbol_behind(name);
     }
@@ -129,21 +100,6 @@ DLSYM_ENTRY("psk_dlsym_new");
 DLSYM_ENTRY("psk_dlsym_old");
 asm(".symver psk_dlsym_new, dlsym@@GLIBC_2.34");
 asm(".symver psk_dlsym_old, dlsym@GLIBC_2.2.5");
-
-/* ---- cuGetProcAddress ---- */
-
-CUresult psk_w_cuGetProcAddress(const char *symbol, void **pfn, int version, uint64_t flags) {
-    CUresult r = PSK_REAL(cuGetProcAddress)(symbol, pfn, version, flags);
-    if (r == CUDA_SUCCESS && symbol && pfn && *pfn) *pfn = psk_substitute(*pfn, symbol, PSK_ROUTE_GETPROC);
-    return r;
-}
-
-/* An unsupported name is CUDA_SUCCESS with a NULL pointer when status is asked for. */
-CUresult psk_w_cuGetProcAddress_v2(const char *symbol, void **pfn, int version, uint64_t flags, int *status) {
-    CUresult r = PSK_REAL(cuGetProcAddress_v2)(symbol, pfn, version, flags, status);
-    if (r == CUDA_SUCCESS && symbol && pfn && *pfn) *pfn = psk_substitute(*pfn, symbol, PSK_ROUTE_GETPROC);
-    return r;
-}
 
 /* ---- cudaGetDriverEntryPoint ----
  * The runtime asks our cuGetProcAddress, so its answers are wrappers already;
