@@ -19,10 +19,8 @@ static uint64_t engine; /* atomic; the engine's own, 0: not known */
 static uint64_t last;   /* atomic; heard of last: most calls are about one */
 
 static pthread_mutex_t mu = PTHREAD_MUTEX_INITIALIZER;
-/* Contexts neither come nor go while it is held. Taken before mu, and across driver calls. */
-static pthread_mutex_t life_mu = PTHREAD_MUTEX_INITIALIZER;
 
-static void heard_of(uint64_t context) {
+void psk_context_heard_of(uint64_t context) {
     if (!context || PSK_LOAD(last) == context || atomic_load(&psk_child)) return;
     pthread_mutex_lock(&mu);
     unsigned n = atomic_load(&psk_contexts), i = 0;
@@ -37,7 +35,7 @@ static void heard_of(uint64_t context) {
     pthread_mutex_unlock(&mu);
 }
 
-static void forget(uint64_t context) {
+void psk_context_forget(uint64_t context) {
     pthread_mutex_lock(&mu);
     unsigned n = atomic_load(&psk_contexts), i = 0;
     while (i < n && contexts[i] != context) i++;
@@ -61,7 +59,14 @@ static uint64_t current(void) {
 void psk_serve(void) {
     uint64_t context = current();
     __atomic_store_n(&engine, context, __ATOMIC_RELEASE);
-    heard_of(context);
+    psk_context_heard_of(context);
+}
+
+bool psk_contexts_too_many(void) { return too_many; }
+
+uint64_t psk_other_context_at(unsigned i) {
+    uint64_t context = PSK_LOAD(contexts[i]);
+    return context == PSK_LOAD(engine) ? 0 : context;
 }
 
 uint64_t psk_other_context_slow(void) {
@@ -77,73 +82,4 @@ uint64_t psk_stream_other_context(CUstream stream) {
     CUcontext c;
     if (!context_of || context_of(stream, &c) != CUDA_SUCCESS) return PSK_CONTEXT_UNKNOWN;
     return (uint64_t)(uintptr_t)c == own ? 0 : (uint64_t)(uintptr_t)c;
-}
-
-/* ---- what makes one, or makes it current ---- */
-
-#define BORN(name, args, call)                                              \
-    CUresult psk_w_##name args {                                            \
-        if (atomic_load(&psk_child)) return PSK_REAL(name) call; /* it may find the lock taken */ \
-        pthread_mutex_lock(&life_mu);                             \
-        CUresult r = PSK_REAL(name) call;                         \
-        if (r == CUDA_SUCCESS) heard_of((uint64_t)(uintptr_t)*c); \
-        pthread_mutex_unlock(&life_mu);                           \
-        return r;                                                 \
-    }
-BORN(cuCtxCreate, (CUcontext *c, unsigned flags, CUdevice d), (c, flags, d))
-BORN(cuCtxCreate_v2, (CUcontext *c, unsigned flags, CUdevice d), (c, flags, d))
-BORN(cuCtxCreate_v3, (CUcontext *c, void *affinity, int n, unsigned flags, CUdevice d), (c, affinity, n, flags, d))
-BORN(cuCtxCreate_v4, (CUcontext *c, void *params, unsigned flags, CUdevice d), (c, params, flags, d))
-BORN(cuCtxFromGreenCtx, (CUcontext *c, CUgreenCtx green), (c, green))
-BORN(cuDevicePrimaryCtxRetain, (CUcontext *c, CUdevice d), (c, d))
-
-#define CURRENT(name)                                      \
-    CUresult psk_w_##name(CUcontext c) {                   \
-        CUresult r = PSK_REAL(name)(c);                    \
-        if (r == CUDA_SUCCESS) heard_of((uint64_t)(uintptr_t)c); \
-        return r;                                          \
-    }
-CURRENT(cuCtxSetCurrent)
-CURRENT(cuCtxPushCurrent)
-CURRENT(cuCtxPushCurrent_v2)
-
-/* ---- what ends one ---- */
-
-CUresult psk_context_destroy(CUcontext c, CUresult (*destroy)(void *), void *handle, bool ends_work) {
-    if (atomic_load(&psk_child)) return destroy(handle);
-    uint64_t context = (uint64_t)(uintptr_t)c;
-    pthread_mutex_lock(&life_mu);
-    CUresult r = destroy(handle);
-    if (r == CUDA_SUCCESS && context) {
-        psk_streams_gone(context, ends_work);
-        forget(context);
-    }
-    pthread_mutex_unlock(&life_mu);
-    return r;
-}
-
-/* ---- waiting for them ---- */
-
-uint32_t psk_synchronize_others(void) {
-    if (atomic_load(&psk_contexts) <= 1) return CUDA_SUCCESS;
-    typedef CUresult (*synchronize_fn)(void);
-    typedef CUresult (*pop_fn)(CUcontext *);
-    synchronize_fn synchronize = (synchronize_fn)psk_driver_symbol("cuCtxSynchronize");
-    pop_fn pop = (pop_fn)psk_driver_symbol("cuCtxPopCurrent_v2");
-    if (!synchronize || !pop) return CUDA_ERROR_NOT_FOUND;
-    pthread_mutex_lock(&life_mu);
-    CUresult r = too_many ? CUDA_ERROR_NOT_SUPPORTED : CUDA_SUCCESS;
-    for (unsigned i = 0; i < atomic_load(&psk_contexts) && !r; i++) { /* none leaves; mu is not for driver calls */
-        CUcontext c = (CUcontext)(uintptr_t)PSK_LOAD(contexts[i]);
-        if ((uint64_t)(uintptr_t)c == PSK_LOAD(engine)) continue;
-        r = PSK_REAL(cuCtxPushCurrent_v2)(c);
-        if (r == CUDA_SUCCESS) {
-            r = psk_relaxed(synchronize);
-            pop(&c);
-        } else if (r == CUDA_ERROR_INVALID_CONTEXT || r == CUDA_ERROR_CONTEXT_IS_DESTROYED) {
-            r = CUDA_SUCCESS; /* nothing of it runs */
-        }
-    }
-    pthread_mutex_unlock(&life_mu);
-    return r;
 }

@@ -164,36 +164,13 @@ psk_layout *psk_func_layout(CUfunction f) {
     return fill(f);
 }
 
+void psk_func_unload_begins(void) { atomic_fetch_add(&unloads, 1); }
+
+void psk_func_unload_ended(void) {
+    atomic_fetch_add(&generation, 1);
+    atomic_fetch_sub(&unloads, 1);
+}
+
 void psk_func_release(psk_layout *l) {
     if (l && PSK_UNLIKELY(!l->cached)) free(l);
 }
-
-/* ---- what ends a generation ---- */
-
-#define UNLOAD_BY(name, type, call)       \
-    CUresult psk_w_##name(type handle) {  \
-        atomic_fetch_add(&unloads, 1);    \
-        CUresult r = (call);              \
-        atomic_fetch_add(&generation, 1); \
-        atomic_fetch_sub(&unloads, 1);    \
-        return r;                         \
-    }
-#define UNLOAD(name, type) UNLOAD_BY(name, type, PSK_REAL(name)(handle))
-#define DESTROY(name, type, context, ends_work) UNLOAD_BY(name, type, psk_context_destroy(context, (CUresult (*)(void *))PSK_REAL(name), handle, ends_work))
-UNLOAD(cuModuleUnload, CUmodule)
-UNLOAD(cuLibraryUnload, CUlibrary)
-UNLOAD(cuDevicePrimaryCtxReset, CUdevice)
-UNLOAD(cuDevicePrimaryCtxReset_v2, CUdevice)
-UNLOAD(cuDevicePrimaryCtxRelease, CUdevice)
-UNLOAD(cuDevicePrimaryCtxRelease_v2, CUdevice)
-UNLOAD(cuCtxDetach, CUcontext) /* which may not be the last to have it */
-DESTROY(cuCtxDestroy, CUcontext, handle, true)
-DESTROY(cuCtxDestroy_v2, CUcontext, handle, true)
-
-/* The context by which it is made current. */
-static CUcontext of_green(CUgreenCtx green) {
-    CUresult (*context_of)(CUcontext *, CUgreenCtx) = (CUresult (*)(CUcontext *, CUgreenCtx))psk_driver_symbol("cuCtxFromGreenCtx");
-    CUcontext c;
-    return green && context_of && context_of(&c, green) == CUDA_SUCCESS ? c : NULL;
-}
-DESTROY(cuGreenCtxDestroy, CUgreenCtx, of_green(handle), false)

@@ -12,8 +12,8 @@
  *   record.c   one operation: its slots and its record in the ring
  *   gate.c, strict.c  a mode's waits before it and progress after it
  *   trail.c    what the launch before it on its stream named; timing.c  how long some take
- *   func.c     parameter layouts of kernels; streams.c  stream indices, captures; contexts.c  those beside the engine's
- *   launch.c, copy.c, graph.c  the wrappers; nccl.c  those of NCCL's calls; observe.c  of managed memory;
+ *   func.c     parameter layouts of kernels; streams.c  stream indices; captures.c; contexts.c  those beside the engine's
+ *   launch.c, copy.c, graph.c, stream_calls.c, context_calls.c  the wrappers; nccl.c  those of NCCL's calls; observe.c  of managed memory;
  *              query.c  of what is known of an address; stay.c  of addresses that no launch shows
  *
  * Locks: the table locks of func.c, streams.c, contexts.c and graph.c, under which no other
@@ -168,12 +168,20 @@ typedef struct psk_stream {
     psk_trail trail;
 } __attribute__((aligned(64))) psk_stream;
 extern psk_stream psk_streams[PSK_MAX_STREAMS];
-extern atomic_int psk_captures; /* captures in progress; may be too high, never too low */
 
 uint32_t psk_stream_index(CUstream stream, int ptsz);
-/* Gives the streams of a context that has been destroyed up. ended: its work has, too. */
-void psk_streams_gone(uint64_t context, bool ended);
+/* In the table, the default stream of a context beside the engine's: no address is as high. */
+#define PSK_STREAM_DEFAULT_OF (1ull << 63)
+uint32_t psk_stream_known(uint64_t handle); /* the index of one that has been seen, else PSK_STREAM_SHARED */
+uint64_t psk_stream_next(unsigned *row, uint64_t context); /* the streams of a context that have been seen, one by one; 0: no more */
+void psk_stream_forget(uint64_t handle, bool idle); /* it is about to be destroyed; idle: everything queued on it is done */
 uint32_t psk_stream_nowhere(void); /* the index of what is on no stream; its handle is PSK_STREAM_GONE */
+void psk_stream_lock(psk_stream *s);
+bool psk_stream_trylock(psk_stream *s);
+void psk_stream_unlock(psk_stream *s);
+
+/* ---- captures.c ---- */
+extern atomic_int psk_captures; /* captures in progress; may be too high, never too low */
 /* True also where the driver does not say: of the legacy stream during another's capture. */
 bool psk_stream_capturing(CUstream stream, int ptsz);
 /* CUDA_SUCCESS and the driver's answer. */
@@ -181,9 +189,10 @@ CUresult psk_capture_status(CUstream stream, int ptsz, int *status);
 /* The driver's cuStreamSynchronize, which other streams' captures survive. */
 CUresult psk_stream_synchronize(CUstream stream, int ptsz);
 CUresult psk_relaxed(CUresult (*wait)(void)); /* a call that waits, likewise */
-void psk_stream_lock(psk_stream *s);
-bool psk_stream_trylock(psk_stream *s);
-void psk_stream_unlock(psk_stream *s);
+
+/* ---- stream_calls.c ---- */
+/* Gives the streams of a context that has been destroyed up. ended: its work has, too. */
+void psk_streams_gone(uint64_t context, bool ended);
 
 /* ---- contexts.c ---- */
 /* Contexts that the process has, the engine's included once it is known. */
@@ -195,9 +204,13 @@ static inline uint64_t psk_other_context(void) { return PSK_LIKELY(atomic_load_e
 #define PSK_CONTEXT_UNKNOWN UINT64_MAX /* another, but the driver does not say which: the stream is of a green one */
 uint64_t psk_stream_other_context(CUstream stream);
 void psk_serve(void); /* the thread's context is the engine's */
+void psk_context_heard_of(uint64_t context);
+void psk_context_forget(uint64_t context);
+bool psk_contexts_too_many(void); /* to know them all */
+uint64_t psk_other_context_at(unsigned i); /* of psk_contexts; 0: the engine's */
+
+/* ---- context_calls.c ---- */
 uint32_t psk_synchronize_others(void);
-/* Destroys a context, by a handle of it. ends_work: what it has queued is over afterwards. */
-CUresult psk_context_destroy(CUcontext c, CUresult (*destroy)(void *), void *handle, bool ends_work);
 
 /* ---- func.c ---- */
 /* Where 8-byte aligned words lie in one parameter. In a list, words 0 are as many as a launch uses. */
@@ -234,6 +247,9 @@ typedef struct psk_layout {
 
 psk_layout *psk_func_layout(CUfunction f);
 void psk_func_release(psk_layout *l); /* after use */
+/* Around a call after which handles may mean other functions. */
+void psk_func_unload_begins(void);
+void psk_func_unload_ended(void);
 
 /* ---- lists.c ---- */
 /* Finds out, by its function's name, whether a layout has lists of which a launch uses a part. */

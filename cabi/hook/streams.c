@@ -1,5 +1,5 @@
 /*
- * Stream indices, the lock of a stream, and captures.
+ * Stream indices, and the lock of a stream.
  *
  * An index is found without a lock: an open-addressing table of handles, to
  * which rows are added under a mutex. The index of a destroyed stream is given
@@ -15,7 +15,6 @@
 #include <unistd.h>
 
 psk_stream psk_streams[PSK_MAX_STREAMS];
-atomic_int psk_captures;
 
 #define TABLE 4096 /* power of two; streams beyond PSK_MAX_STREAMS take rows too, with the shared index */
 #define GONE PSK_STREAM_GONE
@@ -166,12 +165,9 @@ static uint32_t take_own(uint64_t context) {
     return own[i].index;
 }
 
-/* In the table, the default stream of a context beside the engine's: no address is as high. */
-#define DEFAULT_OF (1ull << 63)
-
 static uint32_t other_default(uint64_t context) {
-    int at = find(context | DEFAULT_OF);
-    return at >= 0 ? atomic_load(&table[at].index) : add(context | DEFAULT_OF, PSK_STREAM_PER_THREAD, context);
+    int at = find(context | PSK_STREAM_DEFAULT_OF);
+    return at >= 0 ? atomic_load(&table[at].index) : add(context | PSK_STREAM_DEFAULT_OF, PSK_STREAM_PER_THREAD, context);
 }
 
 uint32_t psk_stream_index(CUstream stream, int ptsz) {
@@ -197,11 +193,21 @@ uint32_t psk_stream_nowhere(void) {
     return nowhere;
 }
 
-/* Forgets a stream that is about to be destroyed. idle: everything queued on it is done. */
-static void forget(uint64_t handle, bool idle) {
-    int known = find(handle);
-    uint32_t reports = known >= 0 ? atomic_load(&table[known].index) : PSK_STREAM_SHARED;
-    if (reports != PSK_STREAM_SHARED && (idle || !(handle & DEFAULT_OF))) psk_stream_report((CUstream)(uintptr_t)handle, reports, idle);
+uint32_t psk_stream_known(uint64_t handle) {
+    int at = find(handle);
+    return at >= 0 ? atomic_load(&table[at].index) : PSK_STREAM_SHARED;
+}
+
+uint64_t psk_stream_next(unsigned *row, uint64_t context) {
+    while (*row < TABLE) {
+        unsigned i = (*row)++;
+        uint64_t handle = atomic_load(&table[i].handle);
+        if (handle && handle != GONE && psk_streams[atomic_load(&table[i].index)].context == context) return handle;
+    }
+    return 0;
+}
+
+void psk_stream_forget(uint64_t handle, bool idle) {
     pthread_mutex_lock(&mu);
     int at = find(handle);
     if (at >= 0) {
@@ -213,16 +219,6 @@ static void forget(uint64_t handle, bool idle) {
             for (; atomic_load(&table[i].handle) == GONE; i = (i - 1) & (TABLE - 1), rows_used--) atomic_store(&table[i].handle, 0);
     }
     pthread_mutex_unlock(&mu);
-}
-
-void psk_streams_gone(uint64_t context, bool ended) {
-    for (uint32_t i = 0; ended && i < PSK_STREAM_SHARED; i++)
-        if (psk_streams[i].context == context) psk_stream_report(NULL, i, true);
-    for (unsigned i = 0; i < TABLE; i++) {
-        uint64_t handle = atomic_load(&table[i].handle);
-        if (!handle || handle == GONE || psk_streams[atomic_load(&table[i].index)].context != context) continue;
-        forget(handle, ended);
-    }
 }
 
 /* ---- the lock of a stream ---- */
@@ -246,115 +242,4 @@ bool psk_stream_trylock(psk_stream *s) {
 
 void psk_stream_unlock(psk_stream *s) {
     if (PSK_UNLIKELY(atomic_exchange_explicit(&s->lock, 0, memory_order_release) == 2)) futex(&s->lock, FUTEX_WAKE, 1);
-}
-
-/* ---- captures ---- */
-
-typedef CUresult (*is_capturing_fn)(CUstream, int *);
-
-CUresult psk_capture_status(CUstream stream, int ptsz, int *status) {
-    static is_capturing_fn _Atomic fns[2];
-    is_capturing_fn fn = atomic_load(&fns[ptsz]);
-    if (!fn) {
-        fn = (is_capturing_fn)psk_driver_symbol(ptsz ? "cuStreamIsCapturing_ptsz" : "cuStreamIsCapturing");
-        if (!fn) return CUDA_SUCCESS; /* a driver without captures */
-        atomic_store(&fns[ptsz], fn);
-    }
-    return fn(stream, status);
-}
-
-bool psk_stream_capturing(CUstream stream, int ptsz) {
-    int status = CU_STREAM_CAPTURE_STATUS_NONE;
-    return psk_capture_status(stream, ptsz, &status) != CUDA_SUCCESS || status != CU_STREAM_CAPTURE_STATUS_NONE;
-}
-
-/* A call that may wait invalidates captures elsewhere unless this thread says that it does not mean them. */
-typedef struct leave {
-    CUresult (*exchange)(int *);
-    int mode;
-} leave;
-
-static leave relax(void) {
-    leave l = {NULL, CU_STREAM_CAPTURE_MODE_RELAXED};
-    if (PSK_LIKELY(atomic_load(&psk_captures) == 0)) return l;
-    l.exchange = (CUresult (*)(int *))psk_driver_symbol("cuThreadExchangeStreamCaptureMode");
-    if (l.exchange && l.exchange(&l.mode) != CUDA_SUCCESS) l.exchange = NULL;
-    return l;
-}
-
-static void back(leave l) {
-    if (l.exchange) l.exchange(&l.mode);
-}
-
-CUresult psk_relaxed(CUresult (*wait)(void)) {
-    leave l = relax();
-    CUresult r = wait();
-    back(l);
-    return r;
-}
-
-CUresult psk_stream_synchronize(CUstream stream, int ptsz) {
-    typedef CUresult (*synchronize_fn)(CUstream);
-    static synchronize_fn _Atomic fns[2];
-    synchronize_fn fn = atomic_load(&fns[ptsz]);
-    if (!fn) {
-        fn = (synchronize_fn)psk_driver_symbol(ptsz ? "cuStreamSynchronize_ptsz" : "cuStreamSynchronize");
-        if (!fn) return CUDA_ERROR_NOT_FOUND;
-        atomic_store(&fns[ptsz], fn);
-    }
-    leave l = relax();
-    CUresult r = fn(stream);
-    back(l);
-    return r;
-}
-
-/* Counted before it begins and after it ended. */
-#define BEGIN(call)                                            \
-    atomic_fetch_add(&psk_captures, 1);                        \
-    CUresult r = (call);                                       \
-    if (r != CUDA_SUCCESS) atomic_fetch_sub(&psk_captures, 1); \
-    return r
-
-CUresult psk_w_cuStreamBeginCapture(CUstream s) { BEGIN(PSK_REAL(cuStreamBeginCapture)(s)); }
-CUresult psk_w_cuStreamBeginCapture_ptsz(CUstream s) { BEGIN(PSK_REAL(cuStreamBeginCapture_ptsz)(s)); }
-CUresult psk_w_cuStreamBeginCapture_v2(CUstream s, int mode) { BEGIN(PSK_REAL(cuStreamBeginCapture_v2)(s, mode)); }
-CUresult psk_w_cuStreamBeginCapture_v2_ptsz(CUstream s, int mode) { BEGIN(PSK_REAL(cuStreamBeginCapture_v2_ptsz)(s, mode)); }
-CUresult psk_w_cuStreamBeginCaptureToGraph(CUstream s, CUgraph g, const CUgraphNode *deps, const void *data, size_t n, int mode) { BEGIN(PSK_REAL(cuStreamBeginCaptureToGraph)(s, g, deps, data, n, mode)); }
-CUresult psk_w_cuStreamBeginCaptureToGraph_ptsz(CUstream s, CUgraph g, const CUgraphNode *deps, const void *data, size_t n, int mode) { BEGIN(PSK_REAL(cuStreamBeginCaptureToGraph_ptsz)(s, g, deps, data, n, mode)); }
-CUresult psk_w_cuStreamBeginRecaptureToGraph(CUstream s, int mode, CUgraph g, void *callback, void *arg) { BEGIN(PSK_REAL(cuStreamBeginRecaptureToGraph)(s, mode, g, callback, arg)); }
-CUresult psk_w_cuStreamBeginRecaptureToGraph_ptsz(CUstream s, int mode, CUgraph g, void *callback, void *arg) { BEGIN(PSK_REAL(cuStreamBeginRecaptureToGraph_ptsz)(s, mode, g, callback, arg)); }
-CUresult psk_w_cuStreamBeginCaptureToCig(CUstream s, void *params) { BEGIN(PSK_REAL(cuStreamBeginCaptureToCig)(s, params)); }
-CUresult psk_w_cuStreamBeginCaptureToCig_ptsz(CUstream s, void *params) { BEGIN(PSK_REAL(cuStreamBeginCaptureToCig_ptsz)(s, params)); }
-
-/* An end may fail and leave the capture running (wrong thread) or end it all the same (invalidated): ask before and after. */
-#define END(call, ptsz)                                                            \
-    bool was = atomic_load(&psk_captures) > 0 && psk_stream_capturing(s, ptsz);    \
-    CUresult r = (call);                                                           \
-    if (was && !psk_stream_capturing(s, ptsz)) atomic_fetch_sub(&psk_captures, 1); \
-    return r
-
-CUresult psk_w_cuStreamEndCapture(CUstream s, CUgraph *g) { END(PSK_REAL(cuStreamEndCapture)(s, g), 0); }
-CUresult psk_w_cuStreamEndCapture_ptsz(CUstream s, CUgraph *g) { END(PSK_REAL(cuStreamEndCapture_ptsz)(s, g), 1); }
-CUresult psk_w_cuStreamEndCaptureToCig(CUstream s) { END(PSK_REAL(cuStreamEndCaptureToCig)(s), 0); }
-CUresult psk_w_cuStreamEndCaptureToCig_ptsz(CUstream s) { END(PSK_REAL(cuStreamEndCaptureToCig_ptsz)(s), 1); }
-
-/* ---- streams that go away ---- */
-
-static void before_destroy(CUstream s) {
-    if (!psk_active() || (uintptr_t)s <= 2) return;
-    typedef CUresult (*query_fn)(CUstream);
-    query_fn query = (query_fn)psk_driver_symbol("cuStreamQuery");
-    /* A query while something captures could invalidate the capture. */
-    bool idle = atomic_load(&psk_captures) == 0 && query && query(s) == CUDA_SUCCESS;
-    forget((uint64_t)(uintptr_t)s, idle);
-}
-
-CUresult psk_w_cuStreamDestroy(CUstream s) {
-    before_destroy(s);
-    return PSK_REAL(cuStreamDestroy)(s);
-}
-
-CUresult psk_w_cuStreamDestroy_v2(CUstream s) {
-    before_destroy(s);
-    return PSK_REAL(cuStreamDestroy_v2)(s);
 }
