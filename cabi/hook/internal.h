@@ -10,7 +10,7 @@
  *   elf.c      the exported names, for programs linked against libcuda
  *   shared.c   the shared state; attach.c  its arrays, attach, fork; address.c  what lies at an address
  *   record.c   one operation: its slots and its record in the ring
- *   gate.c, strict.c  a mode's waits before it and progress after it
+ *   gate.c, strict.c  a mode's waits before it and progress after it; progress.c  writes and reports of it
  *   trail.c    what the launch before it on its stream named; timing.c  how long some take
  *   func.c     parameter layouts of kernels; streams.c  stream indices; captures.c; contexts.c  those beside the engine's
  *   launch.c, copy.c, graph.c, stream_calls.c, context_calls.c  the wrappers; nccl.c  those of NCCL's calls; observe.c  of managed memory;
@@ -319,20 +319,22 @@ void psk_record_publish(const psk_op *op);
 void psk_record_dropped(void);
 uint64_t psk_now_ns(void); /* CLOCK_MONOTONIC */
 
-/* ---- gate.c ---- */
+/* ---- progress.c ---- */
 bool psk_have_memops(void);
 /* False, said once on stderr, when the driver refuses: psk_have_memops is false from then on. */
 bool psk_memop_wait(CUstream stream, int ptsz, uint32_t *word, uint32_t value);
 bool psk_memop_write(CUstream stream, int ptsz, uint32_t *word, uint32_t value);
-void psk_gate_lock(psk_op *op);
-void psk_gate_decide(psk_op *op);
-void psk_gate_wait(psk_op *op);
-void psk_gate_done(psk_op *op);
 /* Has a stream that is about to be destroyed report its last operation. idle: all of it is done. */
 void psk_stream_report(CUstream stream, uint32_t index, bool idle);
 /* Has every stream report its last operation, but those that a thread is at work on. For the engine. */
 void psk_report_all(void);
 void psk_report_quiet(uint64_t seq); /* now and then, of the streams that nothing is launched on; seq: of the latest operation */
+
+/* ---- gate.c ---- */
+void psk_gate_lock(psk_op *op);
+void psk_gate_decide(psk_op *op);
+void psk_gate_wait(psk_op *op);
+void psk_gate_done(psk_op *op);
 
 /* ---- strict.c ---- */
 CUresult psk_strict_issue(psk_op *op);

@@ -28,7 +28,7 @@
  *      newest of their tickets (cyclically)
  *   6. the driver's call, then progress: always after an operation that waited
  *      (PSK_FLAG_GATED), else every progress_every operations; of a stream that
- *      is quiet from then on, when others have gone on for long (gate.c)
+ *      is quiet from then on, when others have gone on for long (progress.c)
  * An operation whose access set cannot be told (PSK_FLAG_OPAQUE), or whose
  * function is to be inspected (PSK_FLAG_INSPECT), also waits after 4 until
  * `granted` is its seq. Before it grants, the engine sees to it that everything
