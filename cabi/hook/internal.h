@@ -13,7 +13,7 @@
  *   gate.c, strict.c  a mode's waits before it and progress after it; progress.c  writes and reports of it
  *   trail.c    what the launch before it on its stream named; timing.c  how long some take
  *   func.c     parameter layouts of kernels; streams.c  stream indices; captures.c; contexts.c  those beside the engine's
- *   launch.c, copy.c, graph.c, stream_calls.c, context_calls.c  the wrappers; nccl.c  those of NCCL's calls; observe.c  of managed memory;
+ *   launch.c, copy.c, graph.c, stream_calls.c, context_calls.c  the wrappers; nccl.c  those of NCCL's calls, within.c  what NCCL does in them; observe.c  of managed memory;
  *              query.c  of what is known of an address; stay.c  of addresses that no launch shows
  *
  * Locks: the table locks of func.c, streams.c, contexts.c and graph.c, under which no other
@@ -360,16 +360,16 @@ void psk_inspect_word(void *op, uint64_t word);
 CUresult psk_stay(const uint64_t *addrs, size_t n);
 CUresult psk_stay_range(uint64_t addr, uint64_t bytes);
 
-/* ---- nccl.c ---- */
+/* ---- within.c ---- */
 /* The issued operations inside whose real call this thread is, one of NCCL's, in which NCCL calls the driver. */
 typedef struct psk_outer {
     psk_op *ops;
     uint32_t n;
 } psk_outer;
 extern __thread const psk_outer *psk_within __attribute__((tls_model("initial-exec"), visibility("hidden")));
-psk_op *psk_nccl_locked(void); /* the first of them that holds the lock of its stream, NULL when all are captured */
+psk_op *psk_within_locked(void); /* the first of them that holds the lock of its stream, NULL when all are captured */
 /* A launch there, which names what its parameters do. */
-CUresult psk_nccl_launch(psk_op *op);
+CUresult psk_within_launch(psk_op *op);
 
 /* ---- trail.c ---- */
 /* Notes which plain memory the parameters of a launch name. */
@@ -384,7 +384,7 @@ void psk_trail_leave(const psk_op *op, psk_trail *t);
 void psk_time_begin(psk_op *op);
 void psk_time_end(psk_op *op); /* of one that is */
 
-/* ---- copy.c ---- */
+/* ---- words.c ---- */
 /* The most that is searched for addresses when it is copied from the host; __constant__ memory has as much. */
 #define PSK_WORDS_BYTES (64u << 10)
 /* Whether a copy of so much from an address is one from the host that may be a table of addresses. It asks the driver. */

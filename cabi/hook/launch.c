@@ -20,7 +20,7 @@ static void begin(psk_op *op, CUfunction f, uint32_t grid, unsigned columns, uns
     if (PSK_UNLIKELY(op->flags & PSK_FLAG_OPAQUE)) PSK_COUNT(psk_S.opaque_launches);
 }
 
-/* Nothing, unless NCCL launches a kernel within a group: see psk_nccl_launch. */
+/* Nothing, unless NCCL launches a kernel within a group: see psk_within_launch. */
 static CUresult within(CUfunction f, unsigned columns, unsigned rows, CUstream stream, int ptsz, void **params, void **extra) {
     if (PSK_LIKELY(!psk_within) || psk_within->ops->id != PSK_NCCL_GROUP) return CUDA_SUCCESS;
     psk_layout *l = psk_func_layout(f);
@@ -30,7 +30,7 @@ static CUresult within(CUfunction f, unsigned columns, unsigned rows, CUstream s
     op.used = psk_list_used(l, params, columns, rows);
     psk_op_params(&op, l, params, extra);
     psk_func_release(l);
-    return psk_nccl_launch(&op);
+    return psk_within_launch(&op);
 }
 
 #define LAUNCH(name, ptsz)                                                                                                 \

@@ -11,9 +11,7 @@
  *
  * The address of a buffer is enough: a slot is a whole tensor.
  *
- * Inside the real call NCCL calls the driver, where nothing is recorded but two things: memory
- * whose handle it takes stays, and the kernels of a group name what their parameters
- * do, in case that a call was in it which nccl.def does not list.
+ * What NCCL asks of the driver inside the real call is looked at, too: within.c.
  *
  * A non-blocking communicator may launch later, from a thread of NCCL's, when the
  * engine has been told that the call's memory is free to leave. Who starts the job sets
@@ -77,9 +75,7 @@ static void *real_of(int row, void *caller) {
     return p;
 }
 
-/* ---- inside a real call ---- */
-
-__thread const psk_outer *psk_within;
+/* ---- inside a real call: see within.c ---- */
 
 #define INSIDE(outer_ops, count, call)                                    \
     ({                                                                    \
@@ -88,23 +84,6 @@ __thread const psk_outer *psk_within;
         psk_within = NULL;                                                \
         r_;                                                               \
     })
-
-psk_op *psk_nccl_locked(void) {
-    for (uint32_t i = 0; i < psk_within->n; i++)
-        if (psk_within->ops[i].locked) return &psk_within->ops[i];
-    return NULL;
-}
-
-CUresult psk_nccl_launch(psk_op *op) {
-    op->flags &= (uint16_t)~PSK_FLAG_OPAQUE; /* nobody may ask here; NCCL's own can be read */
-    if (!op->n || (op->flags & PSK_FLAG_CAPTURED)) return CUDA_SUCCESS; /* a graph names its kernels itself */
-    uint32_t index = psk_stream_index(op->stream, op->ptsz);
-    for (uint32_t i = 0; i < psk_within->n; i++)
-        if (psk_within->ops[i].stream_index == index && psk_within->ops[i].locked) return psk_strict_within(op, &psk_within->ops[i]);
-    psk_op *outer = psk_nccl_locked();
-    op->flags |= PSK_FLAG_KEEP; /* on a stream that no listed call has: nothing reports it */
-    return outer ? psk_strict_within(op, outer) : CUDA_SUCCESS;
-}
 
 /* ---- groups ---- */
 

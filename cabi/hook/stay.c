@@ -19,7 +19,7 @@ CUresult psk_stay(const uint64_t *addrs, size_t n) {
         psk_op_begin(&op, PSK_REC_STAY, 0, NULL, 0);
         op.flags = PSK_FLAG_KEEP; /* whatever is being captured */
         for (; i < n && op.n < PSK_OP_MAX_SLOTS; i++) psk_op_address(&op, addrs[i]);
-        psk_op *outer = psk_within ? psk_nccl_locked() : NULL;
+        psk_op *outer = psk_within ? psk_within_locked() : NULL;
         r = outer ? psk_strict_within(&op, outer) : psk_strict_stay(&op);
         psk_in_hook = was;
     }
