@@ -93,18 +93,6 @@ void psk_strict_inspect(psk_op *op) {
     op->flags |= PSK_FLAG_INSPECT;
 }
 
-/* Tables of addresses may lie in memory that is not the engine's: pinned host memory, or what a library has allocated. */
-static bool foreign(uint64_t word) { return word % 8 == 0 && psk_may_be_address(word) && psk_memory_type(word) != 0; }
-
-void psk_inspect_word(void *arg, uint64_t word) {
-    psk_op *op = arg;
-    if (!psk_published(word) && !foreign(word)) return;
-    if (psk_S.inspect_n == PSK_MAX_INSPECT)
-        op->flags |= PSK_FLAG_OPAQUE;
-    else
-        psk_S.inspect_addr[psk_S.inspect_n++] = word;
-}
-
 /* ---- how far a stream is ---- */
 
 static void idle_now(psk_stream *s) {
