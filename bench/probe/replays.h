@@ -22,7 +22,12 @@
 #include <stdint.h>
 #include <stdio.h>
 
-#include "../../cabi/hook/internal.h"
+#include "../../cabi/hook/address.h"
+#include "../../cabi/hook/captures.h"
+#include "../../cabi/hook/op.h"
+#include "../../cabi/hook/real.h"
+#include "../../cabi/hook/ring.h"
+#include "../../cabi/hook/shared.h"
 
 #define EXPORT __attribute__((visibility("default")))
 

@@ -1,5 +1,6 @@
 /* What lies at an address. */
-#include "internal.h"
+#include "address.h"
+#include "real.h"
 
 CUresult psk_w_cuPointerGetAttribute(void *data, int attribute, CUdeviceptr p);
 

@@ -1,6 +1,10 @@
 /* The arrays of the shared state, attach, and what a forked child sees. */
 #define _GNU_SOURCE
-#include "internal.h"
+#include "context_calls.h"
+#include "contexts.h"
+#include "progress.h"
+#include "real.h"
+#include "shared.h"
 
 #include <pthread.h>
 #include <sys/mman.h>

@@ -7,7 +7,7 @@
  * what was found is kept, by return address.
  */
 #define _GNU_SOURCE
-#include "internal.h"
+#include "callers.h"
 
 #include <dlfcn.h>
 #include <link.h>

@@ -1,5 +1,6 @@
 /* Captures of streams into graphs, and waits that they survive. */
-#include "internal.h"
+#include "captures.h"
+#include "real.h"
 
 atomic_int psk_captures;
 

@@ -1,5 +1,10 @@
 /* The wrappers of calls that make contexts, make them current and end them, and of those that end modules. */
-#include "internal.h"
+#include "context_calls.h"
+#include "captures.h"
+#include "contexts.h"
+#include "func.h"
+#include "real.h"
+#include "stream_calls.h"
 
 #include <pthread.h>
 

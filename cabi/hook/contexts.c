@@ -7,7 +7,8 @@
  * own (streams.c), so that the idle stream of one is never taken for that of another. A context
  * is heard of when it is made, retained or made current, whichever a program does first.
  */
-#include "internal.h"
+#include "contexts.h"
+#include "real.h"
 
 #include <pthread.h>
 

@@ -8,7 +8,13 @@
  * asynchronous ones from or to pageable memory, which the driver stages. Small
  * ones from pageable memory it takes along.
  */
-#include "internal.h"
+#include "address.h"
+#include "issue.h"
+#include "names.h"
+#include "op.h"
+#include "real.h"
+#include "shared.h"
+#include "words.h"
 
 static void begin(psk_op *op, uint32_t id, CUstream s, int ptsz, uint64_t bytes) {
     psk_op_begin(op, PSK_REC_COPY, id, s, ptsz);

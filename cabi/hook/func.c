@@ -8,7 +8,10 @@
  * changed. While an unload runs nothing is trusted or kept.
  */
 #define _GNU_SOURCE
-#include "internal.h"
+#include "func.h"
+#include "lists.h"
+#include "real.h"
+#include "shared.h"
 
 #include <pthread.h>
 #include <stdlib.h>

@@ -6,7 +6,10 @@
  * index, captured launches and launches whose record was dropped are not gated.
  */
 #define _GNU_SOURCE
-#include "internal.h"
+#include "gate.h"
+#include "progress.h"
+#include "shared.h"
+#include "streams.h"
 
 #include <string.h>
 #include <time.h>

@@ -10,7 +10,18 @@
  * does one instantiated before an engine attached.
  */
 #define _GNU_SOURCE
-#include "internal.h"
+#include "address.h"
+#include "func.h"
+#include "issue.h"
+#include "layout.h"
+#include "lists.h"
+#include "names.h"
+#include "op.h"
+#include "real.h"
+#include "shared.h"
+#include "stay.h"
+#include "strict.h"
+#include "words.h"
 
 #include <pthread.h>
 #include <stdlib.h>

@@ -14,7 +14,15 @@
  *   5. the waits, the real call, the progress write, unlock
  */
 #define _GNU_SOURCE
-#include "internal.h"
+#include "issue.h"
+#include "captures.h"
+#include "gate.h"
+#include "progress.h"
+#include "ring.h"
+#include "shared.h"
+#include "streams.h"
+#include "strict.h"
+#include "timing.h"
 
 #include <time.h>
 

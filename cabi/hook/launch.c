@@ -1,5 +1,15 @@
 /* Kernel launches. */
-#include "internal.h"
+#include "captures.h"
+#include "func.h"
+#include "issue.h"
+#include "layout.h"
+#include "lists.h"
+#include "names.h"
+#include "op.h"
+#include "real.h"
+#include "shared.h"
+#include "strict.h"
+#include "within.h"
 
 /* columns and rows: the grid's first and second dimension. */
 static void begin(psk_op *op, CUfunction f, uint32_t grid, unsigned columns, unsigned rows, CUstream stream, int ptsz, void **params, void **extra) {

@@ -12,7 +12,9 @@
  * its kin). What a launch uses is told by its grid, and the structure must bear that out; else all
  * its words are looked at, as for any other kernel.
  */
-#include "internal.h"
+#include "lists.h"
+#include "address.h"
+#include "shared.h"
 
 #include <stdlib.h>
 #include <string.h>

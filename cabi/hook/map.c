@@ -9,7 +9,8 @@
  * at the same time, find the same values, and one copy is thrown away.
  */
 #define _GNU_SOURCE
-#include "internal.h"
+#include "map.h"
+#include "real.h"
 
 #include <dlfcn.h>
 #include <pthread.h>

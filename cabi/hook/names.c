@@ -1,5 +1,6 @@
 /* What an operation names: the slots of the addresses among its parameters. */
-#include "internal.h"
+#include "names.h"
+#include "shared.h"
 
 #include <pthread.h>
 #include <stdlib.h>

@@ -18,7 +18,16 @@
  * NCCL_COMM_BLOCKING=1; where that was undone the job ends with an error.
  */
 #define _GNU_SOURCE
-#include "internal.h"
+#include "nccl.h"
+#include "callers.h"
+#include "captures.h"
+#include "issue.h"
+#include "names.h"
+#include "op.h"
+#include "real.h"
+#include "stay.h"
+#include "streams.h"
+#include "within.h"
 
 #include <dlfcn.h>
 #include <stdio.h>

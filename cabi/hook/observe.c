@@ -5,7 +5,8 @@
  * nothing. Without PENSTOCK_OBSERVE these wrappers only forward.
  */
 #define _GNU_SOURCE
-#include "internal.h"
+#include "real.h"
+#include "shared.h"
 
 #include <dlfcn.h>
 #include <pthread.h>

@@ -1,5 +1,9 @@
 /* How the engine hears that operations are finished: writes that a stream makes when it comes to them. */
-#include "internal.h"
+#include "progress.h"
+#include "captures.h"
+#include "contexts.h"
+#include "real.h"
+#include "streams.h"
 
 #include <stdio.h>
 

@@ -4,7 +4,9 @@
  * and a live allocation of the engine's is there, the answer is the one that it would have on the device. Also while
  * it is being made ready: memory that is mapped and may not be reached yet has a memory type, and no device pointer.
  */
-#include "internal.h"
+#include "address.h"
+#include "real.h"
+#include "shared.h"
 
 enum { /* CUpointer_attribute */
     CONTEXT = 1,

@@ -5,7 +5,7 @@
  * at the same time, find the same, and one copy is thrown away.
  */
 #define _GNU_SOURCE
-#include "internal.h"
+#include "real.h"
 
 #include <dlfcn.h>
 #include <stdlib.h>

@@ -11,7 +11,12 @@
  * tail call is one only at some optimisation levels.
  */
 #define _GNU_SOURCE
-#include "internal.h"
+#include "callers.h"
+#include "linked.h"
+#include "map.h"
+#include "nccl.h"
+#include "real.h"
+#include "shared.h"
 
 #include <dlfcn.h>
 #include <string.h>
@@ -58,7 +63,7 @@ __attribute__((used, visibility("hidden"))) void *psk_dlsym_driver(void *handle,
         p = psk_real_dlsym(handle, name);
         if (!p) return NULL; /* dlerror says why */
     }
-    if (p && (psk_elf_export(row, p) || runtime_export(p) || psk_nccl_export(p))) {
+    if (p && (psk_linked_export(row, p) || runtime_export(p) || psk_nccl_export(p))) {
         /* The handle of the main program: found our export. What is behind it? */
         p = psk_symbol_behind(name);
     }

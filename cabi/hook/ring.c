@@ -1,8 +1,9 @@
 /*
  * The record of an operation in the ring: its positions, which are its seq, and what is written there.
  */
-#include "internal.h"
+#include "ring.h"
 #include "prefetch.h"
+#include "shared.h"
 
 #include <limits.h>
 #include <linux/futex.h>

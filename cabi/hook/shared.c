@@ -1,6 +1,6 @@
 /* The state that the hook shares with the engine, and whose a call is. */
 #define _GNU_SOURCE
-#include "internal.h"
+#include "shared.h"
 
 #include <sys/syscall.h>
 #include <unistd.h>

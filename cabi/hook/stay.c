@@ -4,7 +4,14 @@
  * handle is given away, as to a network card, or it is bound to an object of several GPUs. No launch shows them. Such a tensor is on the device
  * when the call goes on, and stays from then on, for as long as it lives.
  */
-#include "internal.h"
+#include "stay.h"
+#include "address.h"
+#include "issue.h"
+#include "names.h"
+#include "op.h"
+#include "real.h"
+#include "strict.h"
+#include "within.h"
 
 CUresult psk_stay(const uint64_t *addrs, size_t n) {
     CUresult r = CUDA_SUCCESS;

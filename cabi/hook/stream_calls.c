@@ -1,5 +1,9 @@
 /* The wrappers of calls that begin and end captures, and of those that end streams. */
-#include "internal.h"
+#include "stream_calls.h"
+#include "captures.h"
+#include "progress.h"
+#include "real.h"
+#include "streams.h"
 
 /* ---- captures ---- */
 

@@ -7,7 +7,8 @@
  * have been read, so that nothing late of the old one is taken for the new one's.
  */
 #define _GNU_SOURCE
-#include "internal.h"
+#include "streams.h"
+#include "contexts.h"
 
 #include <linux/futex.h>
 #include <pthread.h>

@@ -17,7 +17,13 @@
  * stream is idle before its lock is released, and progress is stored from here.
  */
 #define _GNU_SOURCE
-#include "internal.h"
+#include "strict.h"
+#include "captures.h"
+#include "progress.h"
+#include "ring.h"
+#include "shared.h"
+#include "streams.h"
+#include "trail.h"
 
 #include <pthread.h>
 #include <sched.h>

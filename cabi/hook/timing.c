@@ -11,7 +11,12 @@
  * launch, then ever fewer, one of MOST at last, irregularly so that no pattern of a program agrees with it.
  * One operation at a time is timed; while one is, others are not, and never wait.
  */
-#include "internal.h"
+#include "timing.h"
+#include "captures.h"
+#include "contexts.h"
+#include "progress.h"
+#include "real.h"
+#include "shared.h"
 
 #define KINDS 4096 /* counters; power of two */
 #define MOST 512   /* launches of a kind to one that is timed */

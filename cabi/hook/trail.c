@@ -7,7 +7,10 @@
  * second reaches only what the first names, the second names that, too, and need
  * not ask (PSK_INSPECT_FOLLOWS). The engine checks now and then that it stays so.
  */
-#include "internal.h"
+#include "trail.h"
+#include "address.h"
+#include "names.h"
+#include "streams.h"
 
 static void note_plain(void *arg, uint64_t word) {
     psk_op *op = arg;

@@ -3,7 +3,9 @@
  * whose handle it takes stays, and the kernels of a group name what their parameters do, in case that a call
  * was in it which nccl.def does not list.
  */
-#include "internal.h"
+#include "within.h"
+#include "streams.h"
+#include "strict.h"
 
 __thread const psk_outer *psk_within;
 

@@ -1,6 +1,8 @@
 /* Addresses in what is copied from the host. */
 #define _GNU_SOURCE
-#include "internal.h"
+#include "words.h"
+#include "address.h"
+#include "names.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -4,7 +4,8 @@
  * the wrappers that the resolvers hand out so that the route can be told.
  * Assembly, because a name must forward any signature untouched.
  */
-#include "internal.h"
+#include "linked.h"
+#include "real.h"
 
 /* Offset of route_elf in psk_shared, as assembly cannot ask for it. */
 #define ROUTE_ELF 288
@@ -40,7 +41,7 @@ _Static_assert(offsetof(psk_shared, route_elf) == ROUTE_ELF, "route_elf moved: c
 #include "symbols.def"
 #undef PSK_SYM
 
-bool psk_elf_export(int row, const void *p) {
+bool psk_linked_export(int row, const void *p) {
     static void *const exported[PSK_ROWS] = {
 #define PSK_SYM(name, base, since, ptsz) psk_elf_##name,
 #include "symbols.def"
