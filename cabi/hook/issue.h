@@ -2,6 +2,7 @@
 #ifndef PENSTOCK_HOOK_ISSUE_H
 #define PENSTOCK_HOOK_ISSUE_H
 #include "op.h"
+#include "shared.h"
 
 /* Between begin and done this thread's driver calls are not recorded. */
 void psk_op_begin(psk_op *op, int kind, uint32_t id, CUstream stream, int ptsz);

@@ -62,8 +62,6 @@ static int row_of(const char *name) {
 
 bool psk_nccl_name(const char *name) { return !strncmp(name, "nccl", 4) && row_of(name) >= 0; }
 
-bool psk_nccl_export(const void *p); /* below, where the exports are known */
-
 static void *find_real(int row, void *caller) {
     if (!psk_have_dlsym()) return NULL;
     void *p = psk_symbol_near(caller, names[row]);

@@ -3,6 +3,7 @@
 #define PENSTOCK_HOOK_TRAIL_H
 #include "layout.h"
 #include "op.h"
+#include "streams.h"
 
 /* Notes which plain memory the parameters of a launch name. */
 void psk_trail_read(psk_op *op, const psk_layout *l, void **params, void **extra);

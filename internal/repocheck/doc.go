@@ -1,5 +1,5 @@
 // Package repocheck holds the rules that the repository keeps about itself, as
-// tests: who may import whom, that every package tells its story, and that the
+// tests: who may import whom, in Go and in C, that every package tells its story, and that the
 // tree neither points to the machine it was written on nor to files that are
 // not there.
 //
@@ -20,5 +20,6 @@
 //
 // The tree is what git tracks or could track. Without git, every file outside
 // of hidden and build folders is read. Imports are followed through the files
-// of this module only, whatever their build tags.
+// of this module only, whatever their build tags. The C is read by patterns that
+// know this repository's style, names that macros make excepted.
 package repocheck

@@ -225,3 +225,23 @@ func TestScriptsRun(t *testing.T) {
 		}
 	}
 }
+
+// filesOf reads the files of one folder, by name.
+func filesOf(t *testing.T, folder string) map[string][]byte {
+	t.Helper()
+	files := map[string][]byte{}
+	for _, file := range tree(t) {
+		if path.Dir(file) == folder {
+			files[path.Base(file)] = read(t, file)
+		}
+	}
+	return files
+}
+
+func TestFloors(t *testing.T) {
+	for _, folder := range inFloors {
+		for _, problem := range floorProblems(folder, filesOf(t, folder)) {
+			t.Error(problem)
+		}
+	}
+}
