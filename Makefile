@@ -31,7 +31,7 @@ BENCHTIME ?= 1s
 
 LIBS := lib/libpenstock.so lib/libpenstock_hook.so lib/libpenstock_torch.so
 
-.PHONY: build wheel test test-all vet gofmt gotest gotest-all pytest demo fuzz bench clean help FORCE
+.PHONY: build wheel test test-all vet gofmt gotest gotest-all pytest demo fuzz same bench clean help FORCE
 
 build: bin/penstock $(LIBS) ## bin/penstock and the three libraries in lib/
 
@@ -128,6 +128,10 @@ pytest: build
 
 fuzz: ## every Fuzz target for FUZZTIME each (FUZZTIME=20s, FUZZTOTAL=0 seconds)
 	@GO="$(GO)" .ci/fuzz "$(FUZZTIME)" "$(FUZZTOTAL)"
+
+# BASE=REV: beside that commit instead of HEAD. TRACES=FILES: launch logs instead of the one in the repository.
+same: ## does a change leave the demo, the plans and the simulated tables as they are? (BASE=HEAD)
+	$(PYTHON) bench/same.py $(if $(BASE),--base $(BASE)) $(TRACES)
 
 bench: ## Go benchmarks of every package (BENCHTIME=1s)
 	$(GO) test -run '^$$' -bench . -benchmem -benchtime $(BENCHTIME) ./...
