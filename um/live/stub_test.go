@@ -1,0 +1,351 @@
+package live
+
+import (
+	"slices"
+	"sync/atomic"
+	"testing"
+	"time"
+	"unsafe"
+
+	"go.uber.org/zap"
+
+	"github.com/penstock-gpu/penstock/cuda"
+	"github.com/penstock-gpu/penstock/internal/cudastub"
+	"github.com/penstock-gpu/penstock/internal/hook"
+)
+
+// strictHook is the launch hook in strict mode, as the test double of the driver needs it: what a launch names is
+// waited for by the thread that launches. How far streams are is written by the streams, as on a card.
+type strictHook struct {
+	*fakeHook
+	t         *testing.T
+	words     cuda.Ptr // of progress
+	arrived   cuda.Ptr
+	lastSeq   map[uint32]uint64
+	tickets   map[uint32]uint32 // of slots that arrive
+	plain     map[cuda.Ptr]int64
+	inspected uint64
+	addresses []uint64
+	granted   uint64
+	states    map[uint32]hook.Inspect // of functions
+	follows   map[uint32]uint32
+	refuses   atomic.Uint32
+	served    int // times that every stream was asked
+}
+
+func (h *strictHook) Words(_, progress cuda.Ptr)  { h.words = progress }
+func (h *strictHook) Arrived(word cuda.Ptr)       { h.arrived = word }
+func (h *strictHook) Refuse(code uint32)          { h.refuses.Store(code) }
+func (h *strictHook) LeaveTrails()                {}
+func (h *strictHook) HeadWord() *uint64           { return &h.head }
+func (h *strictHook) progressWord(i int) cuda.Ptr { return h.words + cuda.Ptr(64*i) }
+
+func (h *strictHook) Progress(stream int) uint64 {
+	return uint64(atomic.LoadUint32((*uint32)(pointer(h.progressWord(stream)))))
+}
+
+func (h *strictHook) Publish(slot uint32, r cuda.Range, resident bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.slotOf[r.Base], h.resident[slot] = slot, resident
+	delete(h.lastSeq, slot)
+	delete(h.tickets, slot)
+}
+
+func (h *strictHook) SetResident(slot uint32, resident bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.resident[slot] = resident
+	delete(h.tickets, slot)
+}
+
+func (h *strictHook) SetArriving(slot, ticket uint32) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.resident[slot], h.tickets[slot] = false, ticket
+}
+
+func (h *strictHook) LastSeq(slot uint32) uint64 {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.lastSeq[slot]
+}
+
+func (h *strictHook) PublishPlain(r cuda.Range) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.plain[r.Base] = r.Bytes
+}
+
+func (h *strictHook) WithdrawPlain(r cuda.Range) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	delete(h.plain, r.Base)
+}
+
+func (h *strictHook) Published(p cuda.Ptr) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for base, bytes := range h.plain {
+		if p >= base && p < base+cuda.Ptr(bytes) {
+			return true
+		}
+	}
+	return false
+}
+
+func (h *strictHook) Inspection() (seq uint64, addresses []uint64) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.inspected, h.addresses
+}
+
+func (h *strictHook) Grant(seq uint64) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.granted = seq
+}
+
+func (h *strictHook) SetInspect(function uint32, s hook.Inspect) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.states[function] = s
+	delete(h.follows, function)
+}
+
+func (h *strictHook) Follow(function, after uint32) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.follows[function] = after
+}
+
+func (h *strictHook) ReportAll() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.served++
+}
+
+// state is when launches of a function ask, and after which other one they need not.
+func (h *strictHook) state(function uint32) (s hook.Inspect, after uint32) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.states[function], h.follows[function]
+}
+
+func pointer(p cuda.Ptr) unsafe.Pointer { return *(*unsafe.Pointer)(unsafe.Pointer(&p)) }
+
+func words(p cuda.Ptr, bytes int64) []uint32 { return unsafe.Slice((*uint32)(pointer(p)), bytes/4) }
+
+// stubJob is a job under the explicit engine on the test double of the driver: what it launches really reads and
+// writes memory, and memory that is away is not mapped.
+type stubJob struct {
+	*testing.T
+	l      *Live
+	d      *cudastub.Driver
+	h      *strictHook
+	stream cuda.Stream // its only one, index 1 of the hook's
+	buffer cuda.Ptr    // pinned memory for what it reads and writes
+	// Kernels.
+	add, sum, addByTable, makeTable cuda.Function
+}
+
+const (
+	stubTensor = 12 * mib // one and a half chunks at the least budget
+)
+
+func explicitConfig() Config {
+	c := defaults()
+	c.Engine, c.HostBudgetBytes = Explicit, 256*mib
+	return c
+}
+
+func newStubJob(t *testing.T, c Config, env ...string) *stubJob {
+	t.Helper()
+	j := &stubJob{T: t, d: cudastub.Open(t, append(env, "STUB_SCRIBBLE=1")...)}
+	j.h = &strictHook{
+		fakeHook: newHook(), t: t, lastSeq: map[uint32]uint64{}, tickets: map[uint32]uint32{}, plain: map[cuda.Ptr]int64{},
+		states: map[uint32]hook.Inspect{}, follows: map[uint32]uint32{},
+	}
+	var err error
+	if j.stream, err = j.d.StreamCreate(); err != nil {
+		t.Fatal(err)
+	}
+	j.h.handles = []uint64{0, uint64(j.stream)}
+	if j.buffer, err = j.d.HostAlloc(stubTensor); err != nil {
+		t.Fatal(err)
+	}
+	j.add, j.sum, j.addByTable, j.makeTable = j.d.Function("touch_add"), j.d.Function("vec_add"), j.d.Function("table_add"), j.d.Function("make_table")
+	if j.l, err = New(c, j.d, j.h, zap.NewNop()); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = j.l.Close() }) // tests that expect nothing else close it themselves
+	return j
+}
+
+func (j *stubJob) must(err error) {
+	j.Helper()
+	if err != nil {
+		j.Fatal(err)
+	}
+}
+
+func (j *stubJob) malloc(bytes int64) cuda.Ptr {
+	j.Helper()
+	p, err := j.l.Malloc(bytes, uint64(j.stream))
+	j.must(err)
+	return p
+}
+
+// work is an operation as the job launches it.
+type work struct {
+	kind, flags int
+	id          uint32
+	names       []cuda.Ptr
+	addresses   []cuda.Ptr // in its parameters, where it asks for a grant
+	queue       func() error
+	endless     bool // its end is never reported
+}
+
+// launch launches an operation as the hook does, which may refuse it.
+func (j *stubJob) launch(w work) error {
+	j.Helper()
+	h := j.h
+	h.mu.Lock()
+	h.head++
+	r := hook.Record{Seq: h.head, Kind: w.kind, Flags: w.flags, ID: w.id, Stream: 1}
+	for _, p := range w.names {
+		if slot, ok := h.slotOf[p]; ok && !slices.Contains(r.Slots, slot) {
+			r.Slots = append(r.Slots, slot)
+			h.lastSeq[slot] = r.Seq
+		}
+	}
+	asks := w.flags&(hook.FlagInspect|hook.FlagOpaque) != 0
+	if asks {
+		h.inspected, h.addresses = r.Seq, nil
+		for _, p := range w.addresses {
+			h.addresses = append(h.addresses, uint64(p))
+		}
+	}
+	h.records = append(h.records, r)
+	h.mu.Unlock()
+	select {
+	case h.bell <- struct{}{}:
+	default:
+	}
+	for began := time.Now(); !h.mayRun(r.Slots, r.Seq, asks); time.Sleep(5 * time.Microsecond) {
+		if code := h.refuses.Load(); code != 0 {
+			return cuda.NewError(int(code), "cuLaunchKernel")
+		}
+		if time.Since(began) > 40*time.Second {
+			j.Fatalf("a launch waits for ever\n%+v", j.l.Stats())
+		}
+	}
+	if err := w.queue(); err != nil || w.endless {
+		return err
+	}
+	return j.d.StreamWriteValue32(j.stream, h.progressWord(1), uint32(r.Seq))
+}
+
+// mayRun says whether what an operation names can be used, and the grant is there that it asks for.
+func (h *strictHook) mayRun(slots []uint32, seq uint64, asks bool) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, s := range slots {
+		ticket, arrives := h.tickets[s]
+		if !h.resident[s] && !(arrives && hook.NewWord(h.arrived).Reached(ticket)) {
+			return false
+		}
+	}
+	return !asks || h.granted == seq
+}
+
+const (
+	kernelAdd = iota
+	kernelSum
+	kernelMakeTable
+	kernelByTable
+	kernelOther
+)
+
+// run launches a kernel of which the parameters tell what it touches.
+func (j *stubJob) run(id uint32, f cuda.Function, names []cuda.Ptr, args ...uint64) error {
+	return j.launch(work{kind: hook.Launch, id: id, names: names, queue: func() error { return j.kernel(f, args...) }})
+}
+
+func (j *stubJob) kernel(f cuda.Function, args ...uint64) error {
+	return j.d.Launch(f, [3]uint32{1, 1, 1}, [3]uint32{1, 1, 1}, j.stream, args...)
+}
+
+// increase adds to every word of a tensor.
+func (j *stubJob) increase(p cuda.Ptr, bytes int64, by uint32) {
+	j.Helper()
+	j.must(j.run(kernelAdd, j.add, []cuda.Ptr{p}, uint64(p), uint64(bytes/4), uint64(by)))
+}
+
+// fill writes the same word everywhere.
+func (j *stubJob) fill(p cuda.Ptr, bytes int64, word uint32) {
+	j.Helper()
+	j.must(j.d.StreamSynchronize(j.stream)) // the buffer
+	for i, x := 0, words(j.buffer, bytes); i < len(x); i++ {
+		x[i] = word
+	}
+	j.must(j.write(p, bytes))
+}
+
+// write copies from the buffer.
+func (j *stubJob) write(p cuda.Ptr, bytes int64) error {
+	return j.launch(work{kind: hook.Copy, id: hook.CopyH2D, names: []cuda.Ptr{p}, queue: func() error { return j.d.CopyAsync(p, j.buffer, bytes, j.stream) }})
+}
+
+// read copies to the buffer, and answers what is there.
+func (j *stubJob) read(p cuda.Ptr, bytes int64) []uint32 {
+	j.Helper()
+	j.must(j.launch(work{kind: hook.Copy, id: hook.CopyD2H, names: []cuda.Ptr{p}, queue: func() error { return j.d.CopyAsync(j.buffer, p, bytes, j.stream) }}))
+	j.must(j.d.StreamSynchronize(j.stream))
+	return words(j.buffer, bytes)
+}
+
+// has fails unless every word of a tensor is that.
+func (j *stubJob) has(p cuda.Ptr, bytes int64, word uint32) {
+	j.Helper()
+	for i, x := range j.read(p, bytes) {
+		if x != word {
+			j.Fatalf("word %d of what is at %#x is %d, want %d", i, uint64(p), x, word)
+		}
+	}
+}
+
+// eventually waits for what the engine's threads bring about.
+func (j *stubJob) eventually(what string, holds func() bool) {
+	j.Helper()
+	for until := time.Now().Add(20 * time.Second); !holds(); time.Sleep(100 * time.Microsecond) {
+		if time.Now().After(until) {
+			j.Fatalf("not so after 20 s: %s\n%+v", what, j.l.Stats())
+		}
+	}
+}
+
+// locked runs with the engine's lock.
+func (j *stubJob) locked(f func(e *swap)) {
+	j.l.mu.Lock()
+	defer j.l.mu.Unlock()
+	f(j.l.swap)
+}
+
+// closed ends the engine, which must have kept its accounts.
+func (j *stubJob) closed() {
+	j.Helper()
+	j.must(j.d.StreamSynchronize(j.stream))
+	j.must(j.l.Close())
+}
+
+// oversubscribe makes more tensors than the budget holds, each filled with its number.
+func (j *stubJob) oversubscribe(n int) (tensors []cuda.Ptr) {
+	j.Helper()
+	for i := range n {
+		p := j.malloc(stubTensor)
+		j.fill(p, stubTensor, uint32(i))
+		tensors = append(tensors, p)
+	}
+	return tensors
+}
