@@ -16,6 +16,9 @@ const (
 	PolicyOracle   = "oracle"   // knows the future; no software cost: the bound
 )
 
+// PolicyOracleReplay is what a result of the oracle with Options.Replay is called.
+const PolicyOracleReplay = PolicyOracle + " with replay"
+
 // Engines: how bytes move.
 const (
 	EngineManaged  = "managed"
@@ -39,6 +42,7 @@ type Options struct {
 	// residency under the budget, evicting to the host beside what it brings in,
 	// as on a card that is larger than the budget.
 	SoftwareCap bool
+	Replay      bool                  // launches are made again instead of what they made being moved; see Replays
 	Timeline    bool                  // fill Result.Timeline
 	Progress    func(done, total int) // called now and then with events replayed; may be nil
 }
@@ -65,6 +69,7 @@ type Result struct {
 	LaunchCostSeconds float64              `json:"launch_cost_seconds"` // CPU time of the job from one launch to the next that was assumed; 0 for the oracle
 	Durations         trace.DurationSource `json:"durations"`           // of kernels and copies
 	Simulated         bool                 `json:"simulated"`           // always true
+	Replay            *Again               `json:"replay,omitempty"`    // with Options.Replay
 
 	Timeline []Sample `json:"timeline,omitempty"`
 }

@@ -48,6 +48,9 @@ func Run(ctx context.Context, t *trace.Trace, o Options) (Result, error) {
 	if l := t.LargestLaunch(); l.Bytes > budget && (o.Engine != EngineExplicit || o.Policy == PolicyOracle) {
 		return Result{}, badInput("budget of %d bytes is below the access set of one launch: %s touches %d bytes; raise the budget to at least that", budget, nameOf(t, l), l.Bytes)
 	}
+	if o.Replay && !Replays(o.Policy) {
+		return Result{}, badInput("the policy %s has no replay, only %s has: choose that, or go without replay", o.Policy, PolicyOracle)
+	}
 	switch o.Engine {
 	case EngineManaged, "":
 		o.Engine = EngineManaged
@@ -61,7 +64,7 @@ func Run(ctx context.Context, t *trace.Trace, o Options) (Result, error) {
 	var r Result
 	switch o.Policy {
 	case PolicyOracle:
-		r, err = runOracle(t, o, budget)
+		r, err = runOracle(ctx, t, o, budget)
 	case PolicyNaive:
 		if o.SoftwareCap { // the engine faults on demand and evicts the longest resident
 			r, err = newEngine(t, o, budget, um.Naive).app.replay(ctx)
@@ -85,6 +88,9 @@ func Run(ctx context.Context, t *trace.Trace, o Options) (Result, error) {
 		return Result{}, err
 	}
 	r.Trace, r.Policy, r.Engine, r.GPU = t.Name, o.Policy, o.Engine, o.Profile.Name
+	if o.Replay {
+		r.Policy = PolicyOracleReplay
+	}
 	r.BudgetBytes, r.PeakLiveBytes, r.Durations, r.Simulated = budget, peak, durations, true
 	return r, nil
 }
@@ -124,13 +130,18 @@ func link(p sim.Profile, engine string) oracle.Options {
 	return oracle.Options{H2DBytesPerSecond: p.PrefetchBytesPerSecond, D2HBytesPerSecond: p.CopyBytesPerSecond, BlockBytes: um.BlockBytes}
 }
 
-func runOracle(t *trace.Trace, o Options, budget int64) (Result, error) {
-	bound := func(engine string) (oracle.Result, error) {
+func runOracle(ctx context.Context, t *trace.Trace, o Options, budget int64) (Result, error) {
+	var made *Again
+	bound := func(engine string) (b oracle.Result, err error) {
 		l := link(o.Profile, engine)
 		if engine == EngineExplicit && o.Bus != (Bus{}) {
 			l.H2DBytesPerSecond, l.D2HBytesPerSecond, l.DuplexBytesPerSecond = o.Bus.In, o.Bus.Out, o.Bus.Both
 		}
 		l.BudgetBytes, l.Timeline, l.LaunchCost = budget, o.Timeline, o.LaunchCost
+		if o.Replay && engine == o.Engine {
+			b, made, err = runAgain(ctx, t, l)
+			return b, err
+		}
 		return oracle.Run(t, l)
 	}
 	b, err := bound(o.Engine)
@@ -140,13 +151,17 @@ func runOracle(t *trace.Trace, o Options, budget int64) (Result, error) {
 	if o.Engine == EngineExplicit && o.Bus == (Bus{}) {
 		// Neither schedule is a proven optimum, and whatever the managed engine does
 		// the explicit one can do as well: copy engines are faster than its moves.
-		if managed, err := bound(EngineManaged); err == nil && managed.IterationSeconds < b.IterationSeconds {
-			b = managed
+		if managed, err := bound(EngineManaged); err == nil {
+			if managed.IterationSeconds < b.IterationSeconds {
+				b = managed
+				made.nothing()
+			}
+			made.beside(managed)
 		}
 	}
 	r := Result{
 		ComputeSeconds: b.ComputeSeconds, IterationSeconds: b.IterationSeconds, StallSeconds: b.StallSeconds,
-		H2DBytes: b.H2DBytes, D2HBytes: b.D2HBytes, PredictionHitRate: 1, LaunchCostSeconds: o.LaunchCost.Seconds(),
+		H2DBytes: b.H2DBytes, D2HBytes: b.D2HBytes, PredictionHitRate: 1, LaunchCostSeconds: o.LaunchCost.Seconds(), Replay: made,
 	}
 	if o.Timeline {
 		for _, s := range b.Timeline {

@@ -79,7 +79,7 @@ func (j *Job) follow(events []trace.Event, issued []int32) (found []value, final
 			delete(holds, e.Alloc)
 			delete(writer, e.Alloc)
 		case trace.KindLaunch, trace.KindCopy:
-			k, own := op, issued == nil || issued[i] == 0
+			k, own := op, issued == nil || issued[i] == Own
 			if own {
 				op++
 			} else {

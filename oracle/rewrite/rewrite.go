@@ -11,10 +11,16 @@ import (
 // Rewritten is a trace in which a plan was carried out.
 type Rewritten struct {
 	Trace *trace.Trace
-	// Issued says of each event which operation it issues again, counted from 1; 0 is an event of the job's own.
+	// Issued says of each event which operation it issues again, counted from 1, or one of the constants below.
 	Issued []int32
 	last   map[int32]uint64 // the allocations that are the job's tensors at the end
 }
+
+// Events that issue nothing again.
+const (
+	Own  = 0
+	Back = -1 // the allocation of a tensor that was dropped
+)
 
 // Rewrite carries out a plan. A launch takes launchSeconds besides what it took the first time. A plan
 // that cannot be carried out is an error; whether the job still computes the same is for Check to say.
@@ -35,7 +41,7 @@ func (j *Job) Rewrite(p *again.Plan, launchSeconds float64) (*Rewritten, error) 
 		switch e.Kind {
 		case trace.KindAlloc:
 			w.now[again.Memory(j.tensors[e.Alloc])] = e.Alloc
-			w.add(e, 0)
+			w.add(e, Own)
 		case trace.KindFree:
 			t := j.tensors[e.Alloc]
 			if !kept[t] {
@@ -43,11 +49,11 @@ func (j *Job) Rewrite(p *again.Plan, launchSeconds float64) (*Rewritten, error) 
 			}
 		case trace.KindLaunch, trace.KindCopy:
 			w.makes(op)
-			w.add(w.renamed(e, op, nil), 0)
+			w.add(w.renamed(e, op, nil), Own)
 			w.drops(op)
 			op++
 		default:
-			w.add(e, 0)
+			w.add(e, Own)
 		}
 	}
 	if w.problem == nil && (len(w.plan.Makes) > w.made || len(w.plan.Drops) > w.dropped) {
@@ -97,7 +103,7 @@ func (w *writer) free(m again.Memory) {
 		return
 	}
 	delete(w.now, m)
-	w.add(trace.Event{Kind: trace.KindFree, Alloc: id}, 0)
+	w.add(trace.Event{Kind: trace.KindFree, Alloc: id}, Own)
 }
 
 func (w *writer) alloc(m again.Memory) {
@@ -106,6 +112,7 @@ func (w *writer) alloc(m again.Memory) {
 		return
 	}
 	var bytes int64
+	issued := int32(Own)
 	switch n := int(m) - len(w.Tensors); {
 	case m < 0 || n >= len(w.plan.Scratch):
 		w.fail("names memory %d, which it does not have", m)
@@ -113,10 +120,10 @@ func (w *writer) alloc(m again.Memory) {
 	case n >= 0:
 		bytes = w.plan.Scratch[n]
 	default:
-		bytes = w.Tensors[m].Bytes
+		bytes, issued = w.Tensors[m].Bytes, Back
 	}
 	w.now[m] = w.fresh
-	w.add(trace.Event{Kind: trace.KindAlloc, Alloc: w.fresh, Bytes: bytes}, 0)
+	w.add(trace.Event{Kind: trace.KindAlloc, Alloc: w.fresh, Bytes: bytes}, issued)
 	w.fresh++
 }
 
