@@ -97,6 +97,8 @@ var Table = []Option{
 		Doc: "CPU time of the job from one launch to the next: its iteration in memory over its launches, when its CPU keeps it back; the oracle spends none unless this is given"},
 	{Flag: "iterations", Commands: []string{"simulate"}, Type: TypeNumber,
 		Doc: "play the last full iteration again until so many have run, and report the last: a job comes to rest after more of them than most logs hold (as recorded)"},
+	{Flag: "replay", Commands: []string{"simulate"}, Type: TypeChoice, Choices: []string{ReplayOn, ReplayOff}, Default: ReplayOff,
+		Doc: "on: the oracle may give memory up instead of moving it, and issue the launches that made it again; no other policy has it"},
 	{Flag: "packs", Commands: []string{"simulate"}, Type: TypeBool, Default: "true",
 		Doc: "as PENSTOCK_PACKS, in the explicit engine; --packs=false is without"},
 	{Flag: "json", Commands: []string{"simulate", "bench"}, Type: TypeBool, Default: "false",
@@ -209,6 +211,9 @@ const (
 	StitchEager = "eager"
 	StitchLazy  = "lazy"
 	StitchNone  = "none"
+
+	ReplayOn  = "on"
+	ReplayOff = "off"
 
 	PolicyNaive    = "naive"
 	PolicyLRU      = "lru"

@@ -66,6 +66,9 @@ type candidate struct {
 	rejected bool
 }
 
+// nothingToGain is what an iteration may take, beside what it computes, for no plan to be looked for.
+const nothingToGain = 1.0005
+
 // runAgain is the oracle with replay: the rest of the traffic of the best plan that is found is scheduled like any other. Where no plan is
 // better than none, nothing is made again.
 func runAgain(ctx context.Context, t *trace.Trace, bound oracle.Options) (oracle.Result, *Again, error) {
@@ -84,8 +87,10 @@ func runAgain(ctx context.Context, t *trace.Trace, bound oracle.Options) (oracle
 	if bound.DuplexBytesPerSecond > 0 {
 		s.busRate = min(s.busRate, bound.DuplexBytesPerSecond/2)
 	}
-	if err := s.look(ctx); err != nil {
-		return oracle.Result{}, nil, err
+	if swap.IterationSeconds > nothingToGain*swap.ComputeSeconds {
+		if err := s.look(ctx); err != nil {
+			return oracle.Result{}, nil, err
+		}
 	}
 	best, found := swap, (*rewrite.Rewritten)(nil)
 	for _, c := range s.tried[:min(len(s.tried), finalists)] {

@@ -87,7 +87,7 @@ func TestReplay(t *testing.T) {
 		t.Errorf("%g s with replay, %g without", r.IterationSeconds, off.IterationSeconds)
 	}
 	all := mustRun(t, tr, Options{Policy: PolicyOracle, Engine: EngineExplicit, Ratio: 1, Profile: h200(t), Replay: true})
-	if all.Replay.Launches > 0 || all.Replay.Plans == 0 || all.IterationSeconds != all.Replay.SwapSeconds {
+	if all.Replay.Launches > 0 || all.Replay.Plans > 0 || all.IterationSeconds != all.Replay.SwapSeconds {
 		t.Errorf("where all fits %d launches are issued again, of %d plans", all.Replay.Launches, all.Replay.Plans)
 	}
 }

@@ -28,12 +28,12 @@ func TestDemo(t *testing.T) {
 	if status != 0 {
 		t.Fatalf("status %d, stderr %q", status, stderr)
 	}
-	for _, want := range []string{"simulated NVIDIA H200", "1.25x", "1.5x", "2x", "3x", "naive", "lru", "deepum", "penstock", "penstock (explicit)", "bound", "no GPU was used", "demo.html"} {
+	for _, want := range []string{"simulated NVIDIA H200", "1.25x", "1.5x", "2x", "3x", "naive", "lru", "deepum", "penstock", "penstock (explicit)", "bound", "bound with replay (explicit)", "no engine does that yet", "no GPU was used", "demo.html"} {
 		if !strings.Contains(stdout, want) {
 			t.Errorf("%q is not in:\n%s", want, stdout)
 		}
 	}
-	if strings.Contains(stderr+stdout, "\r") || strings.Contains(stderr+stdout, "\x1b") || !strings.Contains(stderr, "28/28 ") {
+	if strings.Contains(stderr+stdout, "\r") || strings.Contains(stderr+stdout, "\x1b") || !strings.Contains(stderr, "32/32 ") {
 		t.Errorf("no terminal, so plain lines: %q", stderr)
 	}
 	page, err := os.ReadFile("demo.html")
@@ -51,7 +51,7 @@ func TestDemoPage(t *testing.T) {
 	real := writeHTML
 	defer func() { writeHTML = real }()
 	writeHTML = func(w io.Writer, _ string, results []replay.Result) error {
-		if len(results) != 28 || results[0].Timeline == nil {
+		if len(results) != 32 || results[0].Timeline == nil {
 			t.Errorf("%d results, timeline %v", len(results), results[0].Timeline)
 		}
 		io.WriteString(w, "half a p")

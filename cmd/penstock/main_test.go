@@ -77,6 +77,9 @@ func plausible(_ context.Context, t *trace.Trace, o replay.Options) (replay.Resu
 	if o.Policy == replay.PolicyPenstock {
 		r.PredictionHitRate = 0.995
 	}
+	if o.Replay {
+		r.Policy, r.Replay = replay.PolicyOracleReplay, &replay.Again{Roles: replay.RolesInferred}
+	}
 	if o.Timeline {
 		r.Timeline = []replay.Sample{{ResidentBytes: budget / 2, LiveBytes: budget / 2}, {Seconds: r.IterationSeconds, ResidentBytes: budget, LiveBytes: peak,
 			H2DBytes: r.H2DBytes, D2HBytes: r.D2HBytes, StallSeconds: stall}}

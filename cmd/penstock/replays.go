@@ -30,7 +30,11 @@ type job struct {
 }
 
 func (j job) String() string {
-	return fmt.Sprintf("%s at %s, %s", j.in.Name, ratioText(j.options.Ratio), seriesOf(j.options.Policy, j.options.Engine))
+	policy := j.options.Policy
+	if j.options.Replay {
+		policy = replay.PolicyOracleReplay
+	}
+	return fmt.Sprintf("%s at %s, %s", j.in.Name, ratioText(j.options.Ratio), seriesOf(policy, j.options.Engine))
 }
 
 // seriesOf names a policy on an engine; managed goes without saying.

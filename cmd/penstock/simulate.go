@@ -10,14 +10,15 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/penstock-gpu/penstock/faults/symbol"
 	"github.com/penstock-gpu/penstock/options"
 	"github.com/penstock-gpu/penstock/replay"
 )
 
 // simulateFlags are the flags as given.
 type simulateFlags struct {
-	trace, ratio, budget, policy, engine, gpu, bus, launchCost, iterations string
-	json, acceptDamaged, packs                                             bool
+	trace, ratio, budget, policy, engine, gpu, bus, launchCost, iterations, replay string
+	json, acceptDamaged, packs                                                     bool
 }
 
 // newSimulateCommand is `penstock simulate`.
@@ -30,7 +31,8 @@ func newSimulateCommand() *cobra.Command {
 the given memory, and report its last full iteration. Nothing is measured: every
 number is simulated.`,
 		Example: `  penstock simulate --trace run.pstrace --ratio 2
-  penstock simulate --trace gpt2l.tsv.gz --budget 24GiB --policy oracle --engine explicit --json`,
+  penstock simulate --trace gpt2l.tsv.gz --budget 24GiB --policy oracle --engine explicit --json
+  penstock simulate --trace run.pstrace --ratio 2 --policy oracle --engine explicit --replay=on`,
 		Args: noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			j, err := f.job(cmd)
@@ -56,6 +58,7 @@ number is simulated.`,
 	textFlag(cmd, &f.bus, "bus")
 	textFlag(cmd, &f.launchCost, "launch-cost")
 	textFlag(cmd, &f.iterations, "iterations")
+	textFlag(cmd, &f.replay, "replay")
 	boolFlag(cmd, &f.packs, "packs")
 	boolFlag(cmd, &f.json, "json")
 	boolFlag(cmd, &f.acceptDamaged, "accept-damaged")
@@ -75,6 +78,12 @@ func (f *simulateFlags) job(cmd *cobra.Command) (job, error) {
 	}
 	if !replay.Simulates(o.Engine, o.Policy) {
 		return j, fmt.Errorf("the explicit engine has no policy %s: use --policy penstock, lru or oracle, or --engine managed", o.Policy)
+	}
+	if o.Replay, err = parseReplay(f.replay); err != nil {
+		return j, err
+	}
+	if o.Replay && !replay.Replays(o.Policy) {
+		return j, fmt.Errorf("--replay: the policy %s has none: use --policy %s, or --replay=off", o.Policy, replay.PolicyOracle)
 	}
 	o.NoPacks = !f.packs
 	if o.Profile, err = parseProfile(f.gpu); err != nil {
@@ -140,6 +149,17 @@ func (f *simulateFlags) job(cmd *cobra.Command) (job, error) {
 	return j, j.in.fits(budget)
 }
 
+// parseReplay reads on or off.
+func parseReplay(text string) (bool, error) {
+	switch text {
+	case options.ReplayOn:
+		return true, nil
+	case options.ReplayOff:
+		return false, nil
+	}
+	return false, fmt.Errorf("--replay: %q is neither: choose %s or %s", text, options.ReplayOn, options.ReplayOff)
+}
+
 // mostIterations keeps a typing error from filling the memory.
 const mostIterations = 1000
 
@@ -178,6 +198,26 @@ func writeSimulation(w io.Writer, r replay.Result) error {
 `, r.Trace, r.Policy, r.GPU, r.Engine, options.FormatBytes(r.BudgetBytes), options.FormatBytes(r.PeakLiveBytes),
 		float64(r.PeakLiveBytes)/float64(r.BudgetBytes), r.IterationSeconds, r.ComputeSeconds, r.StallSeconds, r.Durations,
 		options.FormatBytes(r.H2DBytes), options.FormatBytes(r.D2HBytes), r.Faults, hits)
+	if err != nil || r.Replay == nil {
+		return err
+	}
+	return writeReplay(w, r.Replay)
+}
+
+// writeReplay prints what was made again.
+func writeReplay(w io.Writer, a *replay.Again) error {
+	_, err := fmt.Fprintf(w, `  made again           %s instead of being moved, by %d launches in %.4f s, which are part of computing
+  without replay       %.3f s an iteration
+  roles of launches    %s
+`, options.FormatBytes(a.Bytes), a.Launches, a.Seconds, a.SwapSeconds, a.Roles)
+	if a.Rejected > 0 && err == nil {
+		_, err = fmt.Fprintf(w, "  rejected plans       %d of %d would have computed something else: please report it\n", a.Rejected, a.Plans)
+	}
+	for _, f := range a.Functions {
+		if err == nil {
+			_, err = fmt.Fprintf(w, "  %8.4f s %5d x     %s\n", f.Seconds, f.Launches, symbol.Readable(f.Name))
+		}
+	}
 	return err
 }
 

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -58,6 +59,9 @@ func TestSimulateBadInput(t *testing.T) {
 		{"bus one way", []string{"--trace", path, "--ratio", "2", "--engine", "explicit", "--policy", "oracle", "--bus", "55"}, []string{`--bus: "55"`, "55,55"}},
 		{"bus of none", []string{"--trace", path, "--ratio", "2", "--engine", "explicit", "--policy", "oracle", "--bus", "0,55"}, []string{`--bus: "0"`}},
 		{"bus of the engine", []string{"--trace", path, "--ratio", "2", "--engine", "explicit", "--bus", "55,55"}, []string{"--bus", "--policy oracle"}},
+		{"replay text", []string{"--trace", path, "--ratio", "2", "--policy", "oracle", "--replay", "maybe"}, []string{`--replay: "maybe"`, "on or off"}},
+		{"replay of a policy", []string{"--trace", path, "--ratio", "2", "--policy", "penstock", "--replay", "on"}, []string{"--replay", "penstock has none", "--policy oracle"}},
+		{"replay of an engine", []string{"--trace", path, "--ratio", "2", "--engine", "explicit", "--policy", "lru", "--replay", "on"}, []string{"--replay", "lru has none", "--policy oracle"}},
 		{"launch cost text", []string{"--trace", path, "--ratio", "2", "--launch-cost", "dear"}, []string{`--launch-cost: "dear"`, "20us"}},
 		{"launch cost zero", []string{"--trace", path, "--ratio", "2", "--launch-cost", "0"}, []string{`--launch-cost: "0"`}},
 		{"launch cost years", []string{"--trace", path, "--ratio", "2", "--launch-cost", "9000h"}, []string{`--launch-cost: "9000h"`}},
@@ -206,4 +210,56 @@ func TestSimulateRecording(t *testing.T) {
 		t.Fatal(err)
 	}
 	refused(t, []string{"silent does not say how long its kernels took"}, "simulate", "--trace", silent, "--ratio", "2")
+}
+
+// layeredLog is a launch log of iterations with layers, each an expensive launch and a cheap one whose output the backward pass reads.
+func layeredLog(layers, iterations int) string {
+	var log strings.Builder
+	timings, tensors := "", 1
+	launch := func(function, nanoseconds int, operands ...string) {
+		n := strings.Count(timings, "T\t")
+		fmt.Fprintf(&log, "K\t%d\t(nil)\t%d\t1\t1\t1\t1\t1\t1\t%s\n", n, function, strings.Join(operands, "\t"))
+		timings += fmt.Sprintf("T\t%d\t%d\n", n, nanoseconds)
+	}
+	log.WriteString("N\t1\t2\tnvjet\nN\t2\t2\t_ZN2at6native29vectorized_elementwise_kernelILi4EEvv\nN\t3\t3\tbackward_atomic\nA\t0\t4194304\n")
+	for i := range iterations {
+		fmt.Fprintf(&log, "M\titer%d\n", i)
+		last, first := 0, tensors
+		for range layers {
+			fmt.Fprintf(&log, "A\t%d\t33554432\nA\t%d\t33554432\n", tensors, tensors+1)
+			launch(1, 200000, fmt.Sprintf("w%d+0", tensors), fmt.Sprintf("r%d+0", last))
+			launch(2, 10000, fmt.Sprintf("w%d+0", tensors+1), fmt.Sprintf("r%d+0", tensors))
+			last, tensors = tensors+1, tensors+2
+		}
+		for at := tensors - 2; at >= first; at -= 2 {
+			launch(3, 100000, "b0+0", fmt.Sprintf("r%d+0", at), fmt.Sprintf("r%d+0", at+1))
+			fmt.Fprintf(&log, "F\t%d\nF\t%d\n", at, at+1)
+		}
+	}
+	return log.String() + "M\tend\n" + timings + "S\n"
+}
+
+// TestSimulateReplay: what is made again is told, in text and in JSON.
+func TestSimulateReplay(t *testing.T) {
+	args := []string{"simulate", "--trace", traceFile(t, "layered.tsv", layeredLog(8, 4)), "--ratio", "2", "--policy", "oracle", "--engine", "explicit", "--replay=on"}
+	status, stdout, stderr := command(t, append(args, "--json")...)
+	var r replay.Result
+	if err := json.Unmarshal([]byte(stdout), &r); err != nil || status != 0 {
+		t.Fatalf("status %d, %v: %s%s", status, err, stdout, stderr)
+	}
+	a := r.Replay
+	if a == nil || r.Policy != replay.PolicyOracleReplay || a.Roles != replay.RolesRecorded || a.Launches == 0 || len(a.Functions) != 1 || a.Bytes == 0 || a.Rejected > 0 {
+		t.Fatalf("%+v", r)
+	}
+	for _, key := range []string{`"roles"`, `"launches"`, `"bytes"`, `"seconds"`, `"functions"`, `"swap_seconds"`, `"rejected_plans"`} {
+		if !strings.Contains(stdout, key) {
+			t.Errorf("%s is not in the JSON", key)
+		}
+	}
+	_, stdout, _ = command(t, args...)
+	for _, want := range []string{"under oracle with replay", "made again", "without replay", "roles of launches    recorded", "vectorized_elementwise_kernel", "no GPU was used"} {
+		if !strings.Contains(stdout, want) {
+			t.Errorf("%q is not in:\n%s", want, stdout)
+		}
+	}
 }
