@@ -8,11 +8,11 @@
 #define _GNU_SOURCE
 #include "gate.h"
 #include "progress.h"
+#include "ring.h"
 #include "shared.h"
 #include "streams.h"
 
 #include <string.h>
-#include <time.h>
 
 /* Behind a closed gate the driver's own queue fills up (1024 entries and fewer),
  * and a launch would then block inside the driver with its locks held, where the
@@ -35,8 +35,7 @@ static void wait_behind_gate(psk_stream *s, uint32_t index) {
     for (;;) {
         drop_open_gates(s, index);
         if (!s->ngates || s->issued - s->gates[0].issued < MAX_BEHIND_GATE || PSK_LOAD(psk_S.mode) != PSK_MODE_GATED) return;
-        struct timespec pause = {.tv_nsec = 20000};
-        nanosleep(&pause, NULL);
+        psk_nap(20000);
     }
 }
 

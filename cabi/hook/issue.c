@@ -24,7 +24,6 @@
 #include "strict.h"
 #include "timing.h"
 
-#include <time.h>
 
 static void look_for_capture(psk_op *op) {
     int status = CU_STREAM_CAPTURE_STATUS_NONE;
@@ -64,8 +63,7 @@ static bool wait_for_room(psk_op *op) {
     static uint64_t given_up; /* atomic; the tail at which the reader was, + 1 */
     uint64_t tail = __atomic_load_n(&psk_S.tail, __ATOMIC_ACQUIRE), since = psk_now_ns();
     while (PSK_LOAD(psk_S.mode) == op->mode && __atomic_load_n(&given_up, __ATOMIC_RELAXED) != tail + 1) {
-        struct timespec pause = {.tv_nsec = 20000};
-        nanosleep(&pause, NULL);
+        psk_nap(20000);
         if (psk_record_reserve(op)) return true;
         uint64_t at = __atomic_load_n(&psk_S.tail, __ATOMIC_ACQUIRE), now = psk_now_ns();
         if (at != tail) {

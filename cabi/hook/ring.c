@@ -18,6 +18,11 @@ uint64_t psk_now_ns(void) {
     return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
+void psk_nap(long ns) {
+    struct timespec t = {.tv_nsec = ns};
+    syscall(SYS_nanosleep, &t, NULL);
+}
+
 static __attribute__((noinline)) void wake_reader(void) {
     if (PSK_LIKELY(!__atomic_load_n(&psk_S.reader_sleeping, __ATOMIC_SEQ_CST))) return;
     if (!__atomic_exchange_n(&psk_S.reader_sleeping, 0, __ATOMIC_SEQ_CST)) return; /* another thread wakes it */

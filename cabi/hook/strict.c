@@ -27,13 +27,14 @@
 
 #include <pthread.h>
 #include <sched.h>
-#include <time.h>
 
 /* A wait first spins, as most are shorter than a switch of threads, then lets
  * others run, and at last sleeps: the engine may need the core. */
 #define SPIN_NS 50000
 #define YIELD_NS 10000000
-#define NAP_NS 50000
+#define NAPS 128           /* naps that a wait makes longer by less than one in a hundred */
+#define MOST_NAP_NS 1000000 /* a job may wait for seconds, and its threads need not look all the time */
+#define QUEUE_NAP_NS 50000
 
 #define PROGRESS_AT_MOST 64 /* operations between progress writes, so that the run-ahead limit sees progress */
 
@@ -41,18 +42,13 @@
 
 static pthread_mutex_t grant_mu = PTHREAD_MUTEX_INITIALIZER;
 
-static void nap(void) {
-    struct timespec t = {.tv_nsec = NAP_NS};
-    nanosleep(&t, NULL);
-}
-
 static void pause_for(uint64_t waited_ns) {
     if (waited_ns < SPIN_NS)
         __builtin_ia32_pause();
     else if (waited_ns < YIELD_NS)
         sched_yield();
     else
-        nap();
+        psk_nap((long)(waited_ns < MOST_NAP_NS * NAPS ? waited_ns / NAPS : MOST_NAP_NS));
 }
 
 static bool left(void) { return PSK_LOAD(psk_S.mode) != PSK_MODE_STRICT; }
@@ -166,7 +162,7 @@ static void wait_for_queue(psk_op *op) {
         forget_marks(op);
         if (s->queued - s->finished < PSK_MAX_UNFINISHED || left()) return;
         if (s->nmarks)
-            nap();
+            psk_nap(QUEUE_NAP_NS);
         else if (drain(op, (uint32_t)s->last)) /* nothing that it queued will be reported */
             return;
     }

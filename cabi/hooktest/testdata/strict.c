@@ -80,6 +80,26 @@ static void absent(void) {
     CHECK_EQ(S->gated, 1);
 }
 
+/* A thread may be cancelled, but not while it holds a stream: the next launch there would wait for ever. */
+static void cancelled(void) {
+    CUstream s = new_stream();
+    uint32_t before = word_at(at(2));
+    set_state(2, PSK_SLOT_ABSENT);
+    job j = {.call = add_one, .s = s, .p = at(2)}, next = j;
+    begin_job(&j);
+    await();
+    usleep(20000); /* it sleeps by now */
+    CHECK(!pthread_cancel(j.thread));
+    usleep(5000);
+    set_state(2, PSK_SLOT_RESIDENT);
+    pthread_join(j.thread, NULL);
+    begin_job(&next);
+    OK(end_job(&next));
+    await();
+    SYNC(s);
+    CHECK_EQ(word_at(at(2)), before + 2);
+}
+
 /* Of several slots, all must be there. */
 static void several(void) {
     set_state(4, PSK_SLOT_ABSENT);
@@ -595,6 +615,7 @@ int main(int argc, char **argv) {
     }
     resident();
     absent();
+    cancelled();
     all_of_them();
     arriving(50);
     clear_function("touch_add");
