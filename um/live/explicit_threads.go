@@ -59,7 +59,7 @@ func (e *swap) loop() {
 			checked = time.Now()
 		}
 		if busy {
-			pause(shortWait)
+			pause(pauseAfter(idle))
 		} else {
 			l.hook.Wait(idleWait)
 		}

@@ -12,6 +12,10 @@ func finePauses() {
 	_ = unix.Prctl(unix.PR_SET_TIMERSLACK, 1000, 0, 0, 0) // a refusal costs precision only
 }
 
+// pauseAfter is how long the engine may look away when nothing has moved for so long while a launch waits: what that waits for
+// is noticed later by less than a fiftieth, and a wait of seconds takes no processor.
+func pauseAfter(idle time.Duration) time.Duration { return min(max(shortWait, idle/64), time.Millisecond) }
+
 // pause stops a locked thread for a short time.
 func pause(d time.Duration) {
 	ts := unix.NsecToTimespec(int64(d))
