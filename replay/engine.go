@@ -124,16 +124,8 @@ func (x *engine) launch(e *trace.Event, finished func(time.Duration)) {
 		x.gpu.WaitGate(s, x.gates[number], seq)
 	}
 	x.gpu.Launch(s, k)
-	x.runtime.Op(um.Op{Seq: seq, Stream: number, Signature: signature(e, len(x.slots)), Slots: x.slots, Gated: gated})
+	x.runtime.Op(um.Op{Seq: seq, Stream: number, Signature: um.Signature(int(e.Kind), uint64(e.Copy)<<32|uint64(e.Function), len(x.slots)), Slots: x.slots, Gated: gated})
 	x.wake()
-}
-
-// signature identifies an operation without its addresses, as in a live process.
-func signature(e *trace.Event, slots int) uint64 {
-	const k = 0x9e3779b97f4a7c15
-	x := uint64(e.Kind)<<56 ^ uint64(e.Copy)<<48 ^ uint64(e.Function)<<16 ^ uint64(slots)
-	x *= k
-	return x ^ x>>31
 }
 
 // wake wakes the workers that wait for something to do.

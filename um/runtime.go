@@ -38,6 +38,15 @@ type Op struct {
 	Name      string // for messages; may be empty
 }
 
+// Signature is an operation's: its kind and what of that kind it is, a kernel or a
+// direction of copying, with how many tensors it names. Replays ask the same as a live process.
+func Signature(kind int, what uint64, slots int) uint64 {
+	const k = 0x9e3779b97f4a7c15
+	x := uint64(kind)<<56 ^ what<<16 ^ uint64(slots)
+	x *= k
+	return x ^ x>>31
+}
+
 // op is a queued operation.
 type op struct {
 	position int64

@@ -44,7 +44,7 @@ func (l *Live) drain() (n int) {
 			return // it runs when its graph is launched, and is reported then
 		}
 		op := um.Op{
-			Seq: rec.Seq, Stream: l.opStream(rec.Stream, rec.Seq), Signature: l.signature(rec),
+			Seq: rec.Seq, Stream: l.opStream(rec.Stream, rec.Seq), Signature: um.Signature(rec.Kind, uint64(rec.ID), len(rec.Slots)),
 			Slots: rec.Slots, Gated: rec.Flags&hook.FlagGated != 0, Reports: rec.Flags&hook.FlagProgress != 0,
 		}
 		if rec.Kind == hook.Launch {
@@ -138,14 +138,6 @@ func (l *Live) slotAddress(slot uint32) (cuda.Ptr, bool) {
 		return 0, false
 	}
 	return l.tensors.SlotAddress(slot)
-}
-
-// signature identifies an operation without its addresses.
-func (l *Live) signature(rec *hook.Record) uint64 {
-	const k = 0x9e3779b97f4a7c15
-	x := uint64(rec.Kind)<<56 ^ uint64(rec.ID)<<16 ^ uint64(len(rec.Slots))
-	x *= k
-	return x ^ x>>31
 }
 
 // progress reads the streams' progress words. The caller holds the lock.
