@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"math"
 	"math/big"
-	"strconv"
 	"strings"
 )
 
@@ -52,20 +51,4 @@ func ParseBytes(text string) (int64, error) {
 		return 0, fmt.Errorf("%q is more than any machine has: the most is %d bytes", text, int64(math.MaxInt64))
 	}
 	return whole.Int64(), nil
-}
-
-// FormatBytes writes a size for people, such as 5.9 GiB. ParseBytes reads it,
-// less what rounding took.
-func FormatBytes(bytes int64) string {
-	for _, u := range []struct {
-		name string
-		size int64
-	}{{"TiB", 1 << 40}, {"GiB", 1 << 30}, {"MiB", 1 << 20}, {"KiB", 1 << 10}} {
-		if bytes >= u.size || bytes <= -u.size {
-			const most = float64(math.MaxInt64>>40) + 0.9 // TiB; the next tenth would not parse again
-			text := strconv.FormatFloat(min(float64(bytes)/float64(u.size), most), 'f', 1, 64)
-			return strings.TrimSuffix(text, ".0") + " " + u.name
-		}
-	}
-	return strconv.FormatInt(bytes, 10) + " B"
 }

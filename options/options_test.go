@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/penstock-gpu/penstock/internal/size"
 	"github.com/penstock-gpu/penstock/options"
 )
 
@@ -38,14 +39,6 @@ func TestParseBytes(t *testing.T) {
 	}
 }
 
-func TestFormatBytes(t *testing.T) {
-	for n, want := range map[int64]string{0: "0 B", 1023: "1023 B", 1024: "1 KiB", 6365903244: "5.9 GiB", 24 << 30: "24 GiB", 3 << 39: "1.5 TiB", -2048: "-2 KiB"} {
-		if got := options.FormatBytes(n); got != want {
-			t.Errorf("%d: %q, want %q", n, got, want)
-		}
-	}
-}
-
 func FuzzParseBytes(f *testing.F) {
 	for _, s := range []string{"24GiB", "1.5 GB", "-3", "9223372036854775808", "9223372036854775807", "0.0000001T", ""} {
 		f.Add(s)
@@ -56,7 +49,7 @@ func FuzzParseBytes(f *testing.F) {
 			t.Errorf("%q: %d, %v", text, n, err)
 		}
 		if err == nil {
-			if _, err := options.ParseBytes(options.FormatBytes(n)); err != nil {
+			if _, err := options.ParseBytes(size.Text(n)); err != nil {
 				t.Errorf("%q: its own format is refused: %v", text, err)
 			}
 		}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/penstock-gpu/penstock/correlate"
 	"github.com/penstock-gpu/penstock/cuda"
+	"github.com/penstock-gpu/penstock/internal/size"
 	"github.com/penstock-gpu/penstock/um/internal/queue"
 )
 
@@ -229,18 +230,10 @@ func (r *Runtime) Malloc(bytes int64, stream int) (cuda.Ptr, error) {
 func (r *Runtime) outOfMemory(bytes int64) error {
 	host := "as large as the host's memory allows"
 	if r.config.HostBudgetBytes > 0 {
-		host = SizeText(r.config.HostBudgetBytes)
+		host = size.Text(r.config.HostBudgetBytes)
 	}
 	return fmt.Errorf("%w: %s asked for with %s live; the device budget is %s and the host budget %s (largest free range %s): raise --budget or --host-budget",
-		ErrOutOfMemory, SizeText(bytes), SizeText(r.liveBytes), SizeText(r.config.BudgetBytes), host, SizeText(int64(r.arena.largestFree())*BlockBytes))
-}
-
-// SizeText is a size for people.
-func SizeText(bytes int64) string {
-	if bytes < 64<<20 {
-		return fmt.Sprintf("%d bytes", bytes)
-	}
-	return fmt.Sprintf("%.2f GiB", float64(bytes)/(1<<30))
+		ErrOutOfMemory, size.Text(bytes), size.Text(r.liveBytes), size.Text(r.config.BudgetBytes), host, size.Text(int64(r.arena.largestFree())*BlockBytes))
 }
 
 // RecordStream says that work on another stream uses the allocation.

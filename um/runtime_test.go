@@ -10,6 +10,7 @@ import (
 
 	"github.com/penstock-gpu/penstock/cuda"
 	"github.com/penstock-gpu/penstock/internal/short"
+	"github.com/penstock-gpu/penstock/internal/size"
 )
 
 const testBase = cuda.Ptr(1 << 40)
@@ -244,7 +245,7 @@ func TestOutOfMemoryNamesBothBudgets(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, n := range []int64{budget(4), budget(8), budget(3)} {
-		if !strings.Contains(err.Error(), SizeText(n)) {
+		if !strings.Contains(err.Error(), size.Text(n)) {
 			t.Errorf("%q does not name %d", err, n)
 		}
 	}

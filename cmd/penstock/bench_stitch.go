@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/penstock-gpu/penstock/cuda"
+	"github.com/penstock-gpu/penstock/internal/size"
 	"github.com/penstock-gpu/penstock/options"
 	"github.com/penstock-gpu/penstock/pool/stitch"
 )
@@ -81,10 +82,10 @@ func benchStitch(cmd *cobra.Command, sizes, total string, json bool) error {
 	}
 	us := func(t time.Duration) string { return fmt.Sprintf("%.1f", float64(t.Nanoseconds())/1e3) }
 	out := cmd.OutOrStdout()
-	fmt.Fprintf(out, "%s, driver %s; %s mapped a second time, us for each handle\n", d.Info().Name, d.Info().DriverVersion, options.FormatBytes(bytes))
+	fmt.Fprintf(out, "%s, driver %s; %s mapped a second time, us for each handle\n", d.Info().Name, d.Info().DriverVersion, size.Text(bytes))
 	fmt.Fprintf(out, "%-8s %7s %7s %7s %11s %11s %7s %8s %16s\n", "handle", "number", "create", "map", "set access", "(each call)", "unmap", "release", "stitch per 2 MiB")
 	for _, m := range all {
-		fmt.Fprintf(out, "%-8s %7d %7s %7s %11s %11s %7s %8s %16s\n", options.FormatBytes(m.HandleBytes), m.Handles,
+		fmt.Fprintf(out, "%-8s %7d %7s %7s %11s %11s %7s %8s %16s\n", size.Text(m.HandleBytes), m.Handles,
 			us(m.Create), us(m.Map), us(m.SetAccess), us(m.SetAccessEach), us(m.Unmap), us(m.Release), us(m.StitchPer2MiB))
 	}
 	return nil

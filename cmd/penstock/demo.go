@@ -8,7 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/penstock-gpu/penstock/cuda/sim"
-	"github.com/penstock-gpu/penstock/options"
+	"github.com/penstock-gpu/penstock/internal/size"
 	"github.com/penstock-gpu/penstock/replay"
 )
 
@@ -65,7 +65,7 @@ func runDemo(cmd *cobra.Command, html string) error {
 		jobs = append(jobs, made)
 	}
 	out, notes := cmd.OutOrStdout(), cmd.ErrOrStderr()
-	fmt.Fprintf(out, "Replaying %s (GPT-2 medium, recorded on an H200; %s at its peak) on a simulated %s.\n", in.Name, options.FormatBytes(in.peakBytes), profile.DeviceName)
+	fmt.Fprintf(out, "Replaying %s (GPT-2 medium, recorded on an H200; %s at its peak) on a simulated %s.\n", in.Name, size.Text(in.peakBytes), profile.DeviceName)
 	results, err := runJobs(cmd.Context(), jobs, newProgress(notes, len(jobs)))
 	if err != nil {
 		return err

@@ -13,6 +13,7 @@ import (
 	"github.com/penstock-gpu/penstock/faults/bpf"
 	"github.com/penstock-gpu/penstock/internal/gpuinfo"
 	"github.com/penstock-gpu/penstock/internal/hostmem"
+	"github.com/penstock-gpu/penstock/internal/size"
 )
 
 // doctorMachine is what the doctor asks; a seam for tests.
@@ -172,11 +173,11 @@ func checkDevices(m doctorMachine, surveys []cuda.Survey) []doctorCheck {
 
 func checkDevice(s cuda.Survey, facts gpuinfo.Report) doctorCheck {
 	i := s.Info
-	parts := []string{i.Name, doctorGiB(i.TotalBytes), fmt.Sprintf("compute %d.%d", i.ComputeMajor, i.ComputeMinor)}
+	parts := []string{i.Name, size.Text(i.TotalBytes), fmt.Sprintf("compute %d.%d", i.ComputeMajor, i.ComputeMinor)}
 	c := doctorCheck{Name: deviceName(i.Ordinal), Status: checkOK}
 	if d, ok := facts.ByUUID(i.UUID); ok {
 		if d.UsedBytes > 0 {
-			parts[1] += " (" + doctorGiB(d.UsedBytes) + " in use)"
+			parts[1] += " (" + size.Text(d.UsedBytes) + " in use)"
 		}
 		if d.PCIeMaxGen > 0 && d.PCIeMaxWidth > 0 {
 			parts = append(parts, fmt.Sprintf("PCIe %d x%d", d.PCIeMaxGen, d.PCIeMaxWidth))
@@ -239,7 +240,7 @@ func checkHostMemory(m doctorMachine) doctorCheck {
 		c.Status, c.Found = checkWarn, "not known ("+err.Error()+")"
 		return c
 	}
-	c.Found = fmt.Sprintf("%s available of %s (%s)", doctorGiB(memory.AvailableBytes), doctorGiB(memory.TotalBytes), memory.LimitedBy)
+	c.Found = fmt.Sprintf("%s available of %s (%s)", size.Text(memory.AvailableBytes), size.Text(memory.TotalBytes), memory.LimitedBy)
 	if memory.AvailableBytes < lowHostBytes {
 		c.Status, c.Do = checkWarn, "what does not fit on the GPU goes here: free some, or set --host-budget"
 	}
@@ -318,8 +319,4 @@ func versionMajor(version string) int {
 		return 0
 	}
 	return n
-}
-
-func doctorGiB(bytes int64) string {
-	return strconv.FormatFloat(float64(bytes)/(1<<30), 'f', 1, 64) + " GiB"
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/penstock-gpu/penstock/cuda"
 	"github.com/penstock-gpu/penstock/internal/hostmem"
 	"github.com/penstock-gpu/penstock/internal/ranks"
+	"github.com/penstock-gpu/penstock/internal/size"
 	"github.com/penstock-gpu/penstock/um/explicit"
 )
 
@@ -64,11 +65,11 @@ func checkPinning(m doctorMachine) ([]doctorCheck, pinningFacts) {
 	// open kernel modules pins pages and looks at no limit).
 	lock := "no limit on locked memory"
 	if f.LockLimitBytes < math.MaxInt64 {
-		lock = fmt.Sprintf("the limit on locked memory, %s, does not hold for the GPU driver", doctorGiB(f.LockLimitBytes))
+		lock = fmt.Sprintf("the limit on locked memory, %s, does not hold for the GPU driver", size.Text(f.LockLimitBytes))
 	}
-	pinned.Found = fmt.Sprintf("%s can be had (%s); %s", doctorGiB(f.AvailableBytes), f.LimitedBy, lock)
+	pinned.Found = fmt.Sprintf("%s can be had (%s); %s", size.Text(f.AvailableBytes), f.LimitedBy, lock)
 	if f.Processes > 1 {
-		pinned.Found += fmt.Sprintf("; %s for each of %d processes (LOCAL_WORLD_SIZE, WORLD_SIZE)", doctorGiB(f.share()), f.Processes)
+		pinned.Found += fmt.Sprintf("; %s for each of %d processes (LOCAL_WORLD_SIZE, WORLD_SIZE)", size.Text(f.share()), f.Processes)
 	}
 	if f.share() < explicit.LeastHostBytes {
 		pinned.Status, pinned.Do = checkWarn, "free some: the explicit engine keeps in it what does not fit on the GPU"

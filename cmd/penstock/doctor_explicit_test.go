@@ -15,7 +15,7 @@ func TestDoctorExplicit(t *testing.T) {
 		check  string // one that tells more, and what it says
 		says   string
 	}{
-		{"healthy", func(*fakeMachine) {}, "", "pinned memory", "100.0 GiB can be had"},
+		{"healthy", func(*fakeMachine) {}, "", "pinned memory", "100 GiB can be had"},
 		{"no managed memory", func(m *fakeMachine) { m.surveys[0].Capabilities.ManagedMemory = false }, "", "managed memory", "Pascal"},
 		{"no virtual memory", func(m *fakeMachine) { m.surveys[0].Capabilities.VirtualMemory = false }, "virtual memory management: ", "virtual memory", "explicit engine needs it"},
 		{"no gates", func(m *fakeMachine) { m.surveys[0].Capabilities.StreamMemOps = false }, "stream memory operations: ", "stream gates", "newer driver"},
@@ -24,10 +24,10 @@ func TestDoctorExplicit(t *testing.T) {
 			m.pins.AvailableBytes, m.pins.LimitedBy = 1<<29, "the memory limit of control group /job"
 		},
 			"pinned host memory: only 512 MiB", "pinned memory", "control group /job"},
-		{"shared memory", func(m *fakeMachine) { m.pins.Processes = 8 }, "", "pinned memory", "100.0 GiB can be had (free memory); no limit on locked memory; 12.5 GiB for each of 8 processes"},
+		{"shared memory", func(m *fakeMachine) { m.pins.Processes = 8 }, "", "pinned memory", "100 GiB can be had (free memory); no limit on locked memory; 12.5 GiB for each of 8 processes"},
 		{"too many share it", func(m *fakeMachine) { m.pins.Processes = 128 }, "pinned host memory: only 800 MiB of host memory can be pinned by each of 128 processes", "pinned memory", "free some"},
 		{"memory unknown", func(m *fakeMachine) { m.pins, m.pinErr = pinningFacts{}, errors.New("no /proc") }, "pinned host memory: ", "pinned memory", "no /proc"},
-		{"locked memory", func(m *fakeMachine) { m.pins.LockLimitBytes = 1 << 30 }, "", "pinned memory", "1.0 GiB, does not hold for the GPU driver"},
+		{"locked memory", func(m *fakeMachine) { m.pins.LockLimitBytes = 1 << 30 }, "", "pinned memory", "1 GiB, does not hold for the GPU driver"},
 		{"no huge pages", func(m *fakeMachine) { m.pins.HugePages = "never" }, "", "huge pages", "twice as long"},
 		{"huge pages unknown", func(m *fakeMachine) { m.pins.HugePages = "" }, "", "huge pages", "not known"},
 		{"hook misses", func(m *fakeMachine) { m.tested = selfTestReport{} }, "launch hook: ", "launch hook", "another python3"},

@@ -140,10 +140,10 @@ func TestDiagnoseHealthy(t *testing.T) {
 	}
 	for name, want := range map[string]string{
 		"libcuda":        "CUDA 13.0, /usr/lib/libcuda.so.580.159.03",
-		"device 0":       "NVIDIA H200, 140.0 GiB (1.0 GiB in use), compute 9.0, PCIe 5 x16",
-		"pinned memory":  "100.0 GiB can be had (free memory); no limit on locked memory",
+		"device 0":       "NVIDIA H200, 140 GiB (1 GiB in use), compute 9.0, PCIe 5 x16",
+		"pinned memory":  "100 GiB can be had (free memory); no limit on locked memory",
 		"huge pages":     "madvise (transparent)",
-		"host memory":    "100.0 GiB available of 128.0 GiB (free memory)",
+		"host memory":    "100 GiB available of 128 GiB (free memory)",
 		"hook library":   "/opt/penstock/lib/libpenstock_hook.so",
 		"launch hook":    "saw all of 11 launches, by dlsym, cuGetProcAddress_v2",
 		"torch library":  "/opt/penstock/lib/libpenstock_torch.so",
@@ -244,7 +244,7 @@ func TestDiagnoseSeveralDevices(t *testing.T) {
 		t.Error("a device that is not used keeps the engine from running")
 	}
 	// Not in NVML: what the CUDA driver says must do.
-	if c := findCheck(t, d, "device 1"); c.Found != "NVIDIA H200, 140.0 GiB, compute 9.0" {
+	if c := findCheck(t, d, "device 1"); c.Found != "NVIDIA H200, 140 GiB, compute 9.0" {
 		t.Errorf("second device: %+v", c)
 	}
 	if m.probeCalls != 2 {

@@ -12,7 +12,7 @@ import (
 
 	"github.com/penstock-gpu/penstock/cuda"
 	"github.com/penstock-gpu/penstock/cuda/kernels"
-	"github.com/penstock-gpu/penstock/options"
+	"github.com/penstock-gpu/penstock/internal/size"
 	"github.com/penstock-gpu/penstock/um/explicit/hostpool"
 )
 
@@ -117,14 +117,14 @@ func (m *measurer) deviceCode() (err error) {
 		if err != nil {
 			return err
 		}
-		m.rate("checksum of "+options.FormatBytes(bytes), bytes, each)
+		m.rate("checksum of "+size.Text(bytes), bytes, each)
 		each, err = m.repeat(s, func() error {
 			return f.Search([]cuda.Range{r}, [2]kernels.Span{{Lo: 1 << 62, Hi: 1<<62 + 1<<40}}, s)
 		})
 		if err != nil {
 			return err
 		}
-		m.rate("search of "+options.FormatBytes(bytes), bytes, each)
+		m.rate("search of "+size.Text(bytes), bytes, each)
 	}
 	return nil
 }
@@ -167,7 +167,7 @@ func (m *measurer) pinning() (err error) {
 		if err != nil {
 			return err
 		}
-		pinning := "pinning by " + options.FormatBytes(segment)
+		pinning := "pinning by " + size.Text(segment)
 		m.rate(pinning, s.GrownBytes, s.Growing)
 		m.spread("beside "+pinning, calls)
 	}
@@ -286,14 +286,14 @@ func (m *measurer) copies() (err error) {
 		m.rate(what, each*int64(m.sizes.copies), time.Since(began))
 		return nil
 	}
-	size := options.FormatBytes(bytes)
-	if err := run("copies to the device, "+size, bytes, toDevice); err != nil {
+	each := size.Text(bytes)
+	if err := run("copies to the device, "+each, bytes, toDevice); err != nil {
 		return err
 	}
-	if err := run("copies to the host, "+size, bytes, toHost); err != nil {
+	if err := run("copies to the host, "+each, bytes, toHost); err != nil {
 		return err
 	}
-	if err := run("copies both ways at once, "+size+", in total", 2*bytes, toDevice, toHost); err != nil {
+	if err := run("copies both ways at once, "+each+", in total", 2*bytes, toDevice, toHost); err != nil {
 		return err
 	}
 	// What went there and back is the same.
@@ -339,7 +339,7 @@ func (m *measurer) hostInPlace() (err error) {
 	if err := d.SetAccess(p, bytes); err != nil {
 		return err
 	}
-	m.report(measured{"making and mapping host memory, " + options.FormatBytes(bytes), time.Since(began).Seconds() * 1e3, "ms"})
+	m.report(measured{"making and mapping host memory, " + size.Text(bytes), time.Since(began).Seconds() * 1e3, "ms"})
 
 	k, err := kernels.Load(d)
 	if err != nil {
@@ -372,7 +372,7 @@ func (m *measurer) hostInPlace() (err error) {
 	if got := k.Sum(bytes, out); got != want {
 		return fmt.Errorf("the checksum of host memory in place is %v, it should be %v", got, want)
 	}
-	m.rate("checksum of host memory in place, "+options.FormatBytes(bytes), bytes, each)
+	m.rate("checksum of host memory in place, "+size.Text(bytes), bytes, each)
 	return nil
 }
 

@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/penstock-gpu/penstock/internal/size"
 	"github.com/penstock-gpu/penstock/options"
 	"github.com/penstock-gpu/penstock/pool/plan"
 )
@@ -228,7 +229,7 @@ func showSearch(w io.Writer, o *plan.Options, peak int64) (done func()) {
 			}
 			line := fmt.Sprintf("planning: %.0f s of at most %v", time.Since(begun).Seconds(), o.TimeLimit)
 			if b := best.Load(); b > 0 {
-				line += ", best " + options.FormatBytes(b)
+				line += ", best " + size.Text(b)
 				if peak > 0 {
 					line += fmt.Sprintf(" (%.4f of the peak)", float64(b)/float64(peak))
 				}

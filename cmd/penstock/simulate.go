@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/penstock-gpu/penstock/faults/symbol"
+	"github.com/penstock-gpu/penstock/internal/size"
 	"github.com/penstock-gpu/penstock/options"
 	"github.com/penstock-gpu/penstock/replay"
 )
@@ -195,9 +196,9 @@ func writeSimulation(w io.Writer, r replay.Result) error {
   moved to the host    %s
   faults               %d
   prediction hit rate  %s
-`, r.Trace, r.Policy, r.GPU, r.Engine, options.FormatBytes(r.BudgetBytes), options.FormatBytes(r.PeakLiveBytes),
+`, r.Trace, r.Policy, r.GPU, r.Engine, size.Text(r.BudgetBytes), size.Text(r.PeakLiveBytes),
 		float64(r.PeakLiveBytes)/float64(r.BudgetBytes), r.IterationSeconds, r.ComputeSeconds, r.StallSeconds, r.Durations,
-		options.FormatBytes(r.H2DBytes), options.FormatBytes(r.D2HBytes), r.Faults, hits)
+		size.Text(r.H2DBytes), size.Text(r.D2HBytes), r.Faults, hits)
 	if err != nil || r.Replay == nil {
 		return err
 	}
@@ -209,7 +210,7 @@ func writeReplay(w io.Writer, a *replay.Again) error {
 	_, err := fmt.Fprintf(w, `  made again           %s instead of being moved, by %d launches in %.4f s, which are part of computing
   without replay       %.3f s an iteration
   roles of launches    %s
-`, options.FormatBytes(a.Bytes), a.Launches, a.Seconds, a.SwapSeconds, a.Roles)
+`, size.Text(a.Bytes), a.Launches, a.Seconds, a.SwapSeconds, a.Roles)
 	if a.Rejected > 0 && err == nil {
 		_, err = fmt.Fprintf(w, "  rejected plans       %d of %d would have computed something else: please report it\n", a.Rejected, a.Plans)
 	}

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"text/tabwriter"
 
-	"github.com/penstock-gpu/penstock/options"
+	"github.com/penstock-gpu/penstock/internal/size"
 	"github.com/penstock-gpu/penstock/replay"
 )
 
@@ -38,7 +38,7 @@ func writeTable(w io.Writer, rows []benchRow) error {
 	}
 	fmt.Fprintln(table)
 	for _, p := range points {
-		fmt.Fprintf(table, "%s\t%s\t%s\t%.3f\t", p.trace, ratioText(p.ratio), options.FormatBytes(p.budget), p.compute)
+		fmt.Fprintf(table, "%s\t%s\t%s\t%.3f\t", p.trace, ratioText(p.ratio), size.Text(p.budget), p.compute)
 		for _, s := range series {
 			fmt.Fprintf(table, "%s\t", seconds(p.seconds, s))
 		}

@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"io"
 
-	"github.com/penstock-gpu/penstock/options"
+	"github.com/penstock-gpu/penstock/internal/size"
 	"github.com/penstock-gpu/penstock/testdata"
 	"github.com/penstock-gpu/penstock/trace"
 )
@@ -99,12 +99,12 @@ func (in input) fits(budget int64) error {
 	}
 	most := int64(float64(in.peakBytes) / float64(in.largest.Bytes) * 100) // hundredths, rounded down
 	return fmt.Errorf("trace %s cannot run in a budget of %s: one launch of kernel %s touches %d bytes (%s): give --budget %d or more, or a ratio of at most %d.%02d",
-		in.Name, sizeText(budget), shortName(in.largest.Kernel), in.largest.Bytes, options.FormatBytes(in.largest.Bytes), in.largest.Bytes, most/100, most%100)
+		in.Name, sizeText(budget), shortName(in.largest.Kernel), in.largest.Bytes, size.Text(in.largest.Bytes), in.largest.Bytes, most/100, most%100)
 }
 
 // sizeText gives a size exactly and readably.
 func sizeText(bytes int64) string {
-	return fmt.Sprintf("%d bytes (%s)", bytes, options.FormatBytes(bytes))
+	return fmt.Sprintf("%d bytes (%s)", bytes, size.Text(bytes))
 }
 
 // shortName keeps a mangled name of many template arguments on one line.

@@ -10,7 +10,7 @@ import (
 
 	"github.com/penstock-gpu/penstock/faults/analyse"
 	"github.com/penstock-gpu/penstock/faults/symbol"
-	"github.com/penstock-gpu/penstock/options"
+	"github.com/penstock-gpu/penstock/internal/size"
 )
 
 // Pprof writes a profile of faults, bytes and stalls. A sample's stack is the
@@ -54,7 +54,7 @@ func Pprof(w io.Writer, r *analyse.Report) error {
 		stack := []*profile.Location{location(x.Kernel, true)}
 		for frame := range strings.SplitSeq(x.Allocation, " < ") {
 			if !strings.ContainsAny(frame, " (") { // an address: its size says more
-				frame += " (" + options.FormatBytes(x.AllocationBytes) + ")"
+				frame += " (" + size.Text(x.AllocationBytes) + ")"
 			}
 			stack = append(stack, location(frame, false))
 		}

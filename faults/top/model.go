@@ -14,7 +14,7 @@ import (
 	"github.com/penstock-gpu/penstock/faults/analyse"
 	"github.com/penstock-gpu/penstock/faults/symbol"
 	"github.com/penstock-gpu/penstock/faults/view"
-	"github.com/penstock-gpu/penstock/options"
+	"github.com/penstock-gpu/penstock/internal/size"
 )
 
 // Sample is a report at a time.
@@ -196,7 +196,7 @@ func RatesOf(a, b Sample) (r Rates) {
 		Lost: per(x.LostEvents, y.LostEvents), Stall: max(0, (y.StallSeconds-x.StallSeconds)/d)}
 }
 
-func bytesText(n float64) string { return options.FormatBytes(int64(n)) }
+func bytesText(n float64) string { return size.Text(int64(n)) }
 
 func countText(n float64) string { return view.Cell(int64(n), view.Count) }
 

@@ -8,6 +8,7 @@ import (
 
 	"github.com/penstock-gpu/penstock/faults/analyse"
 	"github.com/penstock-gpu/penstock/faults/symbol"
+	"github.com/penstock-gpu/penstock/internal/size"
 )
 
 // Finding is one sentence about a run, with the numbers in it, and what to do.
@@ -37,8 +38,6 @@ func (e *explainer) say(do, format string, args ...any) {
 	e.findings = append(e.findings, Finding{What: fmt.Sprintf(format, args...), Do: do})
 }
 
-func size(n int64) string { return Cell(n, Bytes) }
-
 func count(n int64) string { return Cell(n, Count) }
 
 func percent(n, of int64) string { return Cell(share(n, of), Share) }
@@ -51,13 +50,13 @@ func (e *explainer) verdict() {
 	case s.Faults == 0 && s.H2DBytes == 0 && s.D2HBytes == 0:
 		e.say("", "The GPU never faulted and no managed memory moved.")
 	case s.Faults == 0:
-		e.say("", "The GPU never faulted: all %s that came to it were fetched ahead of need; %s went back to the host.", size(s.H2DBytes), size(s.D2HBytes))
+		e.say("", "The GPU never faulted: all %s that came to it were fetched ahead of need; %s went back to the host.", size.Text(s.H2DBytes), size.Text(s.D2HBytes))
 	default:
 		stalled := ""
 		if e.r.Seconds > 0 && s.StallSeconds > 0 {
 			stalled = fmt.Sprintf("; kernels waited for their bytes for %s, %s of the run", seconds(s.StallSeconds), Cell(s.StallSeconds/e.r.Seconds, Share))
 		}
-		e.say("", "The GPU faulted %s times in %s, and %s came in by these faults%s.", count(s.Faults), seconds(e.r.Seconds), size(s.FaultedBytes), stalled)
+		e.say("", "The GPU faulted %s times in %s, and %s came in by these faults%s.", count(s.Faults), seconds(e.r.Seconds), size.Text(s.FaultedBytes), stalled)
 	}
 }
 
@@ -146,7 +145,7 @@ func (e *explainer) places() {
 	if len(e.r.Allocations) > 0 && e.r.Allocations[0].Faults > 0 {
 		a := e.r.Allocations[0]
 		if a.Bytes > 0 {
-			parts = append(parts, fmt.Sprintf("the allocation of %s at %s had %s", size(a.Bytes), Plain(a.Name(), 100), percent(a.Faults, n)))
+			parts = append(parts, fmt.Sprintf("the allocation of %s at %s had %s", size.Text(a.Bytes), Plain(a.Name(), 100), percent(a.Faults, n)))
 		}
 	}
 	best := -1
@@ -169,13 +168,13 @@ func (e *explainer) traffic() {
 	if s.DistinctBytes == 0 {
 		return
 	}
-	what := fmt.Sprintf("%s of distinct memory were used on the GPU and %s were brought to it: each byte crossed the bus %.1f times", size(s.DistinctBytes), size(s.H2DBytes), s.Amplification)
+	what := fmt.Sprintf("%s of distinct memory were used on the GPU and %s were brought to it: each byte crossed the bus %.1f times", size.Text(s.DistinctBytes), size.Text(s.H2DBytes), s.Amplification)
 	if s.Faults > 0 && s.FaultedBytes > 0 {
-		what += fmt.Sprintf(", %s for each fault", size(int64(s.BytesPerFault)))
+		what += fmt.Sprintf(", %s for each fault", size.Text(int64(s.BytesPerFault)))
 	}
 	do := ""
 	if b := e.r.Header.BudgetBytes; s.Amplification > 3 && b > 0 && s.DistinctBytes > b {
-		do = fmt.Sprintf("the working set is larger than the budget of %s: a larger --budget, a smaller batch or activation checkpointing moves less", size(e.r.Header.BudgetBytes))
+		do = fmt.Sprintf("the working set is larger than the budget of %s: a larger --budget, a smaller batch or activation checkpointing moves less", size.Text(e.r.Header.BudgetBytes))
 	}
 	e.say(do, "%s.", what)
 	if s.EvictedBytes > 0 {
@@ -183,7 +182,7 @@ func (e *explainer) traffic() {
 		if e.r.Header.Policy == "" {
 			do = "use less managed memory at a time, or send away what is not needed (cudaMemPrefetchAsync to the host) before the driver must"
 		}
-		e.say(do, "The driver itself evicted %s, in the middle of servicing faults.", size(s.EvictedBytes))
+		e.say(do, "The driver itself evicted %s, in the middle of servicing faults.", size.Text(s.EvictedBytes))
 	}
 }
 
@@ -192,7 +191,7 @@ func (e *explainer) prefetch() {
 	if p.PrefetchedBytes == 0 {
 		return
 	}
-	what := fmt.Sprintf("%s of what came in was fetched ahead (%s)", Cell(p.Coverage, Share), size(p.PrefetchedBytes))
+	what := fmt.Sprintf("%s of what came in was fetched ahead (%s)", Cell(p.Coverage, Share), size.Text(p.PrefetchedBytes))
 	do := ""
 	if p.WastedBytes >= 0 {
 		what += fmt.Sprintf("; %s of it left again unused", percent(p.WastedBytes, p.PrefetchedBytes))

@@ -12,7 +12,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/penstock-gpu/penstock/faults/symbol"
-	"github.com/penstock-gpu/penstock/options"
+	"github.com/penstock-gpu/penstock/internal/size"
 )
 
 // mostRows is how many rows people get of a table; programs get all.
@@ -30,7 +30,7 @@ func Cell(v any, u Unit) string {
 		return x
 	case int64:
 		if u == Bytes {
-			return options.FormatBytes(x)
+			return size.Text(x)
 		}
 		return group(strconv.FormatInt(x, 10))
 	case uint64:

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/penstock-gpu/penstock/faults/analyse"
+	"github.com/penstock-gpu/penstock/internal/size"
 )
 
 //go:embed page.html.tmpl
@@ -83,7 +84,7 @@ func WriteHTML(w io.Writer, r *analyse.Report) error {
 		}
 	}
 	if h.BudgetBytes > 0 {
-		p.Facts = append(p.Facts, [2]string{"budget", size(h.BudgetBytes)})
+		p.Facts = append(p.Facts, [2]string{"budget", size.Text(h.BudgetBytes)})
 	}
 	if !h.Started.IsZero() {
 		p.Facts = append(p.Facts, [2]string{"recorded", h.Started.Format("2006-01-02 15:04:05 MST")})
@@ -123,9 +124,9 @@ func plots(r *analyse.Report) []plot {
 		show         func(v float64) string
 	}{
 		{"GPU faults a second", "faults", func(e analyse.TimelineEntry) float64 { return rate(e.Faults) }, func(v float64) string { return count(int64(v)) + " a second" }},
-		{"To the device (HtoD)", "in", func(e analyse.TimelineEntry) float64 { return rate(e.H2DBytes) }, func(v float64) string { return size(int64(v)) + "/s" }},
-		{"To the host (DtoH)", "out", func(e analyse.TimelineEntry) float64 { return rate(e.D2HBytes) }, func(v float64) string { return size(int64(v)) + "/s" }},
-		{"Resident on the device", "resident", func(e analyse.TimelineEntry) float64 { return float64(e.ResidentBytes) }, func(v float64) string { return size(int64(v)) }},
+		{"To the device (HtoD)", "in", func(e analyse.TimelineEntry) float64 { return rate(e.H2DBytes) }, func(v float64) string { return size.Text(int64(v)) + "/s" }},
+		{"To the host (DtoH)", "out", func(e analyse.TimelineEntry) float64 { return rate(e.D2HBytes) }, func(v float64) string { return size.Text(int64(v)) + "/s" }},
+		{"Resident on the device", "resident", func(e analyse.TimelineEntry) float64 { return float64(e.ResidentBytes) }, func(v float64) string { return size.Text(int64(v)) }},
 	} {
 		most, at, sum := 0.0, 0, 0.0
 		for i, e := range b {
@@ -194,6 +195,6 @@ func heatOf(r *analyse.Report) *heatPlot {
 	}
 	last := rows[len(rows)-1].Address + r.Heat.RowBytes
 	h.Text = fmt.Sprintf("%s stretches of %s between %#x and %#x had faults; each line is %d of them, lowest address first; at most %s faults in one cell of %s. Stretches without faults are left out.",
-		count(int64(len(rows))), size(int64(r.Heat.RowBytes)), rows[0].Address, last, each, count(most), seconds(r.Heat.ColumnSeconds))
+		count(int64(len(rows))), size.Text(int64(r.Heat.RowBytes)), rows[0].Address, last, each, count(most), seconds(r.Heat.ColumnSeconds))
 	return h
 }

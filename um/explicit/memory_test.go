@@ -8,7 +8,7 @@ import (
 	"github.com/penstock-gpu/penstock/cuda"
 	"github.com/penstock-gpu/penstock/evict"
 	"github.com/penstock-gpu/penstock/internal/short"
-	"github.com/penstock-gpu/penstock/um"
+	"github.com/penstock-gpu/penstock/internal/size"
 )
 
 // TestAddressesOfEverNewSizes: a job whose sizes never come again finds addresses as
@@ -96,8 +96,8 @@ func (h *hostLimited) GiveHost(extents []cuda.Range) {
 // TestFullBudgetsExchange: a job that allocates until it is told that there is no more can use all that it got, one after
 // the other: something can always leave before something else comes.
 func TestFullBudgetsExchange(t *testing.T) {
-	for _, size := range []int64{PageBytes, 8 << 20, 16<<20 - PageBytes} {
-		t.Run(um.SizeText(size), func(t *testing.T) {
+	for _, bytes := range []int64{PageBytes, 8 << 20, 16<<20 - PageBytes} {
+		t.Run(size.Text(bytes), func(t *testing.T) {
 			const budget = 64 << 20
 			h := &hostLimited{bystander{state: map[uint32]State{}, last: map[uint32]uint64{}, next: 1 << 40}, budget}
 			r := New(Config{BudgetBytes: budget, HostBudgetBytes: budget, Addresses: cuda.Range{Base: 1 << 44, Bytes: 1 << 30}, Victims: evict.LRU}, h)
@@ -128,15 +128,15 @@ func TestFullBudgetsExchange(t *testing.T) {
 			}
 			n := 0
 			for ; ; n++ {
-				if _, err := r.Malloc(size, 0); err != nil {
-					if !errors.Is(err, ErrOutOfMemory) || r.PlainFits(size) {
-						t.Fatalf("%v; plain memory may grow: %v", err, r.PlainFits(size))
+				if _, err := r.Malloc(bytes, 0); err != nil {
+					if !errors.Is(err, ErrOutOfMemory) || r.PlainFits(bytes) {
+						t.Fatalf("%v; plain memory may grow: %v", err, r.PlainFits(bytes))
 					}
 					break
 				}
 				use(n + 1)
 			}
-			if int64(n)*size < budget+budget/4 {
+			if int64(n)*bytes < budget+budget/4 {
 				t.Errorf("only %d tensors", n)
 			}
 			for i := range 3 * n {

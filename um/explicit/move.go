@@ -5,7 +5,7 @@ import (
 
 	"github.com/penstock-gpu/penstock/cuda"
 	"github.com/penstock-gpu/penstock/cuda/kernels"
-	"github.com/penstock-gpu/penstock/um"
+	"github.com/penstock-gpu/penstock/internal/size"
 )
 
 // Direction is a side that moves go to.
@@ -415,7 +415,7 @@ func (r *Runtime) Failed(m *Move) error {
 	r.Shrink()
 	if r.config.BudgetBytes < r.plainBytes+c.bytes {
 		return fmt.Errorf("%w: the driver has none left for %d bytes, and only %s of it are held, %s as plain memory",
-			ErrOutOfMemory, c.bytes, um.SizeText(r.config.BudgetBytes), um.SizeText(r.plainBytes))
+			ErrOutOfMemory, c.bytes, size.Text(r.config.BudgetBytes), size.Text(r.plainBytes))
 	}
 	return nil
 }

@@ -8,7 +8,7 @@ import (
 
 	"github.com/penstock-gpu/penstock/correlate"
 	"github.com/penstock-gpu/penstock/cuda"
-	"github.com/penstock-gpu/penstock/um"
+	"github.com/penstock-gpu/penstock/internal/size"
 )
 
 // Op is an operation that a thread is about to launch: a kernel, a copy, a fill.
@@ -206,7 +206,7 @@ func (r *Runtime) ExtendAll(seq uint64) error {
 	}
 	if r.liveSize+r.plainBytes > r.config.BudgetBytes {
 		return fmt.Errorf("the parameters of %s cannot be read, so that everything has to be on the device for it: %s are live, the budget is %s; raise --budget to that, or use --engine managed",
-			nameOf(x.name), um.SizeText(r.liveSize+r.plainBytes), um.SizeText(r.config.BudgetBytes))
+			nameOf(x.name), size.Text(r.liveSize+r.plainBytes), size.Text(r.config.BudgetBytes))
 	}
 	for _, t := range r.slots {
 		if t != nil && !t.freed && !slices.Contains(x.tensors, t) {
@@ -320,8 +320,8 @@ func (r *Runtime) Explain() string {
 	}
 	text := fmt.Sprintf("%s touches %s, %s of it absent; of the budget of %s plain memory has %s and asks for %s, %d unfinished operations use %s, %s were never used, %s stay because their addresses were copied to memory of others, %s could leave, "+
 		"%s are freed and %s freed and in use, %s are spare, %s on their way in, %s out, %s being released",
-		nameOf(x.name), um.SizeText(x.bytes()), um.SizeText(x.lacks()), um.SizeText(r.config.BudgetBytes), um.SizeText(r.plainBytes), um.SizeText(r.plainNeed), r.pending.Len(), um.SizeText(used), um.SizeText(fresh), um.SizeText(kept),
-		um.SizeText(idle), um.SizeText(dead), um.SizeText(deadBusy), um.SizeText(r.physical.spares), um.SizeText(r.incoming), um.SizeText(r.outgoing), um.SizeText(r.physical.limbo))
+		nameOf(x.name), size.Text(x.bytes()), size.Text(x.lacks()), size.Text(r.config.BudgetBytes), size.Text(r.plainBytes), size.Text(r.plainNeed), r.pending.Len(), size.Text(used), size.Text(fresh), size.Text(kept),
+		size.Text(idle), size.Text(dead), size.Text(deadBusy), size.Text(r.physical.spares), size.Text(r.incoming), size.Text(r.outgoing), size.Text(r.physical.limbo))
 	for s := range r.lastOn { // one that stands still is what the others wait for
 		if first, ok := r.pending.FirstOn(s); ok && first != x {
 			text += fmt.Sprintf("; stream %d was given operations up to %d and has not finished %d, %s", s, r.lastOn[s], first.seq, nameOf(first.name))
@@ -351,5 +351,5 @@ func (r *Runtime) Hopeless() error {
 		return nil
 	}
 	return fmt.Errorf("%w: %s touches %s, and of the device budget of %s plain memory takes %s: give --budget %dMiB or more",
-		ErrOutOfMemory, nameOf(x.name), um.SizeText(needs), um.SizeText(r.config.BudgetBytes), um.SizeText(r.plainBytes), (needs+r.plainBytes+1<<20-1)>>20)
+		ErrOutOfMemory, nameOf(x.name), size.Text(needs), size.Text(r.config.BudgetBytes), size.Text(r.plainBytes), (needs+r.plainBytes+1<<20-1)>>20)
 }

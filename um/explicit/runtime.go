@@ -6,6 +6,7 @@ import (
 
 	"github.com/penstock-gpu/penstock/correlate"
 	"github.com/penstock-gpu/penstock/cuda"
+	"github.com/penstock-gpu/penstock/internal/size"
 	"github.com/penstock-gpu/penstock/um"
 	"github.com/penstock-gpu/penstock/um/internal/queue"
 )
@@ -295,8 +296,8 @@ func (r *Runtime) idle(t *tensor) bool {
 
 func (r *Runtime) outOfMemory(bytes int64) error {
 	return fmt.Errorf("%w: %s asked for with %s live; the device budget is %s (%s of it plain memory) and the host budget %s (%s of it for tensors that change places): raise --budget or --host-budget",
-		ErrOutOfMemory, um.SizeText(bytes), um.SizeText(r.liveBytes), um.SizeText(r.config.BudgetBytes), um.SizeText(r.plainBytes), um.SizeText(r.config.HostBudgetBytes),
-		um.SizeText(min(r.exchangeBytes(), r.config.HostBudgetBytes)))
+		ErrOutOfMemory, size.Text(bytes), size.Text(r.liveBytes), size.Text(r.config.BudgetBytes), size.Text(r.plainBytes), size.Text(r.config.HostBudgetBytes),
+		size.Text(min(r.exchangeBytes(), r.config.HostBudgetBytes)))
 }
 
 // Free takes an allocation back. Operations reported before may still use it.

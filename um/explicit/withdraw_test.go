@@ -81,7 +81,7 @@ func TestEvictionTakenBack(t *testing.T) {
 // TestExplainNamesWhatIsNotFinished: a stream that stands still is said to, and with which operation.
 func TestExplainNamesWhatIsNotFinished(t *testing.T) {
 	r, _ := full(t)
-	if text := r.Explain(); !strings.Contains(text, "kernel touches 8388608 bytes, 8388608 bytes of it absent") || strings.Contains(text, "stream") {
+	if text := r.Explain(); !strings.Contains(text, "kernel touches 8 MiB, 8 MiB of it absent") || strings.Contains(text, "stream") {
 		t.Errorf("%q", text)
 	}
 	r.Op(Op{Seq: 3, Stream: 2, Slots: []uint32{1}, Name: "other"})
@@ -220,7 +220,7 @@ func TestKept(t *testing.T) {
 	if m, ok := r.Next(Out); ok {
 		t.Fatalf("%v of a tensor that is kept", m.Kind)
 	}
-	if text := r.Explain(); !strings.Contains(text, "8388608 bytes stay because") {
+	if text := r.Explain(); !strings.Contains(text, "8 MiB stay because") {
 		t.Errorf("not explained: %s", text)
 	}
 	if err := r.Check(); err != nil {

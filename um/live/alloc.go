@@ -9,6 +9,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/penstock-gpu/penstock/cuda"
+	"github.com/penstock-gpu/penstock/internal/size"
 	"github.com/penstock-gpu/penstock/pool/front"
 	"github.com/penstock-gpu/penstock/um"
 	"github.com/penstock-gpu/penstock/um/explicit"
@@ -59,7 +60,7 @@ func raise(peak *atomic.Int64, n int64) {
 
 func (l *Live) malloc(bytes int64, stream uint64) (cuda.Ptr, error) {
 	if bytes > front.All {
-		return 0, fmt.Errorf("%w: %s asked for: there are no addresses for so much", ErrOutOfMemory, GiB(bytes))
+		return 0, fmt.Errorf("%w: %s asked for: there are no addresses for so much", ErrOutOfMemory, size.Text(bytes))
 	}
 	if bytes >= explicit.SmallBytes && l.swap != nil && l.active.Load() == nil {
 		return l.swap.malloc(bytes, stream)
@@ -94,7 +95,7 @@ func (l *Live) malloc(bytes int64, stream uint64) (cuda.Ptr, error) {
 func (l *Live) plainIsFull(bytes int64, err error) error {
 	if errors.Is(err, ErrOutOfMemory) || errors.Is(err, cuda.ErrOutOfMemory) {
 		return fmt.Errorf("%w: %s asked for with %s live and %s reserved of a device budget of %s, and nothing may leave the device", ErrOutOfMemory,
-			GiB(bytes), GiB(l.liveBytes()), GiB(l.reservedBytes()), GiB(l.plainBudget.Load()))
+			size.Text(bytes), size.Text(l.liveBytes()), size.Text(l.reservedBytes()), size.Text(l.plainBudget.Load()))
 	}
 	return err
 }

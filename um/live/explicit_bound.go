@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/penstock-gpu/penstock/cuda/sim"
+	"github.com/penstock-gpu/penstock/internal/size"
 	"github.com/penstock-gpu/penstock/oracle"
 	"github.com/penstock-gpu/penstock/trace"
 	"github.com/penstock-gpu/penstock/um/explicit"
@@ -193,7 +194,7 @@ func gpuTime(events []trace.Event) (seconds float64) {
 func why(err error) string {
 	var large *oracle.BudgetError
 	if errors.As(err, &large) {
-		return fmt.Sprintf("one launch touches %s, and the budget has room for %s", GiB(large.NeedBytes), GiB(large.BudgetBytes))
+		return fmt.Sprintf("one launch touches %s, and the budget has room for %s", size.Text(large.NeedBytes), size.Text(large.BudgetBytes))
 	}
 	return err.Error()
 }

@@ -131,7 +131,7 @@ func TestJudge(t *testing.T) {
 		{"none was timed", "0 launches were timed", explicit.Recent{Trace: remembered(40, 6).Trace, Kinds: make([]trace.OpKind, 240)}, fast},
 		{"no progress", "no launch was seen to end", noProgress, fast},
 		{"two iterations", "hold no 3 like iterations", remembered(40, 2), fast},
-		{"too small a budget", "one launch touches 10.0 MiB", remembered(40, 6), tight},
+		{"too small a budget", "one launch touches 10 MiB", remembered(40, 6), tight},
 	} {
 		if b := judged(c.recent, c.o); !strings.Contains(b.Why, c.why) || b != (Bound{Why: b.Why}) {
 			t.Errorf("%s: %+v, want %q", c.name, b, c.why)

@@ -1,6 +1,9 @@
 package live
 
-import "fmt"
+import (
+	"fmt"
+	"github.com/penstock-gpu/penstock/internal/size"
+)
 
 // A job that asks for grants more often than this waits for its own kernels all
 // the time; one of fewer launches has not shown yet what it is like.
@@ -15,9 +18,9 @@ const (
 func (s Stats) explicitLines(line func(format string, args ...any)) {
 	x := s.Explicit
 	line("moved %s to the device (%.1f GB/s while copying) and %s to the host (%.1f GB/s)",
-		GiB(s.H2DBytes), x.InGBPerSecond, GiB(s.D2HBytes), x.OutGBPerSecond)
+		size.Text(s.H2DBytes), x.InGBPerSecond, size.Text(s.D2HBytes), x.OutGBPerSecond)
 	if x.CleanBytes > 0 || x.InPlaceBytes > 0 {
-		line("%s left without a copy because the host had them already; launches used %s in host memory", GiB(x.CleanBytes), GiB(x.InPlaceBytes))
+		line("%s left without a copy because the host had them already; launches used %s in host memory", size.Text(x.CleanBytes), size.Text(x.InPlaceBytes))
 	}
 	line("stalled %.2f s: %.2f s for data on its way, %.2f s for space, %.2f s for mapping, %.2f s until what is queued had been looked through",
 		s.StallSeconds, x.FetchStallSeconds, x.SpaceStallSeconds, x.MapStallSeconds, x.GrantStallSeconds)
@@ -25,7 +28,7 @@ func (s Stats) explicitLines(line func(format string, args ...any)) {
 	line("%d launches were searched for addresses in memory: %d had some; %d had unreadable parameters and got everything on the device",
 		x.Inspected, x.Chasers, x.Unresolved)
 	line("host memory: %s needed at most, %s in use, %s pinned of a budget of %s; waited %.2f s for pinning",
-		GiB(x.HostNeedBytes), GiB(x.HostPeakBytes), GiB(x.HostPinnedBytes), GiB(s.HostBudgetBytes), x.HostWaitSeconds)
+		size.Text(x.HostNeedBytes), size.Text(x.HostPeakBytes), size.Text(x.HostPinnedBytes), size.Text(s.HostBudgetBytes), x.HostWaitSeconds)
 	switch b := x.Bound; {
 	case b.Share > 0:
 		line("an iteration took %.3f s: %.0f %% of the speed of an oracle, simulated from what this job launched (%.3f s; bus %s)", b.IterationSeconds, 100*b.Share, b.Seconds, b.Bus)

@@ -3,6 +3,8 @@ package live
 import (
 	"fmt"
 	"strings"
+
+	"github.com/penstock-gpu/penstock/internal/size"
 )
 
 // Speaker is what lines for people begin with, for the process of a label.
@@ -18,7 +20,7 @@ func (s Stats) Verdict() string {
 	var b strings.Builder
 	line := func(format string, args ...any) { fmt.Fprintf(&b, Speaker(s.Process)+": "+format+"\n", args...) }
 	line("peak %s allocated, %s on the device of a budget of %s (%s engine, %s policy)",
-		GiB(s.AllocatedPeakBytes), GiB(s.ResidentPeakBytes), GiB(s.BudgetBytes), s.Engine, s.Policy)
+		size.Text(s.AllocatedPeakBytes), size.Text(s.ResidentPeakBytes), size.Text(s.BudgetBytes), s.Engine, s.Policy)
 	if s.EngineWhy != "" {
 		line("%s engine chosen: %s", s.Engine, s.EngineWhy)
 	}
@@ -30,7 +32,7 @@ func (s Stats) Verdict() string {
 	}
 	if s.PlannedAllocs+s.Stitches > 0 {
 		line("reserved %s at most for %s; %d allocations planned and %d beside the plan; %d ranges stitched of %d handles",
-			GiB(s.ReservedPeakBytes), GiB(s.AllocatedPeakBytes), s.PlannedAllocs, s.UnplannedAllocs, s.Stitches, s.StitchedHandles)
+			size.Text(s.ReservedPeakBytes), size.Text(s.AllocatedPeakBytes), s.PlannedAllocs, s.UnplannedAllocs, s.Stitches, s.StitchedHandles)
 	}
 	if s.Engine == "plain" && s.PlanWhy != "" {
 		line("no plan is followed: %s", s.PlanWhy)
@@ -44,7 +46,7 @@ func (s Stats) Verdict() string {
 
 func (s Stats) managedLines(line func(format string, args ...any)) {
 	line("moved %s to the device and %s to the host; populated %s, discarded %s of dead memory without moving it",
-		GiB(s.H2DBytes), GiB(s.D2HBytes), GiB(s.PopulatedBytes), GiB(s.DiscardedBytes))
+		size.Text(s.H2DBytes), size.Text(s.D2HBytes), size.Text(s.PopulatedBytes), size.Text(s.DiscardedBytes))
 	faults := "unavailable (no driver event queue here)"
 	if s.Faults != unavailable {
 		faults = fmt.Sprintf("%d in %d batches", s.Faults, s.FaultBatches)
@@ -85,7 +87,7 @@ func (s Stats) limit() string {
 }
 
 func (s Stats) oversize() string {
-	return fmt.Sprintf("limited by single launches larger than the budget: %s touches %s; raise --budget to at least that", shortName(s.OversizeName), GiB(s.OversizeBytes))
+	return fmt.Sprintf("limited by single launches larger than the budget: %s touches %s; raise --budget to at least that", shortName(s.OversizeName), size.Text(s.OversizeBytes))
 }
 
 func (s Stats) warnings() (w []string) {
@@ -100,7 +102,7 @@ func (s Stats) warnings() (w []string) {
 		w = append(w, fmt.Sprintf("%d launches went out with memory missing and faulted for it", s.LateLaunches))
 	}
 	if over := s.ResidentPeakBytes - s.BudgetBytes; s.Engine == "managed" && over > 0 {
-		w = append(w, fmt.Sprintf("the device held up to %s more than the budget for a while: launches that went out late, or memory for which nothing could leave in time", GiB(over)))
+		w = append(w, fmt.Sprintf("the device held up to %s more than the budget for a while: launches that went out late, or memory for which nothing could leave in time", size.Text(over)))
 	}
 	if s.PlainTensors > 0 {
 		w = append(w, fmt.Sprintf("%d allocations found no range of addresses in one piece and stay on the device: raise PENSTOCK_MANAGED_LIMIT or --host-budget", s.PlainTensors))
@@ -128,14 +130,6 @@ func rate(bytes int64, seconds float64) float64 {
 		return 0
 	}
 	return float64(bytes) / seconds / 1e9
-}
-
-// GiB formats bytes for people.
-func GiB(bytes int64) string {
-	if bytes < 1<<30 {
-		return fmt.Sprintf("%.1f MiB", float64(bytes)/(1<<20))
-	}
-	return fmt.Sprintf("%.2f GiB", float64(bytes)/(1<<30))
 }
 
 func shortName(name string) string {

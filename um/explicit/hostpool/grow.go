@@ -10,6 +10,7 @@ import (
 
 	"github.com/penstock-gpu/penstock/cuda"
 	"github.com/penstock-gpu/penstock/internal/hostmem"
+	"github.com/penstock-gpu/penstock/internal/size"
 )
 
 // next is the segment to be grown next. Under mu.
@@ -100,7 +101,7 @@ func (p *Pool) pin(segment Extent) error {
 		return err
 	}
 	if m.AvailableBytes < segment.Bytes+leftToOthers {
-		return fmt.Errorf("%s leaves %s", m.LimitedBy, size(m.AvailableBytes))
+		return fmt.Errorf("%s leaves %s", m.LimitedBy, size.Text(m.AvailableBytes))
 	}
 	if err := p.memory.populate(segment, runtime.GOMAXPROCS(0)); err != nil {
 		return err

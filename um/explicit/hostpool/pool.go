@@ -10,6 +10,7 @@ import (
 
 	"github.com/penstock-gpu/penstock/cuda"
 	"github.com/penstock-gpu/penstock/internal/hostmem"
+	"github.com/penstock-gpu/penstock/internal/size"
 )
 
 // Granularity is the unit of all sizes and addresses: a huge page.
@@ -79,7 +80,7 @@ type HostBudgetError struct{ AskedBytes, InUseBytes, BudgetBytes int64 }
 
 func (e *HostBudgetError) Error() string {
 	return fmt.Sprintf("%s of host memory asked for with %s in use would exceed the host budget of %s: raise --host-budget or use less",
-		size(e.AskedBytes), size(e.InUseBytes), size(e.BudgetBytes))
+		size.Text(e.AskedBytes), size.Text(e.InUseBytes), size.Text(e.BudgetBytes))
 }
 
 // Is matches ErrHostBudget.
@@ -93,18 +94,11 @@ type GrowthError struct {
 
 func (e *GrowthError) Error() string {
 	return fmt.Sprintf("%s of host memory asked for, but the pinned pool cannot grow past %s of its budget of %s: %v",
-		size(e.AskedBytes), size(e.GrownBytes), size(e.BudgetBytes), e.Cause)
+		size.Text(e.AskedBytes), size.Text(e.GrownBytes), size.Text(e.BudgetBytes), e.Cause)
 }
 
 // Unwrap is the cause.
 func (e *GrowthError) Unwrap() error { return e.Cause }
-
-func size(bytes int64) string {
-	if bytes < 1<<30 {
-		return fmt.Sprintf("%.1f MiB", float64(bytes)/(1<<20))
-	}
-	return fmt.Sprintf("%.1f GiB", float64(bytes)/(1<<30))
-}
 
 func roundUp(bytes int64) int64 { return (bytes + Granularity - 1) / Granularity * Granularity }
 
@@ -112,10 +106,10 @@ func roundUp(bytes int64) int64 { return (bytes + Granularity - 1) / Granularity
 func checkBudget(budget int64, m hostmem.Memory) error {
 	switch room := m.AvailableBytes - leftToOthers; {
 	case room < Granularity:
-		return fmt.Errorf("a host budget of %s is impossible: %s leaves %s", size(budget), m.LimitedBy, size(m.AvailableBytes))
+		return fmt.Errorf("a host budget of %s is impossible: %s leaves %s", size.Text(budget), m.LimitedBy, size.Text(m.AvailableBytes))
 	case budget > room:
 		return fmt.Errorf("the host budget of %s is more than can be pinned: %s leaves %s, of which %s are for others: give --host-budget %dMiB or less",
-			size(budget), m.LimitedBy, size(m.AvailableBytes), size(leftToOthers), room>>20)
+			size.Text(budget), m.LimitedBy, size.Text(m.AvailableBytes), size.Text(leftToOthers), room>>20)
 	}
 	return nil
 }
@@ -123,7 +117,7 @@ func checkBudget(budget int64, m hostmem.Memory) error {
 // New reserves addresses for the budget and begins to grow.
 func New(d cuda.Driver, c Config, log *zap.Logger) (*Pool, error) {
 	if c.BudgetBytes < Granularity || c.SegmentBytes < 0 || c.AheadBytes < 0 {
-		return nil, fmt.Errorf("a host budget of %d bytes is too small: give at least %s", c.BudgetBytes, size(Granularity))
+		return nil, fmt.Errorf("a host budget of %d bytes is too small: give at least %s", c.BudgetBytes, size.Text(Granularity))
 	}
 	if c.SegmentBytes == 0 {
 		c.SegmentBytes = defaultSegment

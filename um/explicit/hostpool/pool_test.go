@@ -204,7 +204,7 @@ func TestBudget(t *testing.T) {
 	if !errors.Is(err, ErrHostBudget) || !errors.As(err, &full) || *full != (HostBudgetError{4 * mib, 30 * mib, 32 * mib}) {
 		t.Errorf("over the budget: %v", err)
 	}
-	if want := "4.0 MiB of host memory asked for with 30.0 MiB in use would exceed the host budget of 32.0 MiB: raise --host-budget or use less"; err.Error() != want {
+	if want := "4 MiB of host memory asked for with 30 MiB in use would exceed the host budget of 32 MiB: raise --host-budget or use less"; err.Error() != want {
 		t.Errorf("%q", err)
 	}
 	take(t, p, 2*mib)
@@ -403,7 +403,7 @@ func TestBadConfigs(t *testing.T) {
 		t.Error(err)
 	}
 	err = checkBudget(m.AvailableBytes, m)
-	if want := "the host budget of 3.0 GiB is more than can be pinned: the memory limit of control group /job leaves 3.0 GiB, of which 256.0 MiB are for others: give --host-budget 2816MiB or less"; err == nil || err.Error() != want {
+	if want := "the host budget of 3 GiB is more than can be pinned: the memory limit of control group /job leaves 3 GiB, of which 256 MiB are for others: give --host-budget 2816MiB or less"; err == nil || err.Error() != want {
 		t.Errorf("%v", err)
 	}
 	if err := checkBudget(1<<30, hostmem.Memory{AvailableBytes: leftToOthers, LimitedBy: "free memory"}); err == nil || !strings.Contains(err.Error(), "impossible") {

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/penstock-gpu/penstock/cuda"
+	"github.com/penstock-gpu/penstock/internal/size"
 )
 
 // addresses are reserved addresses of this process.
@@ -26,7 +27,7 @@ func reserve(bytes int64) (space, error) {
 	var err error
 	a.mapped, err = unix.MmapPtr(-1, 0, nil, a.bytes, unix.PROT_NONE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_NORESERVE)
 	if err != nil {
-		return nil, fmt.Errorf("cannot reserve %s of addresses for the host budget (a limit such as `ulimit -v`?): %w", size(bytes), err)
+		return nil, fmt.Errorf("cannot reserve %s of addresses for the host budget (a limit such as `ulimit -v`?): %w", size.Text(bytes), err)
 	}
 	a.start = unsafe.Add(a.mapped, -uintptr(a.mapped)%Granularity)
 	// A child's copy-on-write would leave the device with pages that are not the
@@ -68,7 +69,7 @@ func (a *addresses) populate(e Extent, threads int) error {
 	for _, err := range failures {
 		if err != nil {
 			a.drop(e)
-			return fmt.Errorf("no memory for %s: %w", size(e.Bytes), err)
+			return fmt.Errorf("no memory for %s: %w", size.Text(e.Bytes), err)
 		}
 	}
 	return nil
