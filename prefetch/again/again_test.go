@@ -244,6 +244,72 @@ func randomJob(r *rand.Rand) Job {
 	return j
 }
 
+// pressed is a job that makes some tensors, then needs all of the memory for others, and then reads what was made before.
+// make returns these; each operation that it adds is over before the next.
+func pressed(make func(born func() int32, add func(seconds float64, x ...Operand), free func(int32)) []int32) Job {
+	var j Job
+	j.Iterations = []int{0}
+	born := func() int32 {
+		j.Tensors = append(j.Tensors, Tensor{Bytes: 32 * mib, Birth: len(j.Ops), Death: 1 << 30})
+		return int32(len(j.Tensors) - 1)
+	}
+	add := func(seconds float64, x ...Operand) { j.Ops = append(j.Ops, Op{x, seconds, Plain}) }
+	read := make(born, add, func(t int32) { j.Tensors[t].Death = len(j.Ops) })
+	a, b, c := born(), born(), born()
+	for range 3 {
+		j.Ops = append(j.Ops, Op{[]Operand{{a, false, true}, {b, false, true}, {c, false, true}}, 1e-3, Never})
+	}
+	for _, t := range []int32{a, b, c} {
+		j.Tensors[t].Death = len(j.Ops)
+	}
+	for _, t := range read {
+		j.Ops = append(j.Ops, Op{[]Operand{{t, true, false}}, 1e-6, Never})
+	}
+	j.Iterations = append(j.Iterations, len(j.Ops))
+	for i := range j.Tensors {
+		j.Tensors[i].Death = min(j.Tensors[i].Death, len(j.Ops))
+	}
+	return j
+}
+
+// TestInPlace: what an operation overwrites is read by others as it was before.
+func TestInPlace(t *testing.T) {
+	const cheap, dear = 1e-6, 1
+	for what, j := range map[string]Job{
+		// y is made from x in place, z from x as it was: the scratch that x is made again in must not serve both.
+		"besides another output": pressed(func(born func() int32, add func(float64, ...Operand), free func(int32)) []int32 {
+			x, y, z := born(), born(), born()
+			add(cheap, Operand{x, false, true})
+			add(cheap, Operand{x, true, false}, Operand{z, false, true})
+			add(cheap, Operand{x, true, true}, Operand{y, false, true})
+			free(x)
+			return []int32{y, z}
+		}),
+		// x is kept after free for both y, and z wants it as it was before.
+		"what is kept": pressed(func(born func() int32, add func(float64, ...Operand), free func(int32)) []int32 {
+			x, z := born(), born()
+			add(cheap, Operand{x, false, true})
+			add(cheap, Operand{x, true, false}, Operand{z, false, true})
+			add(dear, Operand{x, true, true})
+			y := []int32{born(), born()}
+			add(cheap, Operand{x, true, false}, Operand{y[0], false, true})
+			add(cheap, Operand{x, true, false}, Operand{y[1], false, true})
+			free(x)
+			return append(y, z)
+		}),
+	} {
+		o := options(100 * mib)
+		o.Price, o.Window = 1, 1
+		p := NewPlanner(j).Plan(o)
+		if err := audit(j, p); err != nil {
+			t.Errorf("%s: %v", what, err)
+		}
+		if len(p.Drops) == 0 || what == "what is kept" && len(p.Keeps) != 1 {
+			t.Errorf("%s: %+v", what, p)
+		}
+	}
+}
+
 // TestRandomJobs: whatever a job does, a plan keeps its values.
 func TestRandomJobs(t *testing.T) {
 	drops, keeps, launches, spaces := 0, 0, 0, 0
