@@ -65,9 +65,9 @@ func newProgram(t *trace.Trace, o Options) (*program, error) {
 	p := &program{}
 	recorded := len(events)
 	if !o.NoRepeat {
-		if again, err := t.Repeat(len(iterations) + 1); err == nil {
+		if followed, ok := Followed(t); ok {
 			p.repeats, recorded = true, to
-			events = again.Events[:again.Iterations()[len(iterations)].End]
+			events = followed.Events
 		}
 	}
 	// What no launch was seen to touch may be touched unseen, so it stays.
