@@ -4,7 +4,6 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 )
 
 // TestWaitsForWork: an operation that has not finished is no deadlock, however long it takes. The kernels sleep, so that this
@@ -33,13 +32,12 @@ func TestWaitsInVain(t *testing.T) {
 	job := program(t, "waits")
 	t.Run("the context ends", func(t *testing.T) {
 		t.Parallel()
-		began := time.Now()
 		r := mustRun(t, explicitly("STUB_ABORT=0"), job, "ended", "3")
 		if code, _, _ := strings.Cut(r.line(t, "RESULT"), " "); code != "700" {
 			t.Errorf("the launch that waited: %s\n%s", r.stdout, r.stderr)
 		}
-		if took := time.Since(began); took > 15*time.Second {
-			t.Errorf("it took %v", took)
+		if strings.Contains(r.stderr, watchdog) {
+			t.Errorf("told by the watchdog only:\n%s", r.stderr)
 		}
 	})
 	// The machine refuses all pinned memory.
