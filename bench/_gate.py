@@ -35,6 +35,7 @@ HOST_BUDGET = "12GiB"  # of each process: pinned as it is needed
 NEAR = 4  # times stock's own distance from itself
 NEAR_AT_LEAST = 0.01  # of a loss, where stock differs from itself at all
 ENDS_WITHIN_S = 20  # after kill -9
+TOO_LARGE = re.compile(r"out of memory: .* touches .*: give --budget \w+ or more")  # as the engine refuses a launch for which no moves make room
 THREADS = "2"  # of the CPU, for each process
 
 
@@ -170,6 +171,9 @@ def failure(outcome, engine):
         text = f"{error['error']}: {first_line(error['message'])}"
         if "OutOfMemory" in error["error"]:
             return "cannot", text
+        refused = TOO_LARGE.search(outcome.log)
+        if refused:
+            return "cannot", f"{text}; {refused[0]}"
         return "FAILED", text
     if outcome.rc:
         done = "after its work was done, " if outcome.line("result") else ""

@@ -66,6 +66,18 @@ def test_what_became_of_a_job_is_its_own(zygote, job, state, detail):
     assert g.failure(z.run("gate_jobs:well", {"value": 1.0}, 20), None) is None
 
 
+@pytest.mark.parametrize(
+    ("log", "state"),
+    [
+        ('{"error": "out of memory: void conv<float>(int) touches 96 MiB, and of the device budget of 64 MiB plain memory takes 64 MiB: give --budget 160MiB or more"}', "cannot"),
+        ("a copy failed", "FAILED"),
+    ],
+)
+def test_a_launch_larger_than_the_budget_cannot_run(log, state):
+    lines = [{"error": "RuntimeError", "message": "CUDA error: out of memory"}]
+    assert g.failure(g.Outcome(1, False, 1.0, lines, log), "explicit")[0] == state
+
+
 def test_a_job_that_hangs_ends_with_all_that_it_started(zygote):
     z = zygote("gate_jobs")
     began = time.monotonic()
