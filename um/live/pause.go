@@ -14,7 +14,9 @@ func finePauses() {
 
 // pauseAfter is how long the engine may look away when nothing has moved for so long while a launch waits: what that waits for
 // is noticed later by less than a fiftieth, and a wait of seconds takes no processor.
-func pauseAfter(idle time.Duration) time.Duration { return min(max(shortWait, idle/64), time.Millisecond) }
+func pauseAfter(idle time.Duration) time.Duration {
+	return min(max(shortWait, idle/64), time.Millisecond)
+}
 
 // pause stops a locked thread for a short time.
 func pause(d time.Duration) {
