@@ -9,7 +9,8 @@
 // Dead memory is not a candidate: its owner hands it back for nothing before
 // any policy is asked. Eviction runs ahead of need: [Watermarks] say when it
 // starts and how far it goes for policies that cannot look ahead; the look-ahead
-// of package prefetch replaces them where the future is known.
+// of package prefetch replaces them where the future is known. Where each move has a
+// cost of its own, [Farther] orders what is large before what is small and as far away.
 //
 // # Caveats
 //

@@ -16,6 +16,11 @@
 // degree, in
 // operations, and the look-ahead in bytes.
 //
+// A [Planner] asks it for an engine, which enters its tensors as it sees them: what is
+// needed and away, what could leave now or once it has been used, and what is to be
+// allocated and freed. Both engines decide by it; what may leave, and how much of it at
+// a time, is theirs to say. Its plans stand in testdata/plans.txt, as scripts.
+//
 // # Caveats
 //
 // The account is in bytes as the caller rounds them; it knows nothing of

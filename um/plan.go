@@ -86,63 +86,49 @@ func (r *Runtime) planned() *plan {
 	return p
 }
 
-// outlook collects what a plan is made from.
+// outlook is what a plan is made from.
 type outlook struct {
-	ahead   bool
-	now     int64
-	start   int64 // the first position that is to come
-	needs   []prefetch.Need
-	absent  []*tensor // by Need.ID
-	victims evict.Heap[leaver]
-	later   []evict.Victim[leaver] // may leave once they have been used, in that order
-	steps   []prefetch.Step
+	prefetch.Planner[*tensor]
+	ahead bool
+	now   int64
+	start int64 // the first position that is to come
 }
 
 func (o *outlook) need(t *tensor, position int64, blocks int32) {
-	o.needs = append(o.needs, prefetch.Need{Position: position, ID: uint32(len(o.absent)), Bytes: int64(blocks) * BlockBytes})
-	o.absent = append(o.absent, t)
+	o.Need(t, position, int64(blocks)*BlockBytes)
 }
 
 func (o *outlook) free(position int64, blocks int32) {
 	if blocks > 0 {
-		o.steps = append(o.steps, prefetch.Step{Position: max(position, o.start), FreedBytes: int64(blocks) * BlockBytes})
+		o.Step(prefetch.Step{Position: max(position, o.start), FreedBytes: int64(blocks) * BlockBytes})
 	}
 }
 
-// look fills a plan by the look-ahead of package prefetch.
+// look fills a plan.
 func (r *Runtime) look(p *plan) {
 	o := &r.outlook
-	*o = outlook{
-		ahead: r.config.Policy.Fetch == FetchAhead, now: r.history.Now(),
-		needs: o.needs[:0], absent: o.absent[:0], steps: o.steps[:0], later: o.later[:0],
-		victims: o.victims, start: r.history.Now(),
-	}
-	o.victims.Reset(r.config.Policy.Victims)
+	o.ahead, o.now, o.start = r.config.Policy.Fetch == FetchAhead, r.history.Now(), r.history.Now()
+	o.Reset(r.config.Policy.Victims)
 	if first, ok := r.pending.First(); ok {
 		o.start = first.position
 	}
 	r.lookAtGhosts(p, o)
 	idle := r.lookAtFree(p, o)
 	r.lookAtTensors(p, o)
-	slices.SortStableFunc(o.needs, func(a, b prefetch.Need) int { return cmp.Compare(a.Position, b.Position) })
-	o.victims.Init()
-	slices.SortFunc(o.later, func(a, b evict.Victim[leaver]) int { return cmp.Compare(a.Of.from, b.Of.from) })
-
 	free := int64(r.room()+r.leaving-r.displacing+idle+r.populating) * BlockBytes
-	slices.SortStableFunc(o.steps, func(a, b prefetch.Step) int { return cmp.Compare(a.Position, b.Position) })
 	if o.ahead {
 		r.lookAtFuture(p, o)
 	} else {
 		w := evict.DefaultWatermarks(r.config.BudgetBytes)
 		if short := w.Shortfall(free+int64(r.arena.freeOnDevice-idle)*BlockBytes, r.leaving > 0); short > 0 {
-			o.steps = append(o.steps, prefetch.Step{Position: o.now + 1, FreshBytes: w.HighBytes})
+			o.Step(prefetch.Step{Position: o.now + 1, FreshBytes: w.HighBytes})
 		}
 	}
-	outcome := prefetch.Look(o.start, free, o.needs, o.steps, prefetch.Limits{Bytes: r.config.LookaheadBytes, Exact: r.recency != nil, Spare: o.now},
-		func(position int64) (prefetch.Victim, bool) { return r.victim(p, o, position) })
-	for _, n := range o.needs[:outcome.Fetch] {
-		p.fetch = append(p.fetch, o.absent[n.ID])
-	}
+	var outcome prefetch.Plan
+	p.fetch, outcome = o.Plan(p.fetch, o.start, free, deferOps, prefetch.Limits{Bytes: r.config.LookaheadBytes, Exact: r.recency != nil, Spare: o.now},
+		func(v *evict.Victim[prefetch.Leaver[*tensor]], position int64) (prefetch.Choice, int64) {
+			return r.choose(p, o, v, position)
+		})
 	p.stuck = outcome.BlockedAt >= 0 && outcome.Fetch+outcome.Evict == 0
 	p.spareBlocks, p.shortAt = int32(outcome.SpareBytes/BlockBytes), outcome.ShortAt
 	r.stats.Plans++
@@ -191,45 +177,36 @@ func (p *plan) spend(blocks int32, now int64) {
 	}
 }
 
-// victim takes the next tensor that may leave to make room at a position.
-func (r *Runtime) victim(p *plan, o *outlook, position int64) (prefetch.Victim, bool) {
-	for len(o.later) > 0 && o.later[0].Of.from+deferOps <= position {
-		o.victims.Push(o.later[0])
-		o.later = o.later[1:]
-	}
-	for o.victims.Len() > 0 {
-		v := o.victims.Pop()
-		t := v.Of.tensor
-		switch {
-		case t.counted == p.serial: // it is a victim already, now or later
-			continue
-		case v.Of.from > 0:
-			if v.NextUse <= position {
-				continue
-			}
-			t.counted = p.serial
-			return prefetch.Victim{Bytes: v.Bytes, Later: true}, true
-		case !r.mayLeave(t, position, o.ahead):
-			if o.ahead && v.NextUse != correlate.Never {
-				return prefetch.Victim{}, false // every other one is needed sooner still
-			}
-			continue
-		}
+// choose says whether a tensor leaves, whole, to make room at a position.
+func (r *Runtime) choose(p *plan, o *outlook, v *evict.Victim[prefetch.Leaver[*tensor]], position int64) (prefetch.Choice, int64) {
+	t := v.Of.Of
+	switch {
+	case t.counted == p.serial: // it is a victim already, now or later
+		return prefetch.Pass, 0
+	case v.Of.From > 0 && v.Of.Until <= position:
+		return prefetch.Pass, 0
+	case v.Of.From > 0:
 		t.counted = p.serial
-		if position <= o.now && v.NextUse > o.now {
-			p.farBlocks -= int32(v.Bytes / BlockBytes)
-		}
-		switch {
-		case r.recency == nil || position <= o.now:
-			t.leaves, t.leavesAhead = p.serial, false
-			p.evict = append(p.evict, t)
-		case position <= o.now+evictAheadOps:
-			t.leaves, t.leavesAhead = p.serial, true
-			p.ahead++
-		}
-		return prefetch.Victim{Bytes: v.Bytes}, true
+		return prefetch.Take, v.Bytes
+	case r.mayLeave(t, position, o.ahead):
+	case o.ahead && v.NextUse != correlate.Never:
+		return prefetch.Stop, 0 // every other one is needed sooner still
+	default:
+		return prefetch.Pass, 0
 	}
-	return prefetch.Victim{}, false
+	t.counted = p.serial
+	if position <= o.now && v.NextUse > o.now {
+		p.farBlocks -= int32(v.Bytes / BlockBytes)
+	}
+	switch {
+	case r.recency == nil || position <= o.now:
+		t.leaves, t.leavesAhead = p.serial, false
+		p.evict = append(p.evict, t)
+	case position <= o.now+evictAheadOps:
+		t.leaves, t.leavesAhead = p.serial, true
+		p.ahead++
+	}
+	return prefetch.Take, v.Bytes
 }
 
 // lookAtGhosts enters what dead tensors still need.
@@ -261,7 +238,7 @@ func (r *Runtime) lookAtGhosts(p *plan, o *outlook) {
 			if c.NextUse > o.now {
 				p.farBlocks += here
 			}
-			o.victims.Add(evict.Victim[leaver]{Of: leaver{tensor: t}, Candidate: c})
+			o.MayLeave(t, c)
 		}
 	}
 }
@@ -346,7 +323,7 @@ func (r *Runtime) lookAtTensors(p *plan, o *outlook) {
 			if c.NextUse > o.now {
 				p.farBlocks += here
 			}
-			o.victims.Add(evict.Victim[leaver]{Of: leaver{tensor: t}, Candidate: c})
+			o.MayLeave(t, c)
 		}
 	}
 }
@@ -367,7 +344,7 @@ func (r *Runtime) lookAtLater(o *outlook, t *tensor) {
 	if next := r.predictedUse(t); r.history.Death(t.instance) > next {
 		c := r.candidate(t, t.n)
 		c.NextUse = next
-		o.later = append(o.later, evict.Victim[leaver]{Of: leaver{t, last + 1}, Candidate: c})
+		o.MayLeaveLater(t, last+1, next, c)
 	}
 }
 
@@ -380,7 +357,7 @@ func (r *Runtime) lookAtFuture(p *plan, o *outlook) {
 			p.freshBlocks = max(p.freshBlocks, int32(net/BlockBytes))
 		}
 		if fresh != 0 || freed != 0 {
-			o.steps = append(o.steps, prefetch.Step{Position: position, FreshBytes: fresh, FreedBytes: freed})
+			o.Step(prefetch.Step{Position: position, FreshBytes: fresh, FreedBytes: freed})
 		}
 		return true
 	})
@@ -450,10 +427,4 @@ func (r *Runtime) mayLeave(t *tensor, position int64, ahead bool) bool {
 		return next > position
 	}
 	return r.history.Death(t.instance) > position
-}
-
-// leaver is a tensor that could leave.
-type leaver struct {
-	tensor *tensor
-	from   int64 // the position from which on it may; 0: now
 }

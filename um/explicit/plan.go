@@ -1,9 +1,6 @@
 package explicit
 
 import (
-	"cmp"
-	"slices"
-
 	"github.com/penstock-gpu/penstock/correlate"
 	"github.com/penstock-gpu/penstock/evict"
 	"github.com/penstock-gpu/penstock/prefetch"
@@ -63,24 +60,6 @@ func (p *plan) nextFetch() *tensor {
 	return nil
 }
 
-// outlook collects what a plan is made from.
-type outlook struct {
-	now     int64
-	needs   []prefetch.Need
-	absent  []*tensor // by Need.ID
-	victims evict.Heap[leaver]
-	later   []leaver // may leave once they have been used, in that order
-	entered int      // how many of these are among the victims
-	steps   []prefetch.Step
-}
-
-// leaver is a tensor that could leave: now, or from a position on, where it has been
-// used for the time being, until another.
-type leaver struct {
-	*tensor
-	from, until int64 // 0: now
-}
-
 // planned returns the current plan, made anew when it is out of date.
 func (r *Runtime) planned() *plan {
 	p := &r.plan
@@ -104,95 +83,70 @@ func (r *Runtime) planned() *plan {
 	return p
 }
 
-// look fills a plan by the look-ahead of package prefetch.
+// look fills a plan.
 func (r *Runtime) look(p *plan) {
-	o := &r.outlook
-	*o = outlook{
-		now: r.history.Now(), needs: o.needs[:0], absent: o.absent[:0], steps: o.steps[:0],
-		victims: o.victims, later: o.later[:0],
-	}
-	o.victims.Reset(r.config.Victims)
-	start := o.now
+	now, o := r.history.Now(), &r.planner
+	o.Reset(r.config.Victims)
+	start := now
 	if first, ok := r.pending.First(); ok {
 		start = first.position
 	}
-	r.lookAtTensors(o)
-	slices.SortStableFunc(o.needs, func(a, b prefetch.Need) int { return cmp.Compare(a.Position, b.Position) })
-	o.victims.Init()
-	slices.SortFunc(o.later, func(a, b leaver) int { return cmp.Compare(a.from, b.from) })
+	r.lookAtTensors(now)
 	free := r.config.BudgetBytes - r.plainBytes - r.plainNeed - r.physical.mapped - r.physical.limbo + r.outgoing + r.graves.bytes
 	if free < 0 { // room is short already
 		at := start
 		if r.plainNeed > 0 {
-			at = min(start, o.now-1) // a thread waits before it launches anything: what is used next may have to leave
+			at = min(start, now-1) // a thread waits before it launches anything: what is used next may have to leave
 		}
-		o.steps = append(o.steps, prefetch.Step{Position: at})
+		o.Step(prefetch.Step{Position: at})
 	}
 	if r.config.Ahead {
-		r.lookAtFuture(p, o)
+		r.lookAtFuture(p, now)
 	} else {
 		w := evict.DefaultWatermarks(r.config.BudgetBytes)
 		if short := w.Shortfall(free, r.outgoing > 0); short > 0 {
-			o.steps = append(o.steps, prefetch.Step{Position: o.now + 1, FreshBytes: w.HighBytes})
+			o.Step(prefetch.Step{Position: now + 1, FreshBytes: w.HighBytes})
 		}
 	}
-	slices.SortStableFunc(o.steps, func(a, b prefetch.Step) int { return cmp.Compare(a.Position, b.Position) })
-	outcome := prefetch.Look(start, free, o.needs, o.steps, prefetch.Limits{Bytes: r.config.LookaheadBytes},
-		func(position int64) (prefetch.Victim, bool) { return r.victim(p, o, position) })
-	for _, n := range o.needs[:outcome.Fetch] {
-		p.fetch = append(p.fetch, o.absent[n.ID])
-	}
+	p.fetch, _ = o.Plan(p.fetch, start, free, restOps, prefetch.Limits{Bytes: r.config.LookaheadBytes},
+		func(v *evict.Victim[prefetch.Leaver[*tensor]], position int64) (prefetch.Choice, int64) {
+			return r.choose(p, now, v, position)
+		})
 }
 
-// victim is what leaves next to make room at a position: of what is not used between its
-// leaving and that position the one that is wanted last after it (Belady's rule). That may be one
+// choose says whether a tensor leaves to make room at a position, and how much of it at a time: of what is not used
+// between its leaving and that position the one that is wanted last after it (Belady's rule). That may be one
 // that is yet to be used before: it then leaves later, by another plan, and nothing that
 // would have to come back sooner leaves in its place now.
-func (r *Runtime) victim(p *plan, o *outlook, position int64) (prefetch.Victim, bool) {
-	for o.entered < len(o.later) && o.later[o.entered].from+restOps <= position {
-		x := o.later[o.entered]
-		o.entered++
-		o.victims.Push(evict.Victim[leaver]{Of: x, Candidate: x.candidate(o.now, x.until, x.size)})
+func (r *Runtime) choose(p *plan, now int64, v *evict.Victim[prefetch.Leaver[*tensor]], position int64) (prefetch.Choice, int64) {
+	t := v.Of.Of
+	planned := t.serial == p.serial
+	switch {
+	case v.Of.From > 0 && (planned || v.Of.Until <= position):
+		return prefetch.Pass, 0
+	case v.Of.From > 0:
+		t.serial, t.leaves = p.serial, 0
+		return prefetch.Take, v.Bytes
+	case planned && t.leaves == 0: // later
+		return prefetch.Pass, 0
+	case r.mayLeave(t, position):
+	case r.config.Ahead && evict.Exhausted(now, v.NextUse, position, PageBytes):
+		return prefetch.Stop, 0 // every other one is needed by then
+	default:
+		return prefetch.Pass, 0
 	}
-	for o.victims.Len() > 0 {
-		v := o.victims.First()
-		t := v.Of.tensor
-		planned := t.serial == p.serial
-		if v.Of.from > 0 {
-			o.victims.Pop()
-			if planned || v.Of.until <= position {
-				continue
-			}
-			t.serial, t.leaves = p.serial, 0
-			return prefetch.Victim{Bytes: v.Bytes, Later: true}, true
-		}
-		if planned && t.leaves == 0 { // later
-			o.victims.Pop()
-			continue
-		}
-		if !r.mayLeave(t, position) {
-			if r.config.Ahead && exhausted(o.now, v.NextUse, position) {
-				return prefetch.Victim{}, false // every other one is needed by then
-			}
-			o.victims.Pop()
-			continue
-		}
-		if !planned {
-			t.serial, t.leaves = p.serial, 0
-			p.evict = append(p.evict, t)
-		}
-		piece := min(v.Bytes, r.config.ChunkBytes)
-		t.leaves += piece
-		if v.Bytes -= piece; v.Bytes == 0 {
-			o.victims.Pop()
-		}
-		return prefetch.Victim{Bytes: piece}, true
+	if !planned {
+		t.serial, t.leaves = p.serial, 0
+		p.evict = append(p.evict, t)
 	}
-	return prefetch.Victim{}, false
+	piece := min(v.Bytes, r.config.ChunkBytes)
+	t.leaves += piece
+	return prefetch.Take, piece
 }
 
 // lookAtTensors enters what live tensors need, and which of them could leave.
-func (r *Runtime) lookAtTensors(o *outlook) {
+func (r *Runtime) lookAtTensors(now int64) {
+	o := &r.planner
 	for _, t := range r.slots {
 		if t == nil || t.freed {
 			continue
@@ -201,41 +155,40 @@ func (r *Runtime) lookAtTensors(o *outlook) {
 			next := r.nextUse(t)
 			switch {
 			case r.wanted(t, next):
-				o.needs = append(o.needs, prefetch.Need{Position: next, ID: uint32(len(o.absent)), Bytes: t.absent})
-				o.absent = append(o.absent, t)
+				o.Need(t, next, t.absent)
 			case !t.named: // it will be, soon
-				o.steps = append(o.steps, prefetch.Step{Position: next + 1, FreshBytes: t.absent})
+				o.Step(prefetch.Step{Position: next + 1, FreshBytes: t.absent})
 			case next == correlate.Never: // its end will free nothing on the device
 				if death := r.history.Death(t.instance); death < correlate.Unknown {
-					o.steps = append(o.steps, prefetch.Step{Position: death, FreshBytes: t.absent})
+					o.Step(prefetch.Step{Position: death, FreshBytes: t.absent})
 				}
 			}
 		}
 		if t.named && !t.kept && r.config.Ahead {
 			if from, until, ok := r.history.Rest(t.instance, shortRest); ok {
-				o.later = append(o.later, leaver{t, from, until})
+				o.MayLeaveLater(t, from, until, t.candidate(now, until, t.size))
 			}
 		}
 		if r.evictable(t) {
 			if here := t.deviceBytes(); here > 0 {
-				o.victims.Add(evict.Victim[leaver]{Of: leaver{tensor: t}, Candidate: t.candidate(o.now, r.freeUntil(t), here)})
+				o.MayLeave(t, t.candidate(now, r.freeUntil(t), here))
 			}
 		}
 	}
 }
 
 // lookAtFuture enters the predicted allocations and frees.
-func (r *Runtime) lookAtFuture(p *plan, o *outlook) {
+func (r *Runtime) lookAtFuture(p *plan, now int64) {
 	r.history.Future(func(position, fresh, freed int64) bool {
 		if fresh != 0 || freed != 0 {
-			o.steps = append(o.steps, prefetch.Step{Position: position, FreshBytes: fresh, FreedBytes: freed})
+			r.planner.Step(prefetch.Step{Position: position, FreshBytes: fresh, FreedBytes: freed})
 		}
 		return true
 	})
 	// What dies before the next is born serves it, in turn: memory is wanted for as
 	// many of a size as there are at a time.
 	clear(r.born)
-	r.history.Turns(o.now+wantedOps, func(position, bytes int64, death bool) {
+	r.history.Turns(now+wantedOps, func(position, bytes int64, death bool) {
 		if death {
 			r.born[bytes]--
 			return
@@ -245,13 +198,13 @@ func (r *Runtime) lookAtFuture(p *plan, o *outlook) {
 			return
 		}
 		p.wanted[bytes] = append(p.wanted[bytes], position)
-		if position <= o.now+farOps {
+		if position <= now+farOps {
 			p.births = append(p.births, birth{position, bytes})
 		}
-		if position <= o.now+birthOps {
+		if position <= now+birthOps {
 			p.near++
 		}
-		if position <= o.now+soonOps {
+		if position <= now+soonOps {
 			p.soon++
 		}
 	})

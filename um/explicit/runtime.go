@@ -7,6 +7,7 @@ import (
 	"github.com/penstock-gpu/penstock/correlate"
 	"github.com/penstock-gpu/penstock/cuda"
 	"github.com/penstock-gpu/penstock/internal/size"
+	"github.com/penstock-gpu/penstock/prefetch"
 	"github.com/penstock-gpu/penstock/um"
 	"github.com/penstock-gpu/penstock/um/internal/queue"
 )
@@ -72,7 +73,7 @@ type Runtime struct {
 	placed   int64         // bytes in place
 	oversize *op           // the last operation for which something was placed
 	making   *tensor       // a range that is being mapped for a coming allocation
-	outlook  outlook
+	planner  prefetch.Planner[*tensor]
 	epoch    uint64
 
 	stalled   *op

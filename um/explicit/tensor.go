@@ -115,7 +115,7 @@ func (t *tensor) whole() bool { return t.deviceBytes() == t.size }
 
 // candidate is the tensor as one that could leave, for so many bytes and until a position.
 func (t *tensor) candidate(now, until, bytes int64) evict.Candidate {
-	return evict.Candidate{NextUse: farther(now, until, t.chunks[0].bytes), LastUse: t.lastUse, Migrated: t.arrived, Bytes: bytes}
+	return evict.Candidate{NextUse: evict.Farther(now, until, t.chunks[0].bytes), LastUse: t.lastUse, Migrated: t.arrived, Bytes: bytes}
 }
 
 // busy says whether unfinished operations use it.

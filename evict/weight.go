@@ -1,4 +1,4 @@
-package explicit
+package evict
 
 import "github.com/penstock-gpu/penstock/correlate"
 
@@ -7,20 +7,20 @@ import "github.com/penstock-gpu/penstock/correlate"
 // 0.2 ms, and the thread that maps is the one that small chunks keep busy.
 const moveOverhead = 8 << 20
 
-// farther is the position that a victim in chunks of so many bytes is ordered by, when
+// Farther is the position that a victim in chunks of so many bytes is ordered by, when
 // it is used next at a position: of what is as far away the larger chunk leaves first,
 // because its way costs the less a byte. A small one leaves when it is so much farther
 // away that the room it gives for as long is worth its way.
-func farther(now, next, chunk int64) int64 {
+func Farther(now, next, chunk int64) int64 {
 	if next >= correlate.Unknown || next <= now {
 		return next
 	}
 	return now + int64(float64(next-now)*float64(chunk)/float64(chunk+moveOverhead))
 }
 
-// exhausted says that what comes first, by farther, and with it all that follows is used
-// at a position or before it.
-func exhausted(now, first, position int64) bool {
-	const least = float64(PageBytes) / (PageBytes + moveOverhead) // that farther makes of a distance
-	return first < correlate.Unknown && float64(first+1-now) <= float64(position-now)*least
+// Exhausted says that what comes first, by Farther, and with it all that follows is used
+// at a position or before it, where no chunk is smaller than least bytes.
+func Exhausted(now, first, position, least int64) bool {
+	share := float64(least) / float64(least+moveOverhead) // that Farther makes of a distance, at least
+	return first < correlate.Unknown && float64(first+1-now) <= float64(position-now)*share
 }
