@@ -1087,6 +1087,7 @@ static void unknown_nodes(void) {
         check_value(&a), check_value(&b);
         add(0, s, &a, 3);
         for (int i = FILLERS / 2; i < FILLERS; i++) must(&filler[i], BYTES, fill_stream, 1);
+        SYNC(fill_stream); /* they are read past their stream at the end */
         OK(CALL(cuGraphExecDestroy, exec));
     }
     CHECK_EQ(stat_now("unresolved_launches"), 3); /* a batch can be read */
