@@ -81,9 +81,10 @@ type shared struct {
 	probes, probeWord                     uint64
 	probing, _                            uint32
 	reportAll, serve, others              uintptr
+	timingsLost                           uint64
 	ntimings                              uint64
 	timings                               [1024]timed
-	_                                     [56]byte
+	_                                     [48]byte
 }
 
 type timed struct {
@@ -474,6 +475,9 @@ func TestTimings(t *testing.T) {
 	if x.s.timing != 0 {
 		t.Error("it is not ended")
 	}
+	if x.s.timingsLost = 5; h.TimingsLost() != 5 {
+		t.Errorf("%d lost, want 5", h.TimingsLost())
+	}
 	read := func() (seqs []uint64) {
 		h.Timings(func(seq uint64, took, empty time.Duration) {
 			if took != time.Duration(10*seq) || empty != time.Duration(seq) {
@@ -548,7 +552,7 @@ func TestLayout(t *testing.T) {
 		"offsetof(psk_shared,inspect_addr)": unsafe.Offsetof(s.inspectAddr), "offsetof(psk_shared,cpu_waits)": unsafe.Offsetof(s.cpuWaits),
 		"offsetof(psk_shared,refused)": unsafe.Offsetof(s.refused), "offsetof(psk_shared,followed)": unsafe.Offsetof(s.followed), "offsetof(psk_shared,trails)": unsafe.Offsetof(s.trails), "offsetof(psk_func,follows)": unsafe.Offsetof(f.follows), "offsetof(psk_shared,probes)": unsafe.Offsetof(s.probes),
 		"offsetof(psk_shared,probe_word)": unsafe.Offsetof(s.probeWord), "offsetof(psk_shared,probing)": unsafe.Offsetof(s.probing), "offsetof(psk_shared,stamp)": unsafe.Offsetof(s.stamp), "offsetof(psk_shared,report_all)": unsafe.Offsetof(s.reportAll), "offsetof(psk_shared,synchronize_others)": unsafe.Offsetof(s.others),
-		"offsetof(psk_shared,timing)": unsafe.Offsetof(s.timing), "offsetof(psk_shared,ntimings)": unsafe.Offsetof(s.ntimings), "offsetof(psk_shared,timings)": unsafe.Offsetof(s.timings),
+		"offsetof(psk_shared,timing)": unsafe.Offsetof(s.timing), "offsetof(psk_shared,timings_lost)": unsafe.Offsetof(s.timingsLost), "offsetof(psk_shared,ntimings)": unsafe.Offsetof(s.ntimings), "offsetof(psk_shared,timings)": unsafe.Offsetof(s.timings),
 	}
 	var src strings.Builder
 	src.WriteString("#include <stddef.h>\n#include \"penstock_hook.h\"\n")
