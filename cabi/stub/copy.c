@@ -1,12 +1,16 @@
 /* The copy and fill entry points: all of them become one 3D copy or one 2D fill. */
 #define _GNU_SOURCE
-#include "internal.h"
+#include "base.h"
+#include "contexts.h"
+#include "ranges.h"
+#include "streams.h"
+#include "work.h"
 
 #include <string.h>
 
 /* Whether a call that is synchronous by its name waits: between device memory, and for fills of it, the driver does
  * not ("API synchronization behavior" of the CUDA manual). */
-typedef enum { ASYNC, ON_DEVICE, WAITS } sync_kind;
+typedef enum { ASYNC, DEVICE_ONLY, WAITS } sync_kind;
 
 static CUresult submit(const work *w, CUstream h, int ptsz, sync_kind sync) {
     CURRENT();
@@ -39,15 +43,15 @@ static CUresult linear(uint64_t dst, uint64_t src, size_t bytes, CUstream s, int
 SYNC(cuMemcpy, CUdeviceptr, CUdeviceptr, WAITS)
 SYNC(cuMemcpyHtoD_v2, CUdeviceptr, const void *, WAITS)
 SYNC(cuMemcpyDtoH_v2, void *, CUdeviceptr, WAITS)
-SYNC(cuMemcpyDtoD_v2, CUdeviceptr, CUdeviceptr, ON_DEVICE)
+SYNC(cuMemcpyDtoD_v2, CUdeviceptr, CUdeviceptr, DEVICE_ONLY)
 ASYNC(cuMemcpyAsync, CUdeviceptr, CUdeviceptr)
 ASYNC(cuMemcpyHtoDAsync_v2, CUdeviceptr, const void *)
 ASYNC(cuMemcpyDtoHAsync_v2, void *, CUdeviceptr)
 ASYNC(cuMemcpyDtoDAsync_v2, CUdeviceptr, CUdeviceptr)
 
 #define PEER_ARGS CUdeviceptr d, CUcontext dc, CUdeviceptr s, CUcontext sc, size_t n
-CUresult cuMemcpyPeer(PEER_ARGS) { return (void)dc, (void)sc, linear(d, s, n, NULL, 0, ON_DEVICE); }
-CUresult cuMemcpyPeer_ptds(PEER_ARGS) { return (void)dc, (void)sc, linear(d, s, n, NULL, 1, ON_DEVICE); }
+CUresult cuMemcpyPeer(PEER_ARGS) { return (void)dc, (void)sc, linear(d, s, n, NULL, 0, DEVICE_ONLY); }
+CUresult cuMemcpyPeer_ptds(PEER_ARGS) { return (void)dc, (void)sc, linear(d, s, n, NULL, 1, DEVICE_ONLY); }
 CUresult cuMemcpyPeerAsync(PEER_ARGS, CUstream h) { return (void)dc, (void)sc, linear(d, s, n, h, 0, ASYNC); }
 CUresult cuMemcpyPeerAsync_ptsz(PEER_ARGS, CUstream h) { return (void)dc, (void)sc, linear(d, s, n, h, 1, ASYNC); }
 
@@ -158,12 +162,12 @@ static CUresult fill(CUdeviceptr d, size_t pitch, unsigned v, unsigned size, siz
     return submit(&k, s, ptsz, sync);
 }
 #define FILLS(bits, type)                                                                                                                                                          \
-    CUresult cuMemsetD##bits##_v2(CUdeviceptr d, type v, size_t n) { return fill(d, 0, v, bits / 8, n, 1, NULL, 0, ON_DEVICE); }                                                        \
-    CUresult cuMemsetD##bits##_v2_ptds(CUdeviceptr d, type v, size_t n) { return fill(d, 0, v, bits / 8, n, 1, NULL, 1, ON_DEVICE); }                                                   \
+    CUresult cuMemsetD##bits##_v2(CUdeviceptr d, type v, size_t n) { return fill(d, 0, v, bits / 8, n, 1, NULL, 0, DEVICE_ONLY); }                                                        \
+    CUresult cuMemsetD##bits##_v2_ptds(CUdeviceptr d, type v, size_t n) { return fill(d, 0, v, bits / 8, n, 1, NULL, 1, DEVICE_ONLY); }                                                   \
     CUresult cuMemsetD##bits##Async(CUdeviceptr d, type v, size_t n, CUstream s) { return fill(d, 0, v, bits / 8, n, 1, s, 0, ASYNC); }                                            \
     CUresult cuMemsetD##bits##Async_ptsz(CUdeviceptr d, type v, size_t n, CUstream s) { return fill(d, 0, v, bits / 8, n, 1, s, 1, ASYNC); }                                       \
-    CUresult cuMemsetD2D##bits##_v2(CUdeviceptr d, size_t p, type v, size_t w, size_t h) { return fill(d, p, v, bits / 8, w, h, NULL, 0, ON_DEVICE); }                                  \
-    CUresult cuMemsetD2D##bits##_v2_ptds(CUdeviceptr d, size_t p, type v, size_t w, size_t h) { return fill(d, p, v, bits / 8, w, h, NULL, 1, ON_DEVICE); }                             \
+    CUresult cuMemsetD2D##bits##_v2(CUdeviceptr d, size_t p, type v, size_t w, size_t h) { return fill(d, p, v, bits / 8, w, h, NULL, 0, DEVICE_ONLY); }                                  \
+    CUresult cuMemsetD2D##bits##_v2_ptds(CUdeviceptr d, size_t p, type v, size_t w, size_t h) { return fill(d, p, v, bits / 8, w, h, NULL, 1, DEVICE_ONLY); }                             \
     CUresult cuMemsetD2D##bits##Async(CUdeviceptr d, size_t p, type v, size_t w, size_t h, CUstream s) { return fill(d, p, v, bits / 8, w, h, s, 0, ASYNC); }                      \
     CUresult cuMemsetD2D##bits##Async_ptsz(CUdeviceptr d, size_t p, type v, size_t w, size_t h, CUstream s) { return fill(d, p, v, bits / 8, w, h, s, 1, ASYNC); }
 FILLS(8, unsigned char)

@@ -1,6 +1,6 @@
 /* cuGetProcAddress: the newest function of a name that the asked-for version knows. */
 #define _GNU_SOURCE
-#include "internal.h"
+#include "base.h"
 
 #include <string.h>
 
@@ -33,8 +33,8 @@ static void *find(const char *symbol, int version, uint64_t flags, int *status) 
     return best >= 0 ? rows[best].fn : NULL;
 }
 
-CUresult psk_stub_getproc_v1(const char *symbol, void **pfn, int version, uint64_t flags) asm("cuGetProcAddress");
-CUresult psk_stub_getproc_v1(const char *symbol, void **pfn, int version, uint64_t flags) {
+CUresult getproc_v1(const char *symbol, void **pfn, int version, uint64_t flags) asm("cuGetProcAddress");
+CUresult getproc_v1(const char *symbol, void **pfn, int version, uint64_t flags) {
     int status;
     if (!symbol || !pfn || version < 2000) return CUDA_ERROR_INVALID_VALUE;
     *pfn = find(symbol, version, flags, &status);
@@ -42,8 +42,8 @@ CUresult psk_stub_getproc_v1(const char *symbol, void **pfn, int version, uint64
 }
 
 /* With a place for the status, an unknown name is no error. */
-CUresult psk_stub_getproc_v2(const char *symbol, void **pfn, int version, uint64_t flags, int *out) asm("cuGetProcAddress_v2");
-CUresult psk_stub_getproc_v2(const char *symbol, void **pfn, int version, uint64_t flags, int *out) {
+CUresult getproc_v2(const char *symbol, void **pfn, int version, uint64_t flags, int *out) asm("cuGetProcAddress_v2");
+CUresult getproc_v2(const char *symbol, void **pfn, int version, uint64_t flags, int *out) {
     int status;
     if (!symbol || !pfn || version < 2000) return CUDA_ERROR_INVALID_VALUE;
     *pfn = find(symbol, version, flags, &status);

@@ -1,77 +1,14 @@
 /* Graphs. Nodes run in the order in which they were added, which any valid order of dependencies allows. */
 #define _GNU_SOURCE
-#include "internal.h"
+#include "base.h"
+#include "contexts.h"
+#include "ranges.h"
+#include "streams.h"
+#include "work.h"
 
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
-
-typedef struct node {
-    work w;
-    struct node *next;
-    struct graph *graph;
-    const struct node *original; /* in an executable graph: the node it was made from */
-    int type; /* as it is told; that of w, unless stub_tell_type */
-    int updatable;
-    CUdeviceptr ends[2]; /* of a copy that is told as a batch of one */
-    size_t bytes;
-} node;
-
-typedef struct graph {
-    node *head, **tail;
-    size_t n;
-} graph;
-
-CUgraph stub_graph_new(void) {
-    graph *g = calloc(1, sizeof *g);
-    if (g) g->tail = &g->head;
-    return (CUgraph)g;
-}
-
-static node *append(graph *g, const work *w) {
-    node *n = calloc(1, sizeof *n);
-    if (!n || !stub_copy_work(&n->w, w)) {
-        free(n);
-        return NULL;
-    }
-    n->graph = g;
-    n->type = w->type;
-    *g->tail = n;
-    g->tail = &n->next;
-    g->n++;
-    return n;
-}
-
-CUresult stub_graph_append(CUgraph g, const work *w) { return append((graph *)g, w) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY; }
-
-static void destroy(graph *g) {
-    for (node *n = g->head; n;) {
-        node *next = n->next;
-        if (n->w.type == CU_GRAPH_NODE_TYPE_GRAPH) destroy((graph *)n->w.child);
-        stub_free_work(&n->w);
-        free(n);
-        n = next;
-    }
-    free(g);
-}
-
-static graph *copy_of(const graph *from) {
-    graph *g = (graph *)stub_graph_new();
-    for (const node *n = from->head; n; n = n->next) {
-        work w = n->w;
-        if (w.type == CU_GRAPH_NODE_TYPE_GRAPH) w.child = (CUgraph)copy_of((graph *)w.child);
-        node *made = append(g, &w);
-        made->original = n->original ? n->original : n;
-    }
-    return g;
-}
-
-CUresult stub_run_graph_nodes(stream *s, CUgraph g) {
-    for (node *n = ((graph *)g)->head; n; n = n->next) {
-        CUresult rc = stub_run_work(s, &n->w);
-        if (rc != CUDA_SUCCESS) return rc;
-    }
-    return CUDA_SUCCESS;
-}
 
 CUresult cuGraphCreate(CUgraph *g, unsigned flags) {
     READY();
@@ -82,12 +19,12 @@ CUresult cuGraphCreate(CUgraph *g, unsigned flags) {
 
 CUresult cuGraphDestroy(CUgraph g) {
     READY();
-    destroy((graph *)g);
+    stub_graph_destroy((graph *)g);
     return CUDA_SUCCESS;
 }
 
 static CUresult add(CUgraphNode *out, CUgraph g, work *w) {
-    node *n = append((graph *)g, w);
+    node *n = stub_graph_add((graph *)g, w);
     stub_free_work(w);
     *out = (CUgraphNode)n;
     return n ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
@@ -128,14 +65,14 @@ CUresult cuGraphAddBatchMemOpNode(CUgraphNode *out, CUgraph g, const CUgraphNode
     READY();
     (void)d, (void)n;
     work w = memops_work(p); /* whose array stays the caller's */
-    *out = (CUgraphNode)append((graph *)g, &w);
+    *out = (CUgraphNode)stub_graph_add((graph *)g, &w);
     return *out ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 CUresult cuGraphAddChildGraphNode(CUgraphNode *out, CUgraph g, const CUgraphNode *d, size_t n, CUgraph child) {
     READY();
     (void)d, (void)n;
-    work w = {.type = CU_GRAPH_NODE_TYPE_GRAPH, .child = (CUgraph)copy_of((graph *)child)};
+    work w = {.type = CU_GRAPH_NODE_TYPE_GRAPH, .child = (CUgraph)stub_graph_copy((graph *)child)};
     return add(out, g, &w);
 }
 
@@ -257,7 +194,7 @@ static void unref(exec *e) {
     bool last = --e->refs == 0;
     pthread_mutex_unlock(&e->mu);
     if (!last) return;
-    destroy(e->g);
+    stub_graph_destroy(e->g);
     free(e);
 }
 
@@ -277,7 +214,7 @@ static CUresult instantiate(CUgraphExec *out, CUgraph g) {
     exec *e = calloc(1, sizeof *e);
     if (!e) return CUDA_ERROR_OUT_OF_MEMORY;
     pthread_mutex_init(&e->mu, NULL);
-    e->g = copy_of((graph *)g);
+    e->g = stub_graph_copy((graph *)g);
     e->refs = 1;
     *out = (CUgraphExec)e;
     return CUDA_SUCCESS;
@@ -289,8 +226,9 @@ CUresult cuGraphInstantiateWithParams(CUgraphExec *out, CUgraph g, CUDA_GRAPH_IN
 CUresult cuGraphInstantiateWithParams_ptsz(CUgraphExec *out, CUgraph g, CUDA_GRAPH_INSTANTIATE_PARAMS *p) { return p->result_out = 0, instantiate(out, g); }
 
 static CUresult run_exec(stream *s, op *o) {
+    (void)s;
     exec *e = o->p;
-    CUresult rc = stub_run_graph_nodes(s, (CUgraph)o->a);
+    CUresult rc = stub_run_graph((CUgraph)o->a);
     unref(e);
     return rc;
 }
@@ -301,7 +239,7 @@ static CUresult graph_launch(CUgraphExec h, CUstream hs, int ptsz) {
     stream *s = stub_stream(hs, ptsz);
     if (!s) return CUDA_ERROR_INVALID_HANDLE;
     if (s->capture) { /* becomes a child graph */
-        work w = {.type = CU_GRAPH_NODE_TYPE_GRAPH, .child = (CUgraph)copy_of(e->g)};
+        work w = {.type = CU_GRAPH_NODE_TYPE_GRAPH, .child = (CUgraph)stub_graph_copy(e->g)};
         return stub_graph_append(s->capture, &w);
     }
     COUNT(N_GRAPH_LAUNCHES, 1);
@@ -323,8 +261,6 @@ CUresult cuGraphExecDestroy(CUgraphExec e) {
     return CUDA_SUCCESS;
 }
 
-CUresult cuCtxSynchronize(void);
-
 static CUresult update(CUgraphExec h, CUgraph g) {
     READY();
     exec *e = (exec *)h;
@@ -334,10 +270,10 @@ static CUresult update(CUgraphExec h, CUgraph g) {
     }
     if (a || b) return 910; /* CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE: another topology */
     cuCtxSynchronize();     /* queued launches keep what they had; here they are simply waited for */
-    e->g = copy_of((graph *)g);
+    e->g = stub_graph_copy((graph *)g);
     /* Nodes stay addressed by the graph that was instantiated. */
     for (node *x = e->g->head, *y = now->head; x; x = x->next, y = y->next) x->original = y->original;
-    destroy(now);
+    stub_graph_destroy(now);
     return CUDA_SUCCESS;
 }
 CUresult cuGraphExecUpdate(CUgraphExec e, CUgraph g, CUgraphNode *bad, int *result) {
@@ -367,8 +303,8 @@ static CUresult set_params(CUgraphExec h, CUgraphNode original, work *w) {
     node *n = exec_node(((exec *)h)->g, (node *)original);
     if (!n || n->w.type != w->type) return CUDA_ERROR_INVALID_VALUE;
     if (w->type == CU_GRAPH_NODE_TYPE_GRAPH) {
-        destroy((graph *)n->w.child);
-        w->child = (CUgraph)copy_of((graph *)w->child);
+        stub_graph_destroy((graph *)n->w.child);
+        w->child = (CUgraph)stub_graph_copy((graph *)w->child);
     }
     stub_free_work(&n->w);
     return stub_copy_work(&n->w, w) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;

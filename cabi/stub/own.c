@@ -1,5 +1,5 @@
 /* The device code of cuda/kernels, as C functions: what its Go reference computes, with its launch parameters. */
-#include "internal.h"
+#include "own.h"
 
 #include <string.h>
 
@@ -58,7 +58,7 @@ static void k_collect(const stub_launch *l) {
     }
 }
 
-void stub_register_own_kernels(kernel_def *(*add)(const char *name, stub_kernel_fn fn, void *user, unsigned nparams, const size_t *sizes)) {
+void stub_register_own_kernels(struct kernel_def *(*add)(const char *name, stub_kernel_fn fn, void *user, unsigned nparams, const size_t *sizes)) {
     add("penstock_checksum", k_checksum, NULL, 4, (const size_t[]){8, 8, 8, 8});
     add("penstock_scan", k_scan, NULL, 7, (const size_t[]){8, 8, 8, 8, 8, 8, 8});
     add("penstock_collect", k_collect, NULL, 3, (const size_t[]){8, 8, 8});

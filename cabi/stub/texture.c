@@ -1,18 +1,17 @@
 /* Textures over linear memory: an object's handle says nothing of the address. */
-#include "internal.h"
-
-CUresult cuPointerGetAttribute(void *, int, CUdeviceptr);
+#include "texture.h"
+#include "contexts.h"
+#include "ranges.h"
 
 enum { MOST = 256 };
 static _Atomic(CUdeviceptr) address[MOST]; /* 0: free */
 
 CUresult cuTexObjectCreate(uint64_t *object, const CUDA_RESOURCE_DESC *resource, const void *texture, const void *view) {
     CURRENT();
-    unsigned type;
     if (!object || !resource || !texture || view) return CUDA_ERROR_INVALID_VALUE;
     if (resource->resType != CU_RESOURCE_TYPE_LINEAR && resource->resType != CU_RESOURCE_TYPE_PITCH2D) return CUDA_ERROR_NOT_SUPPORTED;
     CUdeviceptr p = resource->res.devPtr;
-    if (cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, p) != CUDA_SUCCESS) return CUDA_ERROR_INVALID_VALUE;
+    if (!stub_has_type(p)) return CUDA_ERROR_INVALID_VALUE;
     for (unsigned i = 0; i < MOST; i++) {
         CUdeviceptr none = 0;
         if (!atomic_compare_exchange_strong(&address[i], &none, p)) continue;
@@ -30,8 +29,7 @@ CUresult cuTexObjectDestroy(uint64_t object) {
 /* A reference is where its address is. */
 CUresult cuTexRefSetAddress_v2(size_t *offset, void *texture, CUdeviceptr p, size_t bytes) {
     CURRENT();
-    unsigned type;
-    if (!texture || !bytes || cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, p) != CUDA_SUCCESS) return CUDA_ERROR_INVALID_VALUE;
+    if (!texture || !bytes || !stub_has_type(p)) return CUDA_ERROR_INVALID_VALUE;
     if (offset) *offset = 0;
     *(CUdeviceptr *)texture = p;
     return CUDA_SUCCESS;

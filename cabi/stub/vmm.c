@@ -5,7 +5,8 @@
  * unmap that came too early.
  */
 #define _GNU_SOURCE
-#include "memory.h"
+#include "vmm.h"
+#include "ranges.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -45,31 +46,6 @@ uint64_t stub_vmm_count(const char *name) {
 }
 
 void stub_reset_vmm_peak(void) { device_peak = device_bytes; }
-
-bool stub_mapped(const range *r, uint64_t p, size_t n) {
-    for (uint64_t at = p, end = p + n; at < end;) {
-        const mapping *m = r->mappings;
-        while (m && !(at - m->at < m->bytes)) m = m->next;
-        if (!m || !m->accessible) return false;
-        at = m->at + m->bytes;
-    }
-    return true;
-}
-
-bool stub_backed(const range *r, uint64_t p) {
-    const mapping *m = r->mappings;
-    while (m && !(p - m->at < m->bytes)) m = m->next;
-    return m;
-}
-
-uint64_t stub_mapped_on_device(const range *r, uint64_t p, size_t n) {
-    uint64_t bytes = 0;
-    for (const mapping *m = r->mappings; m; m = m->next) {
-        uint64_t from = p > m->at ? p : m->at, to = p + n < m->at + m->bytes ? p + n : m->at + m->bytes;
-        if (from < to && handles[m->handle - 1]->location == 1) bytes += to - from;
-    }
-    return bytes;
-}
 
 /* What a new chunk holds is nobody's business: not zeros, which could pass for what should have been copied in. */
 static void scribble(const physical *h) {
@@ -283,7 +259,7 @@ CUresult cuMemMap(CUdeviceptr p, size_t bytes, size_t offset, CUmemGenericAlloca
         for (mapping *m = r->mappings; m; m = m->next) overlap |= p < m->at + m->bytes && m->at < p + bytes;
         mapping *m = overlap ? NULL : calloc(1, sizeof *m);
         if (m && mmap((void *)(uintptr_t)p, bytes, PROT_NONE, MAP_SHARED | MAP_FIXED, h->fd, (off_t)offset) != MAP_FAILED) {
-            *m = (mapping){.at = p, .bytes = bytes, .handle = handle, .next = r->mappings};
+            *m = (mapping){.at = p, .bytes = bytes, .handle = handle, .on_device = h->location == 1, .next = r->mappings};
             r->mappings = m;
             h->refs++;
             rc = CUDA_SUCCESS;

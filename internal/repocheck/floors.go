@@ -10,7 +10,7 @@ import (
 )
 
 // inFloors are the folders of C whose files stand in floors: the README of each has the table.
-var inFloors = []string{"cabi/hook"}
+var inFloors = []string{"cabi/hook", "cabi/stub"}
 
 // offered are the names that files of C offer each other. All else in them is static, or an entry point of CUDA or NCCL.
 var offered = regexp.MustCompile(`\b(?:psk|PSK|stub|STUB)_\w+`)
