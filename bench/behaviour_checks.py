@@ -14,7 +14,7 @@ import sys
 import threading
 import traceback
 
-import extension_checks  # noqa: F401: its checks
+import extension_checks  # noqa: F401 - its checks
 import torch
 from _checks import CHECKS, DEV, GIB, MIB, UNDER_PENSTOCK, Failed, block, check, expect, mlp, sane, train
 

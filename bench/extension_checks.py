@@ -98,7 +98,7 @@ def extension_tables():
     """Kernels that find tensors through tables: in a tensor, in memory of their own that a kernel has written, in pinned memory."""
     ts, call = targets(6), library()
     pressure = Pressure()
-    for i in range(ROUNDS):
+    for _ in range(ROUNDS):
         pressure()
         table = torch.tensor([t.data_ptr() for t in ts[:2]], dtype=torch.int64, device="cuda")
         call.add_by_table(stream(), pointer(table), 2, SIZE(FLOATS), FLOAT(1))
@@ -149,7 +149,7 @@ def extension_texture():
     for o, t in zip(objects, ts):
         pressure()
         call.make_texture(pointer(t), FLOATS, ctypes.byref(o))
-    for i in range(ROUNDS):
+    for _ in range(ROUNDS):
         for o, t in zip(objects, ts):
             pressure()
             call.add_texture(stream(), o, pointer(out), FLOATS)

@@ -17,7 +17,6 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 import tempfile
 import time
 from collections import Counter
@@ -265,7 +264,7 @@ def body():
             print(doc["report_naive"])
             out = os.environ.get("PENSTOCK_BENCH_OUT")
             if out and a.keep:
-                for policy, path in traces.items():
+                for path in traces.values():
                     shutil.copy(path, Path(out) / path.name)
             if out:
                 penstock("faults", "report", traces["naive"], "--format", "html", "--output", Path(out) / "faults-naive.html")

@@ -693,7 +693,6 @@ def convolutions(size):
 
 @program("attention of torch.nn: a Transformer with masks")
 def transformer(size):
-    import torch
     from torch import nn
 
     d, length = (32, 16) if size.small else (512, 256)
@@ -953,7 +952,6 @@ def cupy_(size):
 
 @program("Triton, a kernel with autotuning", needs="triton", card=True, slow=True)
 def triton_(size):
-    import torch
     from triton_kernel import scaled_add
 
     x, y = noise(size, 32 << 20), noise(size, 32 << 20, seed=1)

@@ -9,7 +9,6 @@ with a limit of 4 GiB of managed memory each. Exit status 1 when anything is wro
 """
 
 import importlib.util
-import sys
 import tempfile
 import threading
 

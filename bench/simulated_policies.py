@@ -58,7 +58,9 @@ def main():
             rows += [*by.values(), *explicit.values()]
             table.append((name, ratio, by, explicit))
 
-    seconds = lambda by, p: by[p]["iteration_seconds"]
+    def seconds(by, p):
+        return by[p]["iteration_seconds"]
+
     gain = [seconds(by, "naive") / seconds(by, "penstock") for _, _, by, _ in table]
     deepum = [seconds(by, "naive") / seconds(by, "deepum") for _, _, by, _ in table]
     bound = [seconds(by, "penstock") / seconds(by, "oracle") for _, _, by, _ in table]

@@ -8,7 +8,6 @@ had. Algorithms are deterministic where PyTorch can, so losses, parameters and b
 does not repeat itself by itself is told from what is wrong. Exit status 1 when anything is wrong, dies or does not end.
 """
 
-import sys
 
 import _common as c
 import _gate as g

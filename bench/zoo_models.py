@@ -5,7 +5,6 @@ the explicit engine moves. Weights are random; nothing is loaded. An entry is a 
 function from a generator of numbers to a loss.
 """
 
-import os
 import warnings
 import zlib
 from contextlib import nullcontext
@@ -93,7 +92,6 @@ def train(emit, name, device, iterations):
 
 def loss_in(output):
     """The loss that a model gives, or else one made of its first floating-point output."""
-    import torch
 
     if getattr(output, "loss", None) is not None:
         return output.loss

@@ -51,7 +51,6 @@ func (t *Trace) UseTimings(kinds []OpKind, timings Timings) {
 	}
 	type kind struct {
 		seconds, off float64
-		count        int
 		events       []int
 		timed        bool
 	}

@@ -25,7 +25,6 @@ type machine struct {
 	seq      uint64
 	flying   []*Move
 	clock    time.Duration
-	content  map[cuda.Ptr]bool
 	kernel   uint64 // that is launched, beside the number of its tensors
 }
 

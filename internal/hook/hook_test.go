@@ -34,14 +34,17 @@ type entry struct {
 	nslots      uint16
 	stream      uint16
 	more        uint32
-	grid, pad   uint32
-	when        uint64
-	slots       [entrySlots]uint32
+	//lint:ignore U1000 compared with the C by name
+	grid, pad uint32
+	when      uint64
+	slots     [entrySlots]uint32
 }
 
 type function struct {
-	name             *byte
-	handle           uint64
+	name *byte
+	//lint:ignore U1000 compared with the C by name
+	handle uint64
+	//lint:ignore U1000 likewise
 	nparams, opaque  uint32
 	inspect, follows uint32
 	launches         uint64

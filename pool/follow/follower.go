@@ -216,9 +216,10 @@ func (f *Follower) skip(i int) {
 // begin of the next.
 func (f *Follower) ahead(bytes int64, stream uint64) (step int, ok bool) {
 	list := f.steps.List
-	i, last := f.next, f.next
+	i := f.next
 	for n := 1; n <= min(lookAhead, len(list)-1); n++ {
-		if last, i = i, f.after(i); i == f.next {
+		last := i
+		if i = f.after(i); i == f.next {
 			return 0, false
 		}
 		x := &list[i]

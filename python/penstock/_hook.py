@@ -8,7 +8,7 @@ import sys
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
-from typing import Any, Optional
+from typing import Any
 
 from ._options import is_on
 
@@ -24,7 +24,7 @@ def install() -> None:
 
 
 class _Finder(MetaPathFinder):
-    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Optional[ModuleSpec]:
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
         if name != "torch":
             return None
         # The finders behind this one say where torch is. This one steps aside
@@ -53,7 +53,7 @@ class _Loader(Loader):
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
 
-    def create_module(self, spec: ModuleSpec) -> Optional[ModuleType]:
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
         create = getattr(self._inner, "create_module", None)
         return create(spec) if create else None
 

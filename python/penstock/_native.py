@@ -11,7 +11,7 @@ import ctypes
 import json
 import os
 from pathlib import Path
-from typing import Any, Optional
+from typing import Any
 
 from ._errors import PenstockError
 
@@ -69,7 +69,7 @@ class Native:
             text = error.decode(errors="replace")
             raise PenstockError(text[len("penstock: ") :] if text.startswith("penstock: ") else text)
 
-    def device(self) -> Optional[int]:
+    def device(self) -> int | None:
         device = int(self._lib.penstock_torch_device())
         return device if device >= 0 else None
 
@@ -100,7 +100,7 @@ class Native:
             for p, pool in enumerate(_POOLS)
         }
 
-    def stats(self) -> Optional[dict[str, Any]]:
+    def stats(self) -> dict[str, Any] | None:
         """The engine's statistics; None when it has not been started."""
         engine = self._opened()
         if engine is None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-from typing import Mapping, MutableMapping, Optional, Union
+from typing import Union
+from collections.abc import Mapping, MutableMapping
 
 from ._errors import PenstockError
 
@@ -47,7 +48,7 @@ def parse_bytes(value: Size, name: str = "size") -> int:
     return value
 
 
-def to_environment(options: Mapping[str, Optional[Value]]) -> dict[str, str]:
+def to_environment(options: Mapping[str, Value | None]) -> dict[str, str]:
     """The variables for options; those that are None are left out."""
     env: dict[str, str] = {}
     for name, value in options.items():

@@ -14,7 +14,8 @@ blocks) are zero, as PyTorch itself does with its cudaMallocAsync backend.
 
 from __future__ import annotations
 
-from typing import Any, Callable, Optional
+from typing import Any
+from collections.abc import Callable
 
 from ._native import Native
 
@@ -96,7 +97,7 @@ def summary(native: Native, device: int, abbreviated: bool) -> str:
     if engine is None:
         return f"{head}: nothing allocated yet\n"
 
-    def size(v: Optional[float]) -> str:
+    def size(v: float | None) -> str:
         if v is None:
             return "unavailable"
         for unit in ("bytes", "KiB", "MiB", "GiB"):

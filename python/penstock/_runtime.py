@@ -9,7 +9,7 @@ import os
 import sys
 import threading
 import warnings
-from typing import Any, Optional
+from typing import Any
 
 from . import _libs, _options, _patch, _versions
 from ._errors import PenstockError, PenstockWarning
@@ -26,20 +26,20 @@ _SETTERS = {
 }
 
 _lock = threading.Lock()
-_native: Optional[Native] = None
+_native: Native | None = None
 _allocator: Any = None  # PyTorch holds the C++ object; this keeps the Python one
 
 
 def enable(
-    budget: Optional[_options.Size] = None,
-    host_budget: Optional[_options.Size] = None,
-    engine: Optional[str] = None,
-    policy: Optional[str] = None,
-    trace: Optional[_options.Value] = None,
-    report: Optional[_options.Value] = None,
+    budget: _options.Size | None = None,
+    host_budget: _options.Size | None = None,
+    engine: str | None = None,
+    policy: str | None = None,
+    trace: _options.Value | None = None,
+    report: _options.Value | None = None,
     *,
     restart: bool = False,
-    **options: Optional[_options.Value],
+    **options: _options.Value | None,
 ) -> None:
     """Makes PyTorch allocate its GPU memory through Penstock, for the rest of the process.
 
@@ -217,7 +217,7 @@ def _preload(restart: bool, env: dict[str, str]) -> None:
     if hook_loaded():
         return
     try:
-        hook: Optional[str] = str(_libs.find(_libs.HOOK))
+        hook: str | None = str(_libs.find(_libs.HOOK))
     except PenstockError:
         if restart:
             raise

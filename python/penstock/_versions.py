@@ -10,7 +10,7 @@ they were seen to hold.
 from __future__ import annotations
 
 import re
-from typing import NamedTuple, Optional
+from typing import NamedTuple
 
 # The first whose pluggable allocator can be told when a CUDA graph begins to allocate from a pool of its own.
 OLDEST = "2.3"
@@ -33,7 +33,7 @@ def series(version: str) -> str:
     return m[1] if m else version
 
 
-def layouts(version: str) -> tuple[Layouts, Optional[str]]:
+def layouts(version: str) -> tuple[Layouts, str | None]:
     """What may be relied on in a version, and a warning for one that was not tried."""
     known = TRIED.get(series(version), NOTHING)
     lost = [what for holds, what in zip(known, ("out of memory is a RuntimeError here, not torch.OutOfMemoryError", "lists of tensors count whole, which costs speed")) if not holds]

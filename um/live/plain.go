@@ -271,7 +271,7 @@ func (s plainSource) Acquire(bytes int64) (cuda.Ptr, error) {
 	if s.l.swap != nil {
 		return s.l.swap.acquirePlain(bytes)
 	}
-	if err := (plainBudget{s.l}).Take(bytes); err != nil {
+	if err := plainBudget(s).Take(bytes); err != nil {
 		return 0, err
 	}
 	p, err := s.alloc(bytes)
