@@ -31,7 +31,7 @@ BENCHTIME ?= 1s
 
 LIBS := lib/libpenstock.so lib/libpenstock_hook.so lib/libpenstock_torch.so
 
-.PHONY: build wheel test test-all vet gofmt gotest gotest-all pytest demo fuzz same bench clean help FORCE
+.PHONY: build wheel test test-all vet gofmt gotest gotest-all pytest lint demo fuzz same bench clean help FORCE
 
 build: bin/penstock $(LIBS) ## bin/penstock and the three libraries in lib/
 
@@ -125,6 +125,9 @@ pytest: build
 	fi; \
 	echo "$$py -m pytest -q python/tests"; \
 	PYTHONPATH="$(abspath python)$${PYTHONPATH:+:$$PYTHONPATH}" $$py -m pytest -q python/tests
+
+lint: ## staticcheck, misspell and ruff, of pinned versions, which are installed into a cache
+	@GO="$(GO)" .ci/lint/run
 
 fuzz: ## every Fuzz target for FUZZTIME each (FUZZTIME=20s, FUZZTOTAL=0 seconds)
 	@GO="$(GO)" .ci/fuzz "$(FUZZTIME)" "$(FUZZTOTAL)"
