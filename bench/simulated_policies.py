@@ -25,9 +25,11 @@ DEFAULT_RATIOS = [1.5, 2, 3]
 
 
 def simulate(penstock, trace, ratio, policy, engine="managed"):
-    command = [penstock, "simulate", "--trace", str(trace), "--ratio", f"{ratio:g}", "--policy", policy, "--engine", engine, "--gpu", "h200", "--json"]
-    if engine == "explicit":
-        command += ["--iterations", str(ITERATIONS)]
+    return simulation(penstock, trace, ratio, policy, engine, *(["--iterations", str(ITERATIONS)] if engine == "explicit" else []))
+
+
+def simulation(penstock, trace, ratio, policy, engine, *flags):
+    command = [penstock, "simulate", "--trace", str(trace), "--ratio", f"{ratio:g}", "--policy", policy, "--engine", engine, "--gpu", "h200", "--json", *flags]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         sys.exit(f"{' '.join(command)}: exit {done.returncode}: {done.stderr.strip()}")
@@ -40,23 +42,32 @@ def geometric_mean(values):
     return math.exp(sum(map(math.log, values)) / len(values))
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def arguments(description):
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--penstock", default="bin/penstock")
     parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("bench/results"))
     parser.add_argument("--date", default=datetime.date.today().isoformat())
     parser.add_argument("traces", nargs="+", type=pathlib.Path, metavar="TRACE")
-    args = parser.parse_args()
+    return parser.parse_args()
 
-    rows, table = [], []
-    for trace in args.traces:
+
+def cases(traces):
+    """Each trace with its name and each of its ratios, said as it is begun."""
+    for trace in traces:
         name = trace.name.split(".")[0]
         for ratio in RATIOS.get(name, DEFAULT_RATIOS):
             print(f"{name} {ratio:g}x", file=sys.stderr)
-            by = {p: simulate(args.penstock, trace, ratio, p) for p in POLICIES}
-            explicit = {p: simulate(args.penstock, trace, ratio, p, "explicit") for p in EXPLICIT}
-            rows += [*by.values(), *explicit.values()]
-            table.append((name, ratio, by, explicit))
+            yield trace, name, ratio
+
+
+def main():
+    args = arguments(__doc__)
+    rows, table = [], []
+    for trace, name, ratio in cases(args.traces):
+        by = {p: simulate(args.penstock, trace, ratio, p) for p in POLICIES}
+        explicit = {p: simulate(args.penstock, trace, ratio, p, "explicit") for p in EXPLICIT}
+        rows += [*by.values(), *explicit.values()]
+        table.append((name, ratio, by, explicit))
 
     def seconds(by, p):
         return by[p]["iteration_seconds"]

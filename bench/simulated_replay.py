@@ -8,29 +8,9 @@ writes simulated-replay.json and simulated-replay.md. Every number is simulated:
 engine makes anything again yet.
 """
 
-import argparse
-import datetime
 import json
-import math
-import pathlib
-import subprocess
-import sys
 
-# The largest launch of llama1b-lr touches 5.9 of 9.6 GiB, so it cannot go lower.
-RATIOS = {"llama1b-lr": [1.25, 1.5]}
-DEFAULT_RATIOS = [1.5, 2, 3]
-
-
-def simulate(penstock, trace, ratio):
-    command = [penstock, "simulate", "--trace", str(trace), "--ratio", f"{ratio:g}", "--policy", "oracle", "--engine", "explicit", "--gpu", "h200", "--replay=on", "--json"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        sys.exit(f"{' '.join(command)}: exit {done.returncode}: {done.stderr.strip()}")
-    return {**json.loads(done.stdout), "ratio": ratio}
-
-
-def geometric_mean(values):
-    return math.exp(sum(map(math.log, values)) / len(values))
+from simulated_policies import arguments, cases, geometric_mean, simulation
 
 
 def line(row):
@@ -45,19 +25,8 @@ def line(row):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--penstock", default="bin/penstock")
-    parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("bench/results"))
-    parser.add_argument("--date", default=datetime.date.today().isoformat())
-    parser.add_argument("traces", nargs="+", type=pathlib.Path, metavar="TRACE")
-    args = parser.parse_args()
-
-    rows = []
-    for trace in args.traces:
-        name = trace.name.split(".")[0]
-        for ratio in RATIOS.get(name, DEFAULT_RATIOS):
-            print(f"{name} {ratio:g}x", file=sys.stderr)
-            rows.append(simulate(args.penstock, trace, ratio))
+    args = arguments(__doc__)
+    rows = [simulation(args.penstock, trace, ratio, "oracle", "explicit", "--replay=on") for trace, _, ratio in cases(args.traces)]
     faster = {ratio: geometric_mean([r["replay"]["swap_seconds"] / r["iteration_seconds"] for r in rows if r["ratio"] == ratio])
               for ratio in sorted({r["ratio"] for r in rows})}
     command = "bench/simulated_replay.py TRACE..."

@@ -46,13 +46,18 @@ func layers(n, iterations int, seconds float64) Job {
 		}
 		j.Tensors[input].Death = len(j.Ops)
 	}
+	end(&j)
+	return j
+}
+
+// end ends the last iteration of a job; what is not freed lives on.
+func end(j *Job) {
 	j.Iterations = append(j.Iterations, len(j.Ops))
 	for i := range j.Tensors {
 		if j.Tensors[i].Death < 0 {
 			j.Tensors[i].Death = len(j.Ops)
 		}
 	}
-	return j
 }
 
 func options(budget int64) Options {
@@ -235,12 +240,7 @@ func randomJob(r *rand.Rand) Job {
 			j.Tensors[x].Death = len(j.Ops)
 		}
 	}
-	j.Iterations = append(j.Iterations, len(j.Ops))
-	for i := range j.Tensors {
-		if j.Tensors[i].Death < 0 {
-			j.Tensors[i].Death = len(j.Ops)
-		}
-	}
+	end(&j)
 	return j
 }
 
