@@ -32,9 +32,9 @@
  * others run, and at last sleeps: the engine may need the core. */
 #define SPIN_NS 50000
 #define YIELD_NS 10000000
-#define NAPS 128           /* naps that a wait makes longer by less than one in a hundred */
-#define MOST_NAP_NS 1000000 /* a job may wait for seconds, and its threads need not look all the time */
-#define QUEUE_NAP_NS 50000
+#define NAP_SHARE 128       /* a nap takes this part of the wait so far, so that the wait is longer by less than one in a hundred, */
+#define MOST_NAP_NS 1000000 /* and this at most: a job may wait for seconds, and its threads need not look all the time */
+#define QUEUE_NAP_NS 50000  /* of a thread that has run ahead of the device by all that the queue holds */
 
 #define PROGRESS_AT_MOST 64 /* operations between progress writes, so that the run-ahead limit sees progress */
 
@@ -48,7 +48,7 @@ static void pause_for(uint64_t waited_ns) {
     else if (waited_ns < YIELD_NS)
         sched_yield();
     else
-        psk_nap((long)(waited_ns < MOST_NAP_NS * NAPS ? waited_ns / NAPS : MOST_NAP_NS));
+        psk_nap((long)(waited_ns < MOST_NAP_NS * NAP_SHARE ? waited_ns / NAP_SHARE : MOST_NAP_NS));
 }
 
 static bool left(void) { return PSK_LOAD(psk_S.mode) != PSK_MODE_STRICT; }
