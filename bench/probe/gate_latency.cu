@@ -45,13 +45,20 @@ __global__ void say(volatile unsigned *word, unsigned value) {
 	__threadfence_system();
 }
 
-static void until(volatile unsigned *word, unsigned value) {
+static void until(volatile unsigned *word, unsigned value, const char *what) {
 	const double limit = now_us() + 5e6;
 	while (*word != value)
 		if (now_us() > limit) {
-			fprintf(stderr, "gate_latency: nothing came for 5 s\n");
+			fprintf(stderr, "gate_latency: %s did not come for 5 s (%s)\n", what, cudaGetErrorString(cudaGetLastError()));
 			_Exit(1);
 		}
+}
+
+static void launched_well() {
+	const cudaError_t e = cudaGetLastError();
+	if (e == cudaSuccess) return;
+	fprintf(stderr, "gate_latency: %s\n", cudaGetErrorString(e));
+	_Exit(1);
 }
 
 struct Gate {
@@ -68,6 +75,7 @@ struct Gate {
 	void submit(size_t bytes, bool copied) {
 		if (copied) CHECK(cuMemsetD8Async(total, 0, 16, sums));
 		sum_of<<<BLOCKS, 512, 0, (cudaStream_t)sums>>>((u64 *)memory, bytes / 8, copied ? (u64 *)total : pinned, copied);
+		launched_well();
 		if (copied) CHECK(cuMemcpyDtoHAsync(pinned, total, 16, sums));
 	}
 	double sum_us(size_t bytes, bool copied) {
@@ -89,11 +97,12 @@ struct Gate {
 		if (gated) { // the gate and what is behind it are queued before, as a job's launch is
 			CHECK(cuStreamWaitValue32(job, (CUdeviceptr)(words + 16), turn, CU_STREAM_WAIT_VALUE_EQ));
 			say<<<1, 1, 0, (cudaStream_t)job>>>(words + 32, turn);
+			launched_well();
 		}
 		const double t0 = now_us();
 		submit(bytes, copied);
 		CHECK(cuStreamWriteValue32(sums, (CUdeviceptr)words, turn, 0));
-		until(words, turn);
+		until(words, turn, "the sum");
 		u64 got[2];
 		add_up(got, copied);
 		if (got[0] != expected[0] || got[1] != expected[1]) {
@@ -105,7 +114,7 @@ struct Gate {
 			words[16] = turn;
 		else
 			say<<<1, 1, 0, (cudaStream_t)job>>>(words + 32, turn);
-		until(words + 32, turn);
+		until(words + 32, turn, "what is behind the gate");
 		const double t2 = now_us();
 		seen.push_back(t1 - t0);
 		released.push_back(t2 - t1);
@@ -126,6 +135,9 @@ int main() {
 	CHECK(cuMemAllocHost((void **)&g.words, 4096));
 	for (int i = 0; i < 64; i++) g.words[i] = 0;
 	const Buffers buffers;
+	say<<<1, 1, 0, (cudaStream_t)g.job>>>(g.words + 32, 0); // loaded now: a load waits for work that waits
+	launched_well();
+	CHECK(cuStreamSynchronize(g.job));
 	for (bool company : {false, true}) {
 		Copying copying;
 		if (company) copying.start(16, 2, 0, buffers, true), copying.start(16, 2, 0, buffers, false);
