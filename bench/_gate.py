@@ -5,7 +5,7 @@ A row is a program that runs in several ways: with stock PyTorch, and under Pens
 
     equal     losses and parameters are stock's to the bit
     near      stock does not repeat itself, and this is about as far from it as stock is
-    refused   Penstock says that it does not do this (README, limits)
+    refused   what Penstock does not do, or another library does not do with its memory (README, limits), and says so
     cannot    out of memory: something needs more at once than the budget
     WRONG, DIED, TIMEOUT, FAILED   what the gate is there to find
     stock     stock PyTorch fails as well, so nothing is said of Penstock

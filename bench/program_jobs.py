@@ -13,8 +13,8 @@ PROGRAMS = {}
 
 
 class Program:
-    """near: how far figures may be from stock's, as a share, where kernels are chosen by timing them. refused: what Penstock
-    says when it does not do this. needs: a module that may not be there. card: there is nothing to run on a CPU."""
+    """near: how far figures may be from stock's, as a share, where kernels are chosen by timing them. refused: what Penstock,
+    or a library beside it, says when this cannot be done under it. needs: a module that may not be there. card: there is nothing to run on a CPU."""
 
     def __init__(self, run, near=None, refused=None, needs=None, card=False, slow=False):
         self.run, self.near, self.refused, self.needs, self.card, self.slow = run, near, refused and re.compile(refused), needs, card, slow
@@ -198,7 +198,8 @@ def accelerate_(size):
         with a.accumulate(model):
             loss = model(**batch).loss
             a.backward(loss)
-            a.clip_grad_norm_(model.parameters(), 1.0)
+            if a.sync_gradients:
+                a.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()
             optimizer.zero_grad()
         losses.append(float(loss.detach()))
@@ -929,7 +930,8 @@ def prefetching(size):
     return losses, list(model.parameters())
 
 
-@program("DLPack and CuPy: views, a kernel of its own, a copy", needs="cupy", card=True)
+# PyTorch says of managed memory that it is kDLCUDAManaged, device type 13, which CuPy does not take.
+@program("DLPack and CuPy: views, a kernel of its own, a copy", needs="cupy", card=True, refused="Unsupported device_type: 13")
 def cupy_(size):
     import cupy
     import torch
