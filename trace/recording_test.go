@@ -586,6 +586,17 @@ func TestCreate(t *testing.T) {
 	if _, err := trace.Create(filepath.Join(t.TempDir(), "no", "such"), header, trace.WriterOptions{}); err == nil {
 		t.Error("created in a missing folder")
 	}
+	// Its header has the command line, and a secret may stand on that.
+	fresh := filepath.Join(t.TempDir(), "new.pstrace")
+	if w, err = trace.Create(fresh, header, trace.WriterOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if st, err := os.Stat(fresh); err != nil || st.Mode().Perm() != 0o600 {
+		t.Errorf("a new file: %v, %v", st.Mode(), err)
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // Old events reach the file without anyone asking.

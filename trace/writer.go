@@ -59,9 +59,10 @@ var ErrClosed = errors.New("the trace writer is closed")
 
 // Create starts a recording in a new or emptied file. The file is locked while
 // it is recorded to (the lock is the kernel's: nothing of it outlives the
-// process), because two processes writing the same file would ruin it.
+// process), because two processes writing the same file would ruin it. A new one
+// is the user's alone: the command line in its header may have a secret.
 func Create(path string, header Header, options WriterOptions) (*Writer, error) {
-	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o666)
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("cannot record a trace: %w", err)
 	}

@@ -34,14 +34,15 @@ func checkOutput(flag, path string) error {
 }
 
 // writeOutput writes the file that a flag names. A regular file is complete or as it was, whatever happens; a pipe
-// or a device is written to, for a file put in its place would be the end of it.
+// or a device is written to, for a file put in its place would be the end of it. A new file is the user's alone, as
+// recordings are: plans and pages have the recorded command line, too.
 func writeOutput(flag, path string, write func(io.Writer) error) error {
 	if err := checkOutput(flag, path); err != nil {
 		return err
 	}
 	old, err := os.Stat(path)
 	special := err == nil && !old.Mode().IsRegular()
-	name, how, mode := path, os.O_WRONLY, os.FileMode(0o644)
+	name, how, mode := path, os.O_WRONLY, os.FileMode(0o600)
 	if !special {
 		if real, err := filepath.EvalSymlinks(path); err == nil {
 			path = real // a link stays one

@@ -15,7 +15,7 @@ import (
 func TestOutputIsCompleteOrAsItWas(t *testing.T) {
 	dir := t.TempDir()
 	path, link := filepath.Join(dir, "page"), filepath.Join(dir, "link")
-	write(t, path, "old", 0o600)
+	write(t, path, "old", 0o644)
 	if err := os.Symlink("page", link); err != nil {
 		t.Fatal(err)
 	}
@@ -38,11 +38,22 @@ func TestOutputIsCompleteOrAsItWas(t *testing.T) {
 	if b, _ := os.ReadFile(path); string(b) != "new" {
 		t.Errorf("through a link: %q", b)
 	}
-	if st, err := os.Stat(path); err != nil || st.Mode().Perm() != 0o600 {
+	if st, err := os.Stat(path); err != nil || st.Mode().Perm() != 0o644 {
 		t.Errorf("%v, %v", st.Mode(), err)
 	}
 	if left, _ := os.ReadDir(dir); len(left) != 2 {
 		t.Errorf("left behind: %v", left)
+	}
+}
+
+// A recording, and what is made of it, may have a secret on its command line.
+func TestOutputIsOfItsUserAlone(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "plan")
+	if err := writeOutput("out", path, func(io.Writer) error { return nil }); err != nil {
+		t.Fatal(err)
+	}
+	if st, err := os.Stat(path); err != nil || st.Mode().Perm() != 0o600 {
+		t.Errorf("%v, %v", st.Mode(), err)
 	}
 }
 
