@@ -209,6 +209,12 @@ func TestSmallPrograms(t *testing.T) {
 	}
 }
 
+// TestTwoDevices: the engine serves the device that it starts with, also when it is asked for another one meanwhile.
+func TestTwoDevices(t *testing.T) {
+	t.Parallel()
+	mustRun(t, []string{"STUB_PIN_US=200000"}, program(t, "small"), "devices")
+}
+
 // TestWithoutHook allocates and moves nothing ahead, and says why.
 func TestWithoutHook(t *testing.T) {
 	t.Parallel()

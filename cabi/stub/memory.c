@@ -7,6 +7,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 #include <sys/mman.h>
 
 #define mu stub_memory_mu
@@ -91,6 +92,7 @@ CUresult cuMemHostAlloc(void **out, size_t bytes, unsigned flags) {
         rc = CUDA_SUCCESS;
     }
     pthread_mutex_unlock(&mu);
+    usleep((useconds_t)stub_env_bytes("STUB_PIN_US", 0));
     return rc;
 }
 CUresult cuMemAllocHost_v2(void **out, size_t bytes) { return cuMemHostAlloc(out, bytes, 0); }

@@ -35,6 +35,7 @@
  *   STUB_ABORT=1       an access to unmapped memory ends the process and names it
  *   STUB_SCRIBBLE=1    new physical memory (cuMemCreate) is full of 0xa5, and that of cuMemAlloc of 0x5a, as that of cuMemHostAlloc always is
  *   STUB_LOOKUP_US     asking for a function's parameters takes so many microseconds
+ *   STUB_PIN_US        cuMemHostAlloc takes so many microseconds
  *   STUB_COPY_MBPS     copies take their time: that many MB/s
  *   STUB_API_LOCK=1    one lock around all calls that queue work or change mappings, held
  *                      while a synchronous copy or a full queue waits, as libcuda has it

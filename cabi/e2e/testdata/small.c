@@ -33,6 +33,27 @@ static int forkfirst(void) {
     return 0;
 }
 
+/* Asks for another device while the engine starts: it has pinned memory, for which STUB_PIN_US has it wait. */
+static void *second_device(void *rc) {
+    double until = now() + 30;
+    while (!count("live_allocations")) CHECK(now() < until), usleep(100);
+    *(int *)rc = P.init(1);
+    return NULL;
+}
+
+/* Two threads make the first call, for different devices. */
+static int devices(void) {
+    pthread_t second;
+    int rc = 0;
+    CHECK(!pthread_create(&second, NULL, second_device, &rc));
+    CHECK_EQ(P.init(0), 0);
+    pthread_join(second, NULL);
+    CHECK(rc < 0);
+    CHECK(strstr(last_error(), "device 1 asked for, device 0 is in use"));
+    P.close();
+    return 0;
+}
+
 /* Once the engine runs, the pages that records are written to are there: launches do not fault them in. */
 static int ring(void) {
     static unsigned char present[sizeof(psk_entry) * PSK_RING_ENTRIES / 4096];
@@ -196,6 +217,7 @@ int main(int argc, char **argv) {
     if (!strcmp(argv[1], "switched")) return busy(10);
     if (!strcmp(argv[1], "turns")) return turns();
     if (!strcmp(argv[1], "pools")) return pools();
+    if (!strcmp(argv[1], "devices")) return devices();
     if (!strcmp(argv[1], "ring")) return ring();
     if (!strcmp(argv[1], "selftest")) return selftest();
     fprintf(stderr, "unknown: %s\n", argv[1]);
