@@ -59,11 +59,22 @@ CUresult stub_copy_3d(const CUDA_MEMCPY3D *c) {
     return CUDA_SUCCESS;
 }
 
+static void fill_row(char *row, const CUDA_MEMSET_NODE_PARAMS *f) {
+    switch (f->elementSize) {
+    case 1: memset(row, (int)f->value, f->width); break;
+    case 2:
+        for (size_t x = 0; x < f->width; x++) ((uint16_t *)(void *)row)[x] = (uint16_t)f->value;
+        break;
+    default:
+        for (size_t x = 0; x < f->width; x++) ((uint32_t *)(void *)row)[x] = f->value;
+    }
+}
+
 CUresult stub_fill(const CUDA_MEMSET_NODE_PARAMS *f) {
     for (size_t y = 0; y < f->height; y++) {
         char *row = (char *)(uintptr_t)(f->dst + y * f->pitch);
         if (!reachable((uintptr_t)row, f->width * f->elementSize)) return CUDA_ERROR_ILLEGAL_ADDRESS;
-        for (size_t x = 0; x < f->width; x++) memcpy(row + x * f->elementSize, &f->value, f->elementSize);
+        fill_row(row, f);
     }
     return CUDA_SUCCESS;
 }

@@ -1,22 +1,22 @@
 /*
- * Virtual memory management: reserved addresses, and physical memory that is a
- * file, mapped where the device may reach it. Elsewhere in a reservation an
- * access is a real fault of this process: a kernel or copy under way dies of an
- * unmap that came too early.
+ * Virtual memory management: reserved addresses, and physical memory mapped
+ * where the device may reach it. Elsewhere in a reservation an access is a real
+ * fault of this process: a kernel or copy under way dies of an unmap that came
+ * too early.
  */
 #define _GNU_SOURCE
 #include "vmm.h"
+#include "physical.h"
 #include "ranges.h"
 
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <unistd.h>
 
 #define mu stub_memory_mu
 
 typedef struct physical {
-    int fd;
+    uint32_t *blocks;
     uint64_t bytes;
     int location; /* 1 device, 3 a NUMA node of the host */
     unsigned refs; /* one of the handle and of each time that it was retained, one a mapping */
@@ -46,14 +46,6 @@ uint64_t stub_vmm_count(const char *name) {
 }
 
 void stub_reset_vmm_peak(void) { device_peak = device_bytes; }
-
-/* What a new chunk holds is nobody's business: not zeros, which could pass for what should have been copied in. */
-static void scribble(const physical *h) {
-    void *p = mmap(NULL, h->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, h->fd, 0);
-    if (p == MAP_FAILED) return;
-    memset(p, 0xa5, h->bytes);
-    munmap(p, h->bytes);
-}
 
 typedef struct {
     int type, handle_types;
@@ -106,16 +98,14 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle *out, size_t bytes, const allo
     pthread_mutex_lock(&mu);
     if (!device || (stub_make_room(bytes))) {
         physical *h = new_handle();
-        int fd = memfd_create("stub", MFD_CLOEXEC);
-        if (h && fd >= 0 && !ftruncate(fd, (off_t)bytes)) {
-            *h = (physical){.fd = fd, .bytes = bytes, .location = prop->location.type, .refs = 1, .number = h->number};
+        uint32_t *blocks = h ? stub_take_blocks(bytes / STUB_BLOCK) : NULL;
+        if (blocks) {
+            *h = (physical){.blocks = blocks, .bytes = bytes, .location = prop->location.type, .refs = 1, .number = h->number};
             *out = h->number;
             account(h, 1);
-            if (stub_env_bytes("STUB_SCRIBBLE", 0)) scribble(h);
             rc = CUDA_SUCCESS;
-        } else {
-            if (h) free_handle(h);
-            if (fd >= 0) close(fd);
+        } else if (h) {
+            free_handle(h);
         }
     }
     pthread_mutex_unlock(&mu);
@@ -126,7 +116,7 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle *out, size_t bytes, const allo
 static void unref(physical *h) {
     if (--h->refs) return;
     account(h, -1);
-    close(h->fd);
+    stub_give_blocks(h->blocks, h->bytes / STUB_BLOCK);
     free_handle(h);
 }
 
@@ -258,7 +248,7 @@ CUresult cuMemMap(CUdeviceptr p, size_t bytes, size_t offset, CUmemGenericAlloca
         bool overlap = false;
         for (mapping *m = r->mappings; m; m = m->next) overlap |= p < m->at + m->bytes && m->at < p + bytes;
         mapping *m = overlap ? NULL : calloc(1, sizeof *m);
-        if (m && mmap((void *)(uintptr_t)p, bytes, PROT_NONE, MAP_SHARED | MAP_FIXED, h->fd, (off_t)offset) != MAP_FAILED) {
+        if (m && stub_map_blocks(p, h->blocks, bytes / STUB_BLOCK)) {
             *m = (mapping){.at = p, .bytes = bytes, .handle = handle, .on_device = h->location == 1, .next = r->mappings};
             r->mappings = m;
             h->refs++;
@@ -286,6 +276,7 @@ CUresult cuMemSetAccess(CUdeviceptr p, size_t bytes, const access_desc *desc, si
         if (covered == bytes && !mprotect((void *)(uintptr_t)p, bytes, writable ? PROT_READ | PROT_WRITE : PROT_READ)) {
             for (mapping *m = r->mappings; m; m = m->next)
                 if (m->at >= p && m->at + m->bytes <= p + bytes) m->accessible = true;
+            stub_reach_blocks(p, bytes);
             rc = CUDA_SUCCESS;
         }
     }
