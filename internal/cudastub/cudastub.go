@@ -46,9 +46,9 @@ var build = sync.OnceValues(func() ([]byte, error) {
 	if built := os.Getenv(libraryVariable); built != "" {
 		return os.ReadFile(built)
 	}
-	_, here, _, ok := runtime.Caller(0)
-	if !ok {
-		return nil, errors.New("the source of the stub driver cannot be found")
+	source, err := findSource()
+	if err != nil {
+		return nil, err
 	}
 	dir, err := os.MkdirTemp("", "cudastub")
 	if err != nil {
@@ -56,7 +56,6 @@ var build = sync.OnceValues(func() ([]byte, error) {
 	}
 	defer os.RemoveAll(dir)
 	library := filepath.Join(dir, "libcuda.so.1")
-	source := filepath.Join(filepath.Dir(here), "..", "..", "cabi", "stub")
 	if err := readSources(source); err != nil {
 		return nil, err
 	}
@@ -65,6 +64,17 @@ var build = sync.OnceValues(func() ([]byte, error) {
 	}
 	return os.ReadFile(library)
 })
+
+// findSource is the double's folder in the repository, in which every test has its working directory.
+func findSource() (string, error) {
+	for up := "."; len(up) < 64; up = filepath.Join("..", up) {
+		source := filepath.Join(up, "cabi", "stub")
+		if _, err := os.Stat(source); err == nil {
+			return filepath.Abs(source)
+		}
+	}
+	return "", errors.New("the source of the stub driver cannot be found")
+}
 
 // readSources makes a cached test result depend on what only the compiler reads.
 func readSources(folder string) error {
