@@ -17,8 +17,9 @@ export CC CXX
 export CGO_ENABLED := 1
 
 # -buildvcs=false: a checkout owned by another user (a container's mount) must build too.
-# The version is stamped below instead.
-export GOFLAGS := $(strip $(GOFLAGS) -buildvcs=false)
+# The version is stamped below instead. -trimpath: what is compiled for the command serves
+# vet and the tests as well, in whatever folder.
+export GOFLAGS := $(strip $(GOFLAGS) -buildvcs=false -trimpath)
 # The version stands in the Python package; what is built between releases has its commit too.
 RELEASE := $(shell sed -nE 's/^__version__ = "(.*)"/\1/p' python/penstock/_version.py)
 VERSION ?= $(RELEASE)$(addprefix +,$(shell git describe --always --exclude '*' --dirty 2>/dev/null))
@@ -42,7 +43,7 @@ help: ## this list
 FORCE:
 
 bin/penstock: FORCE
-	$(GO) build -trimpath -ldflags "$(STAMP) -extldflags '-Wl,-z,lazy'" -o $@ ./cmd/penstock
+	$(GO) build -ldflags "$(STAMP) -extldflags '-Wl,-z,lazy'" -o $@ ./cmd/penstock
 
 # The library exports what cabi/penstock.h declares and nothing else: the linker
 # gets the list, and the result is compared with it.
@@ -56,7 +57,7 @@ build/exports.map: build/exports.txt
 
 lib/libpenstock.so: build/exports.map FORCE
 	@mkdir -p $(@D)
-	$(GO) build -trimpath -buildmode=c-shared -ldflags "$(STAMP) -extldflags '\"-Wl,--version-script=$(abspath build/exports.map)\"'" -o $@ ./cabi
+	$(GO) build -buildmode=c-shared -ldflags "$(STAMP) -extldflags '\"-Wl,--version-script=$(abspath build/exports.map)\"'" -o $@ ./cabi
 	@rm -f lib/libpenstock.h # cgo's header; programs include cabi/penstock.h
 	@diff build/exports.txt <($(NM) -D --defined-only $@ | awk '{print $$3}' | LC_ALL=C sort) \
 		|| { echo "$@: the exported symbols (>) differ from cabi/penstock.h (<)" >&2; rm -f $@; exit 1; }
@@ -93,24 +94,21 @@ gofmt:
 
 # Tests that run programs, many of which sleep: the race detector would watch the one that waits for them.
 PROGRAMS = ./cabi/e2e ./cabi/hooktest
-# The packages with tests that are skipped under the race detector (internal/raced). They are of one thread for the most part,
-# so that without the long ones they are tested without it only.
-UNRACED = $(shell grep -rl --include="*_test.go" internal/raced ./*/ | xargs -n1 dirname | sort -u)
-RACED = $(filter-out $(UNRACED) $(PROGRAMS),$(patsubst github.com/penstock-gpu/penstock%,.%,$(shell $(GO) list ./...)))
-# Those of which -short leaves something out.
-LONG = $(filter $(RACED),$(shell grep -rlE --include="*_test.go" 'internal/short|testing\.Short' ./*/ | xargs -n1 dirname | sort -u))
+PACKAGES = $(filter-out $(PROGRAMS),$(patsubst github.com/penstock-gpu/penstock%,.%,$(shell $(GO) list ./...)))
+# The packages that start threads or are made for several: in others the race detector finds nothing. Not those with tests
+# that are skipped under it (internal/raced), nor the command, for which most has to be compiled: test-all runs all under it.
+folders = $(shell grep -rlE --include='$(1)' '$(2)' ./*/ | xargs -n1 dirname | sort -u)
+THREADED = $(call folders,*.go,^\s*go [a-z]|\.Go\b|\.Parallel\b|"sync)
+RACED = $(filter $(filter-out $(call folders,*_test.go,internal/raced) ./cmd/penstock,$(THREADED)),$(PACKAGES))
+UNRACED = $(filter-out $(RACED),$(PACKAGES))
 
-gotest: build
-	$(GO) test -short -race -timeout 25m $(RACED)
-	$(GO) test -short -timeout 25m $(UNRACED)
-	$(GO) test -short -timeout 25m -parallel 4 $(PROGRAMS)
+gotest: SHORT := -short
 
-# What -short leaves nothing out of has been tested by gotest, and is not again.
-gotest-all: build
-	$(GO) test -short -race -timeout 25m $(filter-out $(LONG),$(RACED))
-	$(GO) test -race -timeout 30m $(LONG) $(UNRACED)
-	$(GO) test -timeout 25m $(UNRACED)
-	$(GO) test -timeout 30m -parallel 4 $(PROGRAMS)
+# -vet=off: vet above looks at all of it, once.
+gotest gotest-all: build
+	$(GO) test -vet=off $(SHORT) -race -timeout 30m $(if $(SHORT),$(RACED),$(PACKAGES))
+	$(GO) test -vet=off $(SHORT) -timeout 30m $(UNRACED)
+	$(GO) test -vet=off $(SHORT) -timeout 30m -parallel 4 $(PROGRAMS)
 
 # pytest of the system when it has one, else from a local .venv (which sees the system's packages, such as torch).
 pytest: build
