@@ -70,36 +70,50 @@ func TestExplicitTraining(t *testing.T) {
 	})
 }
 
+// oracle is what the report has of it.
+type oracle struct {
+	Measured float64 `json:"oracle_iteration_seconds"`
+	Seconds  float64 `json:"oracle_seconds"`
+	Share    float64 `json:"oracle_share"`
+	Bus      string  `json:"oracle_bus"`
+	Why      string  `json:"oracle_why"`
+	Timed    int     `json:"timed_launches"`
+	InMemory float64 `json:"in_memory_share_estimated"`
+}
+
+// withOracle runs the job in a mode to its end.
+func withOracle(t *testing.T, mode string) (oracle, result) {
+	t.Helper()
+	report := filepath.Join(t.TempDir(), "report.json")
+	r := mustRun(t, explicitly("PENSTOCK_REPORT="+report), program(t, "explicit"), mode)
+	text, err := os.ReadFile(report)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var s struct {
+		Explicit oracle `json:"explicit"`
+	}
+	if err := json.Unmarshal(text, &s); err != nil {
+		t.Fatal(err)
+	}
+	return s.Explicit, r
+}
+
 // TestExplicitOracle: the report and the verdict have what an oracle would have made of a job that
 // repeats, or why not.
 func TestExplicitOracle(t *testing.T) {
 	t.Parallel()
-	job := program(t, "explicit")
 	for mode, want := range map[string]string{"train": "% of the speed of an oracle", "frozen": "oracle"} {
 		if mode != "train" && testing.Short() {
 			continue
 		}
-		report := filepath.Join(t.TempDir(), "report.json")
-		r := mustRun(t, explicitly("PENSTOCK_REPORT="+report), job, mode)
-		text, err := os.ReadFile(report)
-		if err != nil {
-			t.Fatal(err)
+		x, r := withOracle(t, mode)
+		for range 2 { // a busy machine leaves few launches undisturbed
+			if strings.Contains(x.Why, "too few") {
+				x, r = withOracle(t, mode)
+			}
 		}
-		var s struct {
-			Explicit struct {
-				Measured float64 `json:"oracle_iteration_seconds"`
-				Seconds  float64 `json:"oracle_seconds"`
-				Share    float64 `json:"oracle_share"`
-				Bus      string  `json:"oracle_bus"`
-				Why      string  `json:"oracle_why"`
-				Timed    int     `json:"timed_launches"`
-				InMemory float64 `json:"in_memory_share_estimated"`
-			} `json:"explicit"`
-		}
-		if err := json.Unmarshal(text, &s); err != nil {
-			t.Fatal(err)
-		}
-		switch x := s.Explicit; {
+		switch {
 		case strings.Contains(x.Why, "more than"): // a busy machine
 			t.Skip(x.Why)
 		case x.Why == "" && (x.Seconds <= 0 || x.Measured <= 0 || x.Share <= 0 || x.Bus == "" || x.Timed == 0 || x.InMemory <= 0), x.Why != "" && x.Share != 0, mode == "train" && x.Why != "":
@@ -108,7 +122,7 @@ func TestExplicitOracle(t *testing.T) {
 		if !strings.Contains(r.stderr, want) {
 			t.Errorf("%s: %q is not said:\n%s", mode, want, r.stderr)
 		}
-		t.Logf("%s: %+v", mode, s.Explicit)
+		t.Logf("%s: %+v", mode, x)
 	}
 }
 
