@@ -65,7 +65,11 @@ func TestExplicitTrain(t *testing.T) {
 	train := program(t, "train")
 	dir := t.TempDir()
 	report, recording := filepath.Join(dir, "report.json"), filepath.Join(dir, "run.pstrace")
-	r := mustRun(t, []string{"PENSTOCK_ENGINE=explicit", "PENSTOCK_REPORT=" + report, "PENSTOCK_TRACE=" + recording}, train)
+	// The loop of the managed engine's tests: threads, side streams, a fork, frees with work queued, both budgets filled.
+	r := mustRun(t, explicitly("PENSTOCK_HOST_BUDGET=512MiB", "PENSTOCK_REPORT="+report, "PENSTOCK_TRACE="+recording), train)
+	if text := r.line(t, "OOM"); !outOfMemory.MatchString(text) {
+		t.Errorf("out of memory is reported as %q, want what was asked for and both budgets", text)
+	}
 	if !strings.Contains(r.stderr, "(explicit engine, penstock policy)") || !strings.Contains(r.stderr, "GB/s while copying") {
 		t.Errorf("the verdict is not the explicit engine's:\n%s", r.stderr)
 	}

@@ -61,13 +61,6 @@ func TestExplicitTraining(t *testing.T) {
 			}
 		})
 	}
-	// The loop of the managed engine's tests: threads, side streams, a fork, frees with work queued, both budgets filled.
-	t.Run("threads", func(t *testing.T) {
-		r := mustRun(t, explicitly("PENSTOCK_HOST_BUDGET=512MiB"), program(t, "train"))
-		if text := r.line(t, "OOM"); !outOfMemory.MatchString(text) {
-			t.Errorf("out of memory is reported as %q, want what was asked for and both budgets", text)
-		}
-	})
 }
 
 // oracle is what the report has of it.
