@@ -155,15 +155,22 @@ static void forget_marks(psk_op *op) {
 /* Words compare cyclically, within half the range: marks of so long ago must not be there when others follow. */
 #define LONG_AGO (1u << 30)
 
+/* Whether what is queued writes to the word what was seen there, of 2^32 operations ago or of none: then it does not tell
+ * that the stream has moved. */
+static bool seen_comes_again(const psk_stream *s) {
+    uint32_t first = s->marks[0].value, last = (uint32_t)PSK_LOAD(psk_S.head);
+    return s->seen != first && reached(s->seen, first) && reached(last, s->seen);
+}
+
 /* Keeps a thread that runs ahead of the device out of the driver's full queue. */
 static void wait_for_queue(psk_op *op) {
     psk_stream *s = op->locked;
     while (s->queued - s->finished >= PSK_MAX_UNFINISHED) {
         forget_marks(op);
         if (s->queued - s->finished < PSK_MAX_UNFINISHED || left()) return;
-        if (s->nmarks)
+        if (s->nmarks && !seen_comes_again(s))
             psk_nap(QUEUE_NAP_NS);
-        else if (drain(op, (uint32_t)s->last)) /* nothing that it queued will be reported */
+        else if (drain(op, (uint32_t)s->last)) /* nothing that it queued will be reported, or not so that it shows */
             return;
     }
 }

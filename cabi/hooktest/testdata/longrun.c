@@ -149,6 +149,8 @@ int main(int argc, char **argv) {
         quiet(1, 3ull << 30);   /* not reported before */
         quiet(300, 3ull << 30); /* reported, and nobody has looked */
         quiet(300, (1ull << 32) + 5);
+        S->progress_every = 1; /* a command and a write each, so that the queue is full at the 256th: its word is then what it was */
+        for (uint64_t full = PSK_MAX_UNFINISHED / 2 - 1; full <= PSK_MAX_UNFINISHED / 2 + 1; full++) quiet(1, (1ull << 32) - full);
     }
     if (!strcmp(argv[1], "unread")) unread();
     return 0;
