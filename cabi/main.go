@@ -457,7 +457,7 @@ func engineClose() {
 	if err := e.Close(); err != nil {
 		fmt.Fprintf(os.Stderr, "%s: at exit: %v\n", live.Speaker(state.label), err)
 	}
-	e.Judge(&s)
+	e.Judge(&s, state.options.CommandPath)
 	if state.close != nil {
 		state.close()
 	}
@@ -467,6 +467,9 @@ func engineClose() {
 		}
 	}
 	if state.options.JSON {
+		if s.Explicit != nil {
+			s.Explicit.Evidence = nil // too long a line: the report has it
+		}
 		if text, err := json.Marshal(s); err == nil {
 			fmt.Fprintf(os.Stderr, "%s\n", text)
 			return

@@ -184,6 +184,9 @@ var Table = []Option{
 	{Flag: "json", Commands: []string{"faults explain", "faults diff"}, Type: TypeBool, Default: "false",
 		Doc: "print JSON"},
 
+	{Flag: "json", Commands: []string{"report bound"}, Type: TypeBool, Default: "false",
+		Doc: "print the report's fields as JSON, a line each time that one more is found: the last has all"},
+
 	// Not for setting by hand, but known.
 	{Env: "PENSTOCK_LIB", Type: TypeFolder,
 		Doc: "folder of the native libraries (lib/ beside bin/, or the Python package)"},
@@ -191,6 +194,8 @@ var Table = []Option{
 		Doc: "leave a program started by penstock run alone"},
 	{Env: "PENSTOCK_ACTIVE", Type: TypeBool, Internal: true,
 		Doc: "the process was started by penstock run"},
+	{Env: "PENSTOCK_COMMAND", Type: TypeFile, Internal: true,
+		Doc: "the penstock command that the process asks at its end for the speed of an oracle; penstock run sets it to itself"},
 	{Env: "PENSTOCK_OBSERVE", Type: TypeBool, Internal: true,
 		Doc: "the process was started by penstock faults record: the hook loads the recorder"},
 	{Env: "PENSTOCK_WORKER", Type: TypeBool, Internal: true,

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/penstock-gpu/penstock/internal/short"
@@ -74,11 +75,11 @@ type oracle struct {
 	InMemory float64 `json:"in_memory_share_estimated"`
 }
 
-// withOracle runs the job in a mode to its end.
-func withOracle(t *testing.T, mode string) (oracle, result) {
+// withOracle runs the job in a mode to its end; cmd is the command that simulates the oracle.
+func withOracle(t *testing.T, cmd, mode string) (oracle, result) {
 	t.Helper()
 	report := filepath.Join(t.TempDir(), "report.json")
-	r := mustRun(t, explicitly("PENSTOCK_REPORT="+report), program(t, "explicit"), mode)
+	r := mustRun(t, explicitly("PENSTOCK_REPORT="+report, "PENSTOCK_COMMAND="+cmd), program(t, "explicit"), mode)
 	text, err := os.ReadFile(report)
 	if err != nil {
 		t.Fatal(err)
@@ -92,18 +93,29 @@ func withOracle(t *testing.T, mode string) (oracle, result) {
 	return s.Explicit, r
 }
 
+// penstock is the command, which simulates the oracle that the library asks for.
+var penstock = sync.OnceValues(func() (string, error) {
+	path := filepath.Join(buildDir, "penstock")
+	return path, command("go", "build", "-buildvcs=false", "-trimpath", "-o", path, "../../cmd/penstock")
+})
+
 // TestExplicitOracle: the report and the verdict have what an oracle would have made of a job that
 // repeats, or why not.
 func TestExplicitOracle(t *testing.T) {
 	t.Parallel()
+	job := program(t, "explicit")
+	cmd, err := penstock()
+	if err != nil {
+		t.Fatal(err)
+	}
 	for mode, want := range map[string]string{"train": "% of the speed of an oracle", "frozen": "oracle"} {
 		if mode != "train" && testing.Short() {
 			continue
 		}
-		x, r := withOracle(t, mode)
+		x, r := withOracle(t, cmd, mode)
 		for range 2 { // a busy machine leaves few launches undisturbed
 			if strings.Contains(x.Why, "too few") {
-				x, r = withOracle(t, mode)
+				x, r = withOracle(t, cmd, mode)
 			}
 		}
 		switch {
@@ -116,6 +128,14 @@ func TestExplicitOracle(t *testing.T) {
 			t.Errorf("%s: %q is not said:\n%s", mode, want, r.stderr)
 		}
 		t.Logf("%s: %+v", mode, x)
+	}
+	// One that was not started by penstock run leaves it to others.
+	report := filepath.Join(t.TempDir(), "report.json")
+	if r := mustRun(t, explicitly("PENSTOCK_REPORT="+report), job, "train"); !strings.Contains(r.stderr, "not compared with an oracle: `penstock run` does it") {
+		t.Errorf("nothing is said of how to get a bound:\n%s", r.stderr)
+	}
+	if r := mustRun(t, []string{"LD_PRELOAD="}, cmd, "report", "bound", report); !strings.Contains(r.stdout, "% of the speed of an oracle") {
+		t.Errorf("penstock report bound says:\n%s%s", r.stdout, r.stderr)
 	}
 }
 

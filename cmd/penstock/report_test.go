@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/penstock-gpu/penstock/um/live/bound"
 )
 
 func TestReportFragmentation(t *testing.T) {
@@ -35,6 +37,58 @@ func TestReportFragmentation(t *testing.T) {
 	}
 }
 
+// jobReport writes the report of a job that left the shipped trace behind, half of which fits.
+func jobReport(t *testing.T) string {
+	t.Helper()
+	in, err := shippedInput()
+	if err != nil {
+		t.Fatal(err)
+	}
+	e := &bound.Evidence{Device: "NVIDIA H200", BudgetBytes: in.peakBytes / 2}
+	if err := e.Record(in.Trace); err != nil {
+		t.Fatal(err)
+	}
+	text, err := json.Marshal(bound.Report{Explicit: &bound.Judgement{Bound: bound.Bound{IterationSeconds: 1, LaunchCostSeconds: 60e-6, Why: "nobody asked"}, Evidence: e}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	report := filepath.Join(t.TempDir(), "r.json")
+	write(t, report, string(text), 0o644)
+	return report
+}
+
+func TestReportBound(t *testing.T) {
+	report := jobReport(t)
+	status, stdout, stderr := command(t, "report", "bound", "--json", report)
+	if status != 0 {
+		t.Fatal(stderr)
+	}
+	var found []bound.Bound
+	for line := range strings.Lines(stdout) {
+		var b bound.Bound
+		if err := json.Unmarshal([]byte(line), &b); err != nil {
+			t.Fatal(err)
+		}
+		found = append(found, b)
+	}
+	// The first is known before the one that waits for the CPU, which takes longer.
+	if len(found) != 2 || found[0].Seconds <= 0 || found[0].Share != found[0].Seconds || found[0].WithCPUSeconds != 0 ||
+		found[1].Seconds != found[0].Seconds || found[1].WithCPUSeconds <= found[0].Seconds || !strings.HasPrefix(found[1].Bus, "of h200") || found[1].Why != "" {
+		t.Fatalf("%+v", found)
+	}
+	judged, err := json.Marshal(bound.Report{Explicit: &bound.Judgement{Bound: found[1]}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	before := filepath.Join(t.TempDir(), "judged.json")
+	write(t, before, string(judged), 0o644)
+	for _, file := range []string{report, before} {
+		if status, stdout, stderr = command(t, "report", "bound", file); status != 0 || !strings.Contains(stdout, "of the speed of an oracle that waits for it") {
+			t.Errorf("status %d: %s%s", status, stdout, stderr)
+		}
+	}
+}
+
 func TestReportBadInput(t *testing.T) {
 	evil := filepath.Join(t.TempDir(), "evil.pickle")
 	os.WriteFile(evil, []byte("\x80\x04\x8c\x02os\x8c\x06system\x93\x8c\x02id\x85R."), 0o644)
@@ -43,5 +97,11 @@ func TestReportBadInput(t *testing.T) {
 	refused(t, []string{"unknown report"}, "report", "heat")
 	refused(t, []string{"run code"}, "report", "fragmentation", evil)
 	refused(t, []string{"no such file"}, "report", "fragmentation", filepath.Join(t.TempDir(), "none"))
+	none := filepath.Join(t.TempDir(), "none.json")
+	refused(t, []string{"name one report"}, "report", "bound")
+	refused(t, []string{"no such file"}, "report", "bound", none)
+	refused(t, []string{"no report of a job"}, "report", "bound", evil)
+	write(t, none, `{"engine": "managed"}`, 0o644)
+	refused(t, []string{"no job of the explicit engine"}, "report", "bound", none)
 	refused(t, []string{"--html"}, "report", "fragmentation", shipped(t), "--html", t.TempDir())
 }

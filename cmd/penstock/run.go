@@ -23,7 +23,8 @@ import (
 // command's PyTorch allocates through Penstock, and becomes that command. It
 // execs rather than spawns: process id, terminal, signals and exit status are
 // then the command's own, with nothing to forward and nothing to get wrong. The
-// verdict at exit is printed by the library, from inside.
+// verdict at exit is printed by the library, from inside; what it says of an oracle
+// it asks of this program (penstock report bound).
 func newRunCommand() *cobra.Command {
 	o := newRunOptions()
 	cmd := &cobra.Command{
@@ -153,6 +154,7 @@ func planRun(o runOptions, args, environ []string, exe string, notes io.Writer) 
 	env.prepend("PYTHONPATH", filepath.Join(layout.python, "penstock", "_inject"))
 	env.put("PENSTOCK_LIB", layout.libs)
 	env.put("PENSTOCK_ACTIVE", "1")
+	env.put("PENSTOCK_COMMAND", exe)
 	if e := env.get("PENSTOCK_ENGINE"); e == options.EngineExplicit || e == options.EngineAuto {
 		// Calls of NCCL are to have launched when they return: the engine has to know what runs. PyTorch asks
 		// for communicators that do not block when a process group is bound to a device.

@@ -94,6 +94,7 @@ func TestRunPlan(t *testing.T) {
 		"PYTHONPATH":           filepath.Join(python, "penstock", "_inject") + ":" + python + ":/their/python",
 		"PENSTOCK_LIB":         filepath.Join(i.root, "lib"),
 		"PENSTOCK_ACTIVE":      "1",
+		"PENSTOCK_COMMAND":     i.exe,
 		"PENSTOCK_BUDGET":      "25769803776",
 		"PENSTOCK_HOST_BUDGET": "1024",
 		"PENSTOCK_TRACE":       trace,

@@ -132,6 +132,18 @@ func TestCoreStaysSmall(t *testing.T) {
 	}
 }
 
+func TestLibraryStaysSmall(t *testing.T) {
+	all := importsOf(goFiles(t))
+	for _, folder := range []string{"cabi", "cmd/penstock"} {
+		trail := all.pathTo(folder, notInLibrary)
+		if library := folder == "cabi"; library && trail != nil {
+			t.Errorf("libpenstock.so must not have %s: %s", trail[len(trail)-1], strings.Join(trail, " -> "))
+		} else if !library && trail == nil {
+			t.Errorf("%s has none of %v: correct the list in rules.go", folder, notInLibrary)
+		}
+	}
+}
+
 func TestDirectionOfImports(t *testing.T) {
 	for folder, imported := range importsOf(goFiles(t)) {
 		allowed, listed := mayImport[folder]

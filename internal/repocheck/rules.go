@@ -23,6 +23,10 @@ var core = []string{"cuda", "cuda/sim", "cuda/kernels", "trace", "trace/roles", 
 // stands for everything below.
 var notInCore = []string{"net/http", "net/http/", "html/template", "github.com/spf13/", "github.com/prometheus/", "github.com/charmbracelet/"}
 
+// notInLibrary is what libpenstock.so goes without: a training process carries neither the simulator nor the oracle. The
+// command has them, and finds the bound of a job by what the job leaves in its report.
+var notInLibrary = []string{modulePath + "/cuda/sim", modulePath + "/oracle", modulePath + "/oracle/", modulePath + "/replay", modulePath + "/report"}
+
 // mayImport are the packages of this module that a package may import, for
 // those where DESIGN's direction of dependence is easily lost. Packages not
 // listed are free.
@@ -50,6 +54,7 @@ var mayImport = map[string][]string{
 	"oracle/rewrite": {"prefetch/again", "trace", "trace/roles"},
 	"pool/plan":      {"trace"},
 	"um":             {"cuda", "evict", "prefetch", "correlate", "pool", "trace", "internal/size", "um/internal/queue"},
+	"um/live/bound":  {"trace"},
 	"um/managed":     {"cuda", "evict", "prefetch", "correlate", "pool", "trace", "um"},
 
 	"pool/front":           {"cuda"},

@@ -27,7 +27,7 @@
 // next piece is to follow at once, or, while memory is mapped or unmapped, to leave that a moment.
 //
 // At the end of a job the explicit engine says how near it came to an oracle, from what its
-// runtime remembers of the last iterations (explicit_bound.go).
+// runtime remembers of the last iterations; the penstock command simulates it (explicit_bound.go).
 //
 // # Why nothing here waits inside libcuda
 //

@@ -1,118 +1,137 @@
 package live
 
 import (
+	"bytes"
+	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
-	"math"
+	"os/exec"
 	"slices"
+	"strings"
 	"time"
 
-	"github.com/penstock-gpu/penstock/cuda/sim"
-	"github.com/penstock-gpu/penstock/internal/size"
-	"github.com/penstock-gpu/penstock/oracle"
 	"github.com/penstock-gpu/penstock/trace"
 	"github.com/penstock-gpu/penstock/um/explicit"
+	"github.com/penstock-gpu/penstock/um/live/bound"
 )
 
 // This file says at the end of a job how near it came to an oracle, which knows the future
-// and whose software costs nothing: the last iterations are simulated under one, from what the
-// runtime remembers of them. Where the job's CPU may keep it back, they are simulated once more
-// under one that waits for that: no engine makes it faster.
+// and whose software costs nothing: the job measures its last iterations and leaves them, from what the runtime
+// remembers, for the command that simulates them under one, and once more under one that waits for the job's CPU.
+// The oracle is no part of this library; where `penstock run` started the job, it is asked here.
 //
-// It is a bound only if launches are not said to take longer than they do. While they wait for memory, the time between
+// How long launches take is measured, too. While they wait for memory, the time between
 // two of them says little of that, so some are timed on the device (timing.c of the hook), without their waits, and stand
-// for others of their kind. Where too little is timed nothing is said, and a share of more than all is said to be a defect.
+// for others of their kind. Where too little is timed nothing is said.
 
 const (
-	rememberedOps  = 1 << 16
-	simulated      = 3 // iterations, of which the last counts: the first two fill the memory
-	rounding       = 0.001
-	leastTimed     = 0.8 // of the device's time, for a bound to be told
-	judgePatience  = 2 * time.Second
-	oraclePatience = 700 * time.Millisecond
+	rememberedOps = 1 << 16
+	simulated     = 3   // iterations, of which the last counts: the first two fill the memory
+	leastTimed    = 0.8 // of the device's time, for a bound to be told
+	judgePatience = 2 * time.Second
 )
 
-// Bound is how near the last iterations came to the best possible.
-type Bound struct {
-	IterationSeconds float64 `json:"oracle_iteration_seconds,omitempty"` // measured: the median of the iterations that were looked at
-	Seconds          float64 `json:"oracle_seconds,omitempty"`           // an oracle's, simulated
-	Share            float64 `json:"oracle_share,omitempty"`             // of its speed: its seconds over those measured
-	Bus              string  `json:"oracle_bus,omitempty"`               // what it was given for a bus
-	BusInGB          float64 `json:"oracle_bus_in_gb_per_second,omitempty"`
-	BusOutGB         float64 `json:"oracle_bus_out_gb_per_second,omitempty"`
-	BusBothGB        float64 `json:"oracle_bus_both_gb_per_second,omitempty"` // together; 0: neither slows the other
-	Defects          int     `json:"oracle_defects,omitempty"`                // shares of more than all: of so many oracles no bound was found
-
-	// How long launches take: of so many that were timed, whose kinds have that part of the device's time, which is known to that
-	// part of itself (standard error).
-	TimedLaunches int     `json:"timed_launches,omitempty"`
-	LostTimings   uint64  `json:"lost_timings,omitempty"` // of launches that the device came to too early
-	TimedShare    float64 `json:"timed_share,omitempty"`
-	TimedError    float64 `json:"timed_error,omitempty"`
-	GPUSeconds    float64 `json:"gpu_iteration_seconds,omitempty"` // of the launches of an iteration
-
-	InMemorySeconds float64 `json:"in_memory_seconds_estimated,omitempty"` // an iteration with everything in memory: GPUSeconds, or CPUSeconds where that is more
-	InMemoryShare   float64 `json:"in_memory_share_estimated,omitempty"`   // of that speed
-
-	LaunchCostSeconds float64 `json:"launch_cost_seconds,omitempty"`   // CPU time of the job from one launch to the next; 0: it is not known to keep the job back
-	CPUSeconds        float64 `json:"iteration_cpu_seconds,omitempty"` // that of an iteration
-	WithCPUSeconds    float64 `json:"oracle_cpu_seconds,omitempty"`    // an oracle's that waits for it, simulated
-	WithCPUShare      float64 `json:"oracle_cpu_share,omitempty"`      // of that one's speed
-
-	Why string `json:"oracle_why,omitempty"` // there is none
-}
-
-// Judge adds to the statistics of a job that has ended how near it came to an oracle. It
-// takes two seconds at most, and is called after Close.
-func (l *Live) Judge(s *Stats) {
+// Judge adds to the statistics of a job that has ended how near it came to an oracle, which the command that it is given
+// simulates. Without one, the evidence is left in the statistics. It takes two seconds at most, and is called after Close.
+func (l *Live) Judge(s *Stats, command string) {
 	if l.swap == nil || s.Explicit == nil {
 		return
 	}
 	x := s.Explicit
 	switch {
 	case s.H2DBytes == 0 && s.D2HBytes == 0:
-		x.Bound = Bound{Why: "nothing was moved"}
+		x.Bound = bound.Bound{Why: "nothing was moved"}
 		return
 	case s.Failure != "":
-		x.Bound = Bound{Why: "the engine failed"}
+		x.Bound = bound.Bound{Why: "the engine failed"}
 		return
 	}
-	bus := l.swap.bus(x)
-	bus.options.BudgetBytes = s.BudgetBytes - l.plainBytes.Load()
-	found := make(chan Bound, 3)
+	in, out := l.swap.fastest(x)
+	e := bound.Evidence{Device: l.driver.Info().Name, BudgetBytes: s.BudgetBytes - l.plainBytes.Load(), InBytesPerSecond: in, OutBytesPerSecond: out}
+	enough, stop := context.WithTimeout(context.Background(), judgePatience)
+	defer stop()
+	found := make(chan bound.Judgement, 3)
+	tell := func(b bound.Bound) { found <- bound.Judgement{Bound: b} }
 	go func() {
 		defer close(found)
 		defer func() {
 			if p := recover(); p != nil {
-				found <- Bound{Why: fmt.Sprintf("it failed: %v", p)}
+				tell(bound.Bound{Why: fmt.Sprintf("it failed: %v", p)})
 			}
 		}()
-		judge(l.recent(), bus.options, func(b Bound) {
-			if b.Seconds > 0 {
-				b.Bus, b.BusInGB, b.BusOutGB = bus.name, bus.options.H2DBytesPerSecond/1e9, bus.options.D2HBytesPerSecond/1e9
-				if both := bus.options.DuplexBytesPerSecond; !math.IsInf(both, 1) {
-					b.BusBothGB = both / 1e9
-				}
-			}
-			found <- b
-		})
+		b, iterations := measure(l.recent())
+		if iterations == nil {
+			tell(b)
+			return
+		}
+		if err := e.Record(iterations); err != nil {
+			tell(bound.Bound{Why: err.Error()})
+			return
+		}
+		if command == "" {
+			b.Why = whyNotAsked
+			found <- bound.Judgement{Bound: b, Evidence: &e}
+			return
+		}
+		if err := ask(enough, command, b, &e, tell); err != nil {
+			tell(bound.Bound{Why: err.Error()})
+		}
 	}()
-	x.Bound = Bound{Why: fmt.Sprintf("it would have taken more than %s", judgePatience)}
+	x.Bound = bound.Bound{Why: fmt.Sprintf("it would have taken more than %s", judgePatience)}
 	lost := uint64(0)
 	if l.hook != nil {
 		lost = l.hook.TimingsLost()
 	}
-	for enough := time.After(judgePatience); ; {
+	for {
 		select {
-		case b, more := <-found:
+		case told, more := <-found:
 			if !more {
 				return
 			}
-			x.Bound, x.LostTimings = b, lost
-		case <-enough:
+			x.Judgement, x.LostTimings = told, lost
+		case <-enough.Done():
 			return
 		}
 	}
+}
+
+// whyNotAsked says how to get a bound where nobody found one at the job's end.
+const whyNotAsked = "`penstock run` does it at the end of a job that it starts; for this one, `penstock report bound` does it with the report (PENSTOCK_REPORT)"
+
+// ask has the command simulate the oracle. It knows nothing of this process: neither its environment, in which the hook is
+// preloaded, nor its files. What is told before time is up counts.
+func ask(enough context.Context, command string, b bound.Bound, e *bound.Evidence, tell func(bound.Bound)) error {
+	asked, err := json.Marshal(bound.Report{Explicit: &bound.Judgement{Bound: b, Evidence: e}})
+	if err != nil {
+		return err
+	}
+	var complaint strings.Builder
+	c := exec.CommandContext(enough, command, "report", "bound", "--json", "-")
+	c.Env, c.Stdin, c.Stderr = []string{}, bytes.NewReader(asked), &complaint
+	answers, err := c.StdoutPipe()
+	if err == nil {
+		err = c.Start()
+	}
+	if err != nil {
+		return err
+	}
+	told := 0
+	for d := json.NewDecoder(answers); ; told++ {
+		var b bound.Bound
+		if err = d.Decode(&b); err != nil {
+			break
+		}
+		tell(b)
+	}
+	_ = c.Wait() // the job may have a handler that has waited for all of its children
+	if told > 0 || enough.Err() != nil {
+		return nil
+	}
+	if text := strings.TrimSpace(complaint.String()); text != "" {
+		return errors.New(text)
+	}
+	return fmt.Errorf("%s said nothing: %w", command, err)
 }
 
 // recent is what the runtime remembers.
@@ -122,63 +141,38 @@ func (l *Live) recent() explicit.Recent {
 	return l.swap.runtime.Recent()
 }
 
-// judge compares the last iterations that are remembered with an oracle's, and then with one's that waits for the
-// job's CPU, where that is known to keep it back. What is found is told each time.
-func judge(recent explicit.Recent, o oracle.Options, found func(Bound)) {
+// measure says of the last iterations that are remembered what takes no oracle, and gives those for one to be simulated; nil when
+// there can be no bound.
+func measure(recent explicit.Recent) (bound.Bound, *trace.Trace) {
+	none := func(format string, args ...any) (bound.Bound, *trace.Trace) {
+		return bound.Bound{Why: fmt.Sprintf(format, args...)}, nil
+	}
 	t := recent.Trace
 	if !recent.EstimateDurations() {
-		found(Bound{Why: "no launch was seen to end"})
-		return
+		return none("no launch was seen to end")
 	}
 	t.MarkIterations()
 	all := t.Iterations()
 	if len(all) < simulated {
-		found(Bound{Why: fmt.Sprintf("the last %d launches and copies hold no %d like iterations", t.Estimate.Operations, simulated)})
-		return
+		return none("the last %d launches and copies hold no %d like iterations", t.Estimate.Operations, simulated)
 	}
 	timed := t.Estimate
 	if timed.TimedShare < leastTimed {
-		found(Bound{Why: fmt.Sprintf("%d launches were timed, of kinds that have %.0f %% of the device's time: too few to say how long an iteration takes", timed.Timed, 100*timed.TimedShare)})
-		return
+		return none("%d launches were timed, of kinds that have %.0f %% of the device's time: too few to say how long an iteration takes", timed.Timed, 100*timed.TimedShare)
 	}
 	took := make([]float64, len(all))
 	for i, r := range all {
 		took[i] = (t.Events[r.End].Time - t.Events[r.First-1].Time).Seconds() // from mark to mark
 	}
 	slices.Sort(took)
-	cost, last := recent.LaunchCost(), all[len(all)-1]
-	b := Bound{IterationSeconds: took[len(took)/2], LaunchCostSeconds: cost.Seconds()}
+	last := all[len(all)-1]
+	b := bound.Bound{IterationSeconds: took[len(took)/2], LaunchCostSeconds: recent.LaunchCost().Seconds()}
 	b.CPUSeconds = b.LaunchCostSeconds * float64(operations(t.Events[last.First:last.End]))
 	b.TimedLaunches, b.TimedShare, b.TimedError = timed.Timed, timed.TimedShare, timed.TimedError
 	b.GPUSeconds = gpuTime(t.Events[last.First:last.End])
 	b.InMemorySeconds = max(b.GPUSeconds, b.CPUSeconds)
 	b.InMemoryShare = b.InMemorySeconds / b.IterationSeconds
-	iterations := from(t, all[len(all)-simulated].First-1, last.End)
-	best, err := oracle.Run(iterations, o)
-	if err != nil {
-		found(Bound{Why: why(err)})
-		return
-	}
-	b.Seconds = best.IterationSeconds
-	b.Share = b.share(best.IterationSeconds)
-	found(b)
-	if cost == 0 {
-		return
-	}
-	o.LaunchCost = cost
-	if best, err = oracle.Run(iterations, o); err == nil {
-		b.WithCPUSeconds = best.IterationSeconds
-		b.WithCPUShare = b.share(best.IterationSeconds)
-		found(b)
-	}
-}
-
-// share is that of an oracle's speed. One that is slower than the job was no bound.
-func (b *Bound) share(seconds float64) float64 {
-	if seconds > b.IterationSeconds*(1+rounding) {
-		b.Defects++
-	}
-	return seconds / b.IterationSeconds
+	return b, from(t, all[len(all)-simulated].First-1, last.End)
 }
 
 func gpuTime(events []trace.Event) (seconds float64) {
@@ -188,15 +182,6 @@ func gpuTime(events []trace.Event) (seconds float64) {
 		}
 	}
 	return seconds
-}
-
-// why there is no bound.
-func why(err error) string {
-	var large *oracle.BudgetError
-	if errors.As(err, &large) {
-		return fmt.Sprintf("one launch touches %s, and the budget has room for %s", size.Text(large.NeedBytes), size.Text(large.BudgetBytes))
-	}
-	return err.Error()
 }
 
 func operations(events []trace.Event) (n int) {
@@ -218,6 +203,7 @@ func from(t *trace.Trace, first, last int) *trace.Trace {
 		}
 	}
 	out := &trace.Trace{Name: t.Name}
+	named := map[uint32]bool{}
 	for i, e := range t.Events[:last+1] {
 		switch e.Kind {
 		case trace.KindAlloc, trace.KindFree:
@@ -225,42 +211,22 @@ func from(t *trace.Trace, first, last int) *trace.Trace {
 				out.Events = append(out.Events, e)
 			}
 		default:
-			if i >= first {
-				out.Events = append(out.Events, e)
+			if i < first {
+				continue
 			}
+			if e.Kind == trace.KindLaunch && !named[e.Function] { // by its number: the runtime remembers no names
+				named[e.Function] = true
+				out.Events = append(out.Events, trace.Event{Kind: trace.KindFunction, Function: e.Function, Time: e.Time})
+			}
+			out.Events = append(out.Events, e)
 		}
 	}
 	return out
 }
 
-// bus is what an oracle may move bytes over.
-type bus struct {
-	name    string
-	options oracle.Options
-}
-
-// bus is what copies of this job had, at its fastest over a while or over all, or the card's, which was measured: what is more.
-func (e *swap) bus(x *ExplicitStats) bus {
+// fastest is what copies of this job reached each way, over a while or over all, in bytes a second.
+func (e *swap) fastest(x *ExplicitStats) (in, out float64) {
 	e.l.mu.Lock()
 	defer e.l.mu.Unlock()
-	return busOf(e.l.driver.Info().Name, max(x.InGBPerSecond*1e9, e.pace[explicit.In].fastest), max(x.OutGBPerSecond*1e9, e.pace[explicit.Out].fastest))
-}
-
-// busOf is the bus of a card that was measured, where the job's copies were not faster, or else what they reached, in bytes a second.
-func busOf(device string, in, out float64) bus {
-	for _, p := range sim.Profiles() {
-		if p.DeviceName == device {
-			both := max(p.DuplexBytesPerSecond, in, out)
-			return newBus("of "+p.Name, max(in, p.CopyBytesPerSecond), max(out, p.CopyBytesPerSecond), both)
-		}
-	}
-	// One of them may not have been used.
-	return newBus("as this job had it at its fastest", max(in, out/2), max(out, in/2), math.Inf(1))
-}
-
-func newBus(name string, in, out, both float64) bus {
-	return bus{
-		name:    fmt.Sprintf("%s: %.1f GB/s in, %.1f GB/s out", name, in/1e9, out/1e9),
-		options: oracle.Options{H2DBytesPerSecond: in, D2HBytesPerSecond: out, DuplexBytesPerSecond: both, SmallBytes: explicit.SmallBytes, Patience: oraclePatience},
-	}
+	return max(x.InGBPerSecond*1e9, e.pace[explicit.In].fastest), max(x.OutGBPerSecond*1e9, e.pace[explicit.Out].fastest)
 }

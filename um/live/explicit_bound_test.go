@@ -1,15 +1,20 @@
 package live
 
 import (
+	"context"
 	"math"
+	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/penstock-gpu/penstock/cuda"
-	"github.com/penstock-gpu/penstock/oracle"
+	"github.com/penstock-gpu/penstock/replay"
 	"github.com/penstock-gpu/penstock/trace"
 	"github.com/penstock-gpu/penstock/um/explicit"
+	"github.com/penstock-gpu/penstock/um/live/bound"
 )
 
 // remembered is what a runtime remembers of a job whose layers, of a weight of 8 MiB each, take a
@@ -54,25 +59,33 @@ func remembered(layers, iterations int) explicit.Recent {
 	return explicit.Recent{Trace: t, Reports: reports, Kinds: kinds, Timings: timings}
 }
 
-// judged is the last that is told of a job.
-func judged(recent explicit.Recent, o oracle.Options) (b Bound) {
-	judge(recent, o, func(x Bound) { b = x })
+// judged is the last that is told of a job, by way of what it leaves.
+func judged(t *testing.T, recent explicit.Recent, e bound.Evidence) bound.Bound {
+	t.Helper()
+	b, iterations := measure(recent)
+	if iterations == nil {
+		return b
+	}
+	if err := e.Record(iterations); err != nil {
+		t.Fatal(err)
+	}
+	replay.Bound(b, &e, func(x bound.Bound) { b = x })
 	return b
 }
 
 func TestJudge(t *testing.T) {
-	fast := oracle.Options{BudgetBytes: 200 * mib, H2DBytesPerSecond: 1e11, D2HBytesPerSecond: 1e11, DuplexBytesPerSecond: math.Inf(1), SmallBytes: explicit.SmallBytes}
-	b := judged(remembered(40, 6), fast)
+	fast := bound.Evidence{BudgetBytes: 200 * mib, InBytesPerSecond: 1e11, OutBytesPerSecond: 1e11}
+	b := judged(t, remembered(40, 6), fast)
 	// Every copy is hidden: what is left is the computing, which is half of it.
 	if math.Abs(b.IterationSeconds-0.080) > 0.002 || math.Abs(b.Seconds-0.040) > 0.002 || math.Abs(b.Share-0.5) > 0.03 {
 		t.Errorf("%+v", b)
 	}
 	slow := fast
-	slow.H2DBytesPerSecond = 5e9 // what does not fit has to come back each time
-	if b = judged(remembered(40, 6), slow); b.Why != "" || b.Seconds < 0.041 || b.Seconds > 0.080 {
+	slow.InBytesPerSecond, slow.OutBytesPerSecond = 5e9, 5e9 // what does not fit has to come back each time
+	if b = judged(t, remembered(40, 6), slow); b.Why != "" || b.Seconds < 0.041 || b.Seconds > 0.080 {
 		t.Errorf("%+v", b)
 	}
-	if b = judged(remembered(40, 6), fast); b.LaunchCostSeconds != 0.002 || math.Abs(b.CPUSeconds-0.080) > 0.001 ||
+	if b = judged(t, remembered(40, 6), fast); b.LaunchCostSeconds != 0.002 || math.Abs(b.CPUSeconds-0.080) > 0.001 ||
 		math.Abs(b.WithCPUSeconds-0.080) > 0.002 || math.Abs(b.WithCPUShare-1) > 0.03 {
 		t.Errorf("%+v", b) // launches are 2 ms apart, as far as can be seen for the CPU's sake
 	}
@@ -80,14 +93,14 @@ func TestJudge(t *testing.T) {
 	for i := range waiting.Reports {
 		waiting.Reports[i].Waited = true
 	}
-	if b = judged(waiting, fast); b.Share == 0 || b.LaunchCostSeconds != 0 || b.WithCPUShare != 0 {
+	if b = judged(t, waiting, fast); b.Share == 0 || b.LaunchCostSeconds != 0 || b.WithCPUShare != 0 {
 		t.Errorf("%+v", b)
 	}
 	// Half of the time is waits that no launch has of itself, and in memory there are none.
-	if b = judged(remembered(40, 6), fast); math.Abs(b.GPUSeconds-0.040) > 1e-6 || b.InMemorySeconds != b.CPUSeconds || b.TimedShare != 1 || b.TimedError != 0 || b.TimedLaunches != 48 {
+	if b = judged(t, remembered(40, 6), fast); math.Abs(b.GPUSeconds-0.040) > 1e-6 || b.InMemorySeconds != b.CPUSeconds || b.TimedShare != 1 || b.TimedError != 0 || b.TimedLaunches != 48 {
 		t.Errorf("%+v", b)
 	}
-	if b = judged(waiting, fast); math.Abs(b.InMemorySeconds-0.040) > 1e-6 || math.Abs(b.InMemoryShare-0.5) > 0.01 || b.Defects != 0 {
+	if b = judged(t, waiting, fast); math.Abs(b.InMemorySeconds-0.040) > 1e-6 || math.Abs(b.InMemoryShare-0.5) > 0.01 || b.Defects != 0 {
 		t.Errorf("%+v", b)
 	}
 	fewer := remembered(40, 6)
@@ -96,7 +109,7 @@ func TestJudge(t *testing.T) {
 			delete(fewer.Timings, k)
 		}
 	}
-	if b = judged(fewer, fast); b.Share != 0 || !strings.Contains(b.Why, "of the device's time: too few") {
+	if b = judged(t, fewer, fast); b.Share != 0 || !strings.Contains(b.Why, "of the device's time: too few") {
 		t.Errorf("%+v", b)
 	}
 	// Timings that cannot be, as those of an oracle that is no bound: it is said, and not hidden.
@@ -106,10 +119,10 @@ func TestJudge(t *testing.T) {
 			timed[i] = 3 * time.Millisecond
 		}
 	}
-	if b = judged(wrong, fast); b.Share < 1.4 || b.Defects != 2 {
+	if b = judged(t, wrong, fast); b.Share < 1.4 || b.Defects != 2 {
 		t.Errorf("%+v", b)
 	}
-	text := Stats{Engine: "explicit", H2DBytes: 1, Explicit: &ExplicitStats{Bound: b}}.Verdict()
+	text := Stats{Engine: "explicit", H2DBytes: 1, Explicit: &ExplicitStats{Judgement: bound.Judgement{Bound: b}}}.Verdict()
 	if !strings.Contains(text, " 150 % of the speed of an oracle") || !strings.Contains(text, "defect of the oracle") {
 		t.Error(text)
 	}
@@ -125,7 +138,7 @@ func TestJudge(t *testing.T) {
 	for _, c := range []struct {
 		name, why string
 		recent    explicit.Recent
-		o         oracle.Options
+		e         bound.Evidence
 	}{
 		{"nothing", "no launch was seen to end", explicit.Recent{Trace: &trace.Trace{}}, fast},
 		{"none was timed", "0 launches were timed", explicit.Recent{Trace: remembered(40, 6).Trace, Kinds: make([]trace.OpKind, 240)}, fast},
@@ -133,7 +146,7 @@ func TestJudge(t *testing.T) {
 		{"two iterations", "hold no 3 like iterations", remembered(40, 2), fast},
 		{"too small a budget", "one launch touches 10 MiB", remembered(40, 6), tight},
 	} {
-		if b := judged(c.recent, c.o); !strings.Contains(b.Why, c.why) || b != (Bound{Why: b.Why}) {
+		if b := judged(t, c.recent, c.e); !strings.Contains(b.Why, c.why) || b != (bound.Bound{Why: b.Why}) {
 			t.Errorf("%s: %+v, want %q", c.name, b, c.why)
 		}
 	}
@@ -143,36 +156,62 @@ func TestJudge(t *testing.T) {
 func TestJudgeAJob(t *testing.T) {
 	l := &Live{driver: newDriver(1 << 30)}
 	s := Stats{Explicit: &ExplicitStats{}, H2DBytes: 1, BudgetBytes: 1 << 30}
-	l.Judge(&s) // the managed engine's
-	if s.Explicit.Bound != (Bound{}) {
+	l.Judge(&s, "") // the managed engine's
+	if s.Explicit.Bound != (bound.Bound{}) {
 		t.Errorf("%+v", s.Explicit.Bound)
 	}
 	l.swap = &swap{l: l}
-	l.Judge(&s) // which has no runtime
+	l.Judge(&s, "") // which has no runtime
 	if !strings.Contains(s.Explicit.Why, "it failed") {
 		t.Errorf("%+v", s.Explicit.Bound)
 	}
 	l.swap.runtime = explicit.New(explicit.Config{BudgetBytes: 64 * mib, HostBudgetBytes: 64 * mib, Addresses: cuda.Range{Base: 1 << 40, Bytes: 1 << 30}}, swapProcess{l.swap})
-	l.Judge(&s)
+	l.Judge(&s, "")
 	if s.Explicit.Why != "no launch was seen to end" {
 		t.Errorf("%+v", s.Explicit.Bound)
 	}
 	s.H2DBytes = 0
-	if l.Judge(&s); s.Explicit.Why != "nothing was moved" {
+	if l.Judge(&s, ""); s.Explicit.Why != "nothing was moved" {
 		t.Errorf("%+v", s.Explicit.Bound)
 	}
 }
 
-func TestBusOf(t *testing.T) {
-	if b := busOf("NVIDIA H200", 1, 2); b.options.H2DBytesPerSecond != 55e9 || b.options.DuplexBytesPerSecond != 92e9 || !strings.HasPrefix(b.name, "of h200: 55.0 GB/s in") {
-		t.Errorf("%+v", b)
+// TestAsk: the command's answers count as far as they come, and what it complains of is told.
+func TestAsk(t *testing.T) {
+	evidence := &bound.Evidence{BudgetBytes: 5, Recording: []byte("recording")}
+	for _, c := range []struct {
+		name, script, err string
+		told              []float64
+	}{
+		{"two", `echo '{"oracle_seconds": 1}'; echo '{"oracle_seconds": 2}'`, "", []float64{1, 2}},
+		{"one, and then it hangs", `echo '{"oracle_seconds": 1}'; exec sleep 100`, "", []float64{1}},
+		{"it hangs", "exec sleep 100", "", nil},
+		{"it complains", "echo 'penstock: no' >&2; exit 2", "penstock: no", nil},
+		{"it says nothing", "exit 1", "said nothing", nil},
+		{"the report reaches it", `grep -q '"budget_bytes":5' && [ "$*" = "report bound --json -" ] && echo '{"oracle_seconds": 3}'`, "", []float64{3}},
+		{"it knows nothing of the job", `[ -z "$LD_PRELOAD$PENSTOCK_BUDGET" ] && echo '{"oracle_seconds": 4}'`, "", []float64{4}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Setenv("PENSTOCK_BUDGET", "1GiB")
+			command := filepath.Join(t.TempDir(), "penstock")
+			if err := os.WriteFile(command, []byte("#!/bin/sh\n"+c.script+"\n"), 0o755); err != nil {
+				t.Fatal(err)
+			}
+			patience := time.Minute
+			if strings.Contains(c.script, "sleep") {
+				patience = 500 * time.Millisecond
+			}
+			enough, stop := context.WithTimeout(t.Context(), patience)
+			defer stop()
+			var told []float64
+			err := ask(enough, command, bound.Bound{}, evidence, func(b bound.Bound) { told = append(told, b.Seconds) })
+			if !slices.Equal(told, c.told) || (err == nil) != (c.err == "") || err != nil && !strings.Contains(err.Error(), c.err) {
+				t.Errorf("told %v, %v", told, err)
+			}
+		})
 	}
-	// A bus on which copies were seen to be faster is no slower than that.
-	if b := busOf("NVIDIA H200", 58e9, 2); b.options.H2DBytesPerSecond != 58e9 || b.options.D2HBytesPerSecond != 55e9 {
-		t.Errorf("%+v", b)
-	}
-	b := busOf("a card nobody knows", 20e9, 0)
-	if b.options.H2DBytesPerSecond != 20e9 || b.options.D2HBytesPerSecond != 10e9 || !strings.Contains(b.name, "at its fastest: 20.0") {
-		t.Errorf("%+v", b)
+	err := ask(t.Context(), filepath.Join(t.TempDir(), "none"), bound.Bound{}, evidence, func(bound.Bound) { t.Error("told") })
+	if err == nil || !strings.Contains(err.Error(), "no such file") {
+		t.Error(err)
 	}
 }

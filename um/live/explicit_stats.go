@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/penstock-gpu/penstock/um/explicit"
+	"github.com/penstock-gpu/penstock/um/live/bound"
 )
 
 // ExplicitStats are what only the explicit engine has.
@@ -49,8 +50,8 @@ type ExplicitStats struct {
 	// WorkerSeconds is what the time of the threads that bring in (in_), take out (out_) and copy
 	// what leaves (lane_) went to, and which calls of the driver that to begin and to finish
 	// moves was spent in.
-	WorkerSeconds map[string]float64 `json:"worker_seconds"`
-	Bound                            // at the end of the job only
+	WorkerSeconds   map[string]float64 `json:"worker_seconds"`
+	bound.Judgement                    // at the end of the job only
 }
 
 // report fills in the engine's part of a snapshot. The caller holds the lock.

@@ -2,6 +2,7 @@ package live
 
 import (
 	"fmt"
+
 	"github.com/penstock-gpu/penstock/internal/size"
 )
 
@@ -29,20 +30,8 @@ func (s Stats) explicitLines(line func(format string, args ...any)) {
 		x.Inspected, x.Chasers, x.Unresolved)
 	line("host memory: %s needed at most, %s in use, %s pinned of a budget of %s; waited %.2f s for pinning",
 		size.Text(x.HostNeedBytes), size.Text(x.HostPeakBytes), size.Text(x.HostPinnedBytes), size.Text(s.HostBudgetBytes), x.HostWaitSeconds)
-	switch b := x.Bound; {
-	case b.Share > 0:
-		line("an iteration took %.3f s: %.0f %% of the speed of an oracle, simulated from what this job launched (%.3f s; bus %s)", b.IterationSeconds, 100*b.Share, b.Seconds, b.Bus)
-		if b.WithCPUShare > 0 {
-			line("the job's own CPU takes %.1f us from launch to launch, %.3f s an iteration: %.0f %% of the speed of an oracle that waits for it (%.3f s)",
-				1e6*b.LaunchCostSeconds, b.CPUSeconds, 100*b.WithCPUShare, b.WithCPUSeconds)
-		}
-		line("estimated from %d launches that were timed without their waits (their kinds have %.0f %% of the GPU's time, give or take %.1f %%): %.0f %% of the speed in memory, where an iteration takes the GPU %.3f s%s",
-			b.TimedLaunches, 100*b.TimedShare, 100*b.TimedError, 100*b.InMemoryShare, b.GPUSeconds, b.cpuText())
-		if b.Defects > 0 {
-			line("a share above 100 %% is a defect of the oracle, not a merit of this run: what was simulated is no bound here; please report it")
-		}
-	case b.Why != "" && s.H2DBytes+s.D2HBytes > 0:
-		line("not compared with an oracle: %s", b.Why)
+	if s.H2DBytes+s.D2HBytes > 0 {
+		x.Lines(line)
 	}
 }
 
@@ -89,12 +78,4 @@ func (s Stats) explicitWarnings() (w []string) {
 		w = append(w, fmt.Sprintf("%.0f %% of the launches that waited work on many tensors at once, as PyTorch's optimizers do by default (foreach): with fused=True or foreach=False they move less", 100*float64(x.WaitedForeach)/float64(x.WaitedLaunches)))
 	}
 	return w
-}
-
-// cpuText says what a job's CPU takes where it is known.
-func (b Bound) cpuText() string {
-	if b.CPUSeconds == 0 {
-		return ""
-	}
-	return fmt.Sprintf(" and the CPU %.3f s", b.CPUSeconds)
 }

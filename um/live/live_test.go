@@ -14,6 +14,7 @@ import (
 	"github.com/penstock-gpu/penstock/faults"
 	"github.com/penstock-gpu/penstock/internal/hook"
 	"github.com/penstock-gpu/penstock/um"
+	"github.com/penstock-gpu/penstock/um/live/bound"
 )
 
 func TestNewRefuses(t *testing.T) {
@@ -739,25 +740,25 @@ func TestExplicitVerdict(t *testing.T) {
 		{"pinning", func(s *Stats, x *ExplicitStats) { x.SpaceStallSeconds, x.HostWaitSeconds = 2, 2 }, "limited by pinning"},
 		{"failure", func(s *Stats, x *ExplicitStats) { s.Failure = "no luck" }, "failure of the engine: no luck"},
 		{"oracle", func(s *Stats, x *ExplicitStats) {
-			x.Bound = Bound{IterationSeconds: 0.12, Seconds: 0.0996, Share: 0.83, Bus: "of h200"}
+			x.Bound = bound.Bound{IterationSeconds: 0.12, Seconds: 0.0996, Share: 0.83, Bus: "of h200"}
 		}, "an iteration took 0.120 s: 83 % of the speed of an oracle"},
 		{"oracle with CPU", func(s *Stats, x *ExplicitStats) {
 			x.FetchStallSeconds = 1
-			x.Bound = Bound{IterationSeconds: 0.1, Seconds: 0.06, Share: 0.6, LaunchCostSeconds: 20e-6, CPUSeconds: 0.08, WithCPUSeconds: 0.085, WithCPUShare: 0.85}
+			x.Bound = bound.Bound{IterationSeconds: 0.1, Seconds: 0.06, Share: 0.6, LaunchCostSeconds: 20e-6, CPUSeconds: 0.08, WithCPUSeconds: 0.085, WithCPUShare: 0.85}
 		}, "the job's own CPU takes 20.0 us from launch to launch, 0.080 s an iteration: 85 % of the speed of an oracle that waits for it (0.085 s)\n"},
 		{"limited by the CPU", func(s *Stats, x *ExplicitStats) {
 			x.FetchStallSeconds = 1
-			x.Bound = Bound{IterationSeconds: 0.1, Seconds: 0.06, Share: 0.6, LaunchCostSeconds: 20e-6, CPUSeconds: 0.08, WithCPUSeconds: 0.085, WithCPUShare: 0.85}
+			x.Bound = bound.Bound{IterationSeconds: 0.1, Seconds: 0.06, Share: 0.6, LaunchCostSeconds: 20e-6, CPUSeconds: 0.08, WithCPUSeconds: 0.085, WithCPUShare: 0.85}
 		}, "\npenstock: limited by the job's own CPU"},
 		{"in memory", func(s *Stats, x *ExplicitStats) {
-			x.Bound = Bound{IterationSeconds: 0.1, Seconds: 0.06, Share: 0.6, TimedLaunches: 900, TimedShare: 0.99, TimedError: 0.004, GPUSeconds: 0.05, CPUSeconds: 0.08, InMemorySeconds: 0.08, InMemoryShare: 0.8}
+			x.Bound = bound.Bound{IterationSeconds: 0.1, Seconds: 0.06, Share: 0.6, TimedLaunches: 900, TimedShare: 0.99, TimedError: 0.004, GPUSeconds: 0.05, CPUSeconds: 0.08, InMemorySeconds: 0.08, InMemoryShare: 0.8}
 		}, "estimated from 900 launches that were timed without their waits (their kinds have 99 % of the GPU's time, give or take 0.4 %): 80 % of the speed in memory, where an iteration takes the GPU 0.050 s and the CPU 0.080 s"},
 		{"a defect", func(s *Stats, x *ExplicitStats) {
-			x.Bound = Bound{IterationSeconds: 0.1, Seconds: 0.11, Share: 1.1, Defects: 1}
+			x.Bound = bound.Bound{IterationSeconds: 0.1, Seconds: 0.11, Share: 1.1, Defects: 1}
 		}, "110 % of the speed of an oracle"},
 		{"CPU beside the bus", func(s *Stats, x *ExplicitStats) {
 			x.FetchStallSeconds = 1
-			x.Bound = Bound{IterationSeconds: 0.1, Seconds: 0.085, Share: 0.85, LaunchCostSeconds: 20e-6, CPUSeconds: 0.08, WithCPUSeconds: 0.09, WithCPUShare: 0.9}
+			x.Bound = bound.Bound{IterationSeconds: 0.1, Seconds: 0.085, Share: 0.85, LaunchCostSeconds: 20e-6, CPUSeconds: 0.08, WithCPUSeconds: 0.09, WithCPUShare: 0.9}
 		}, "limited by fetching"},
 		{"no oracle", func(s *Stats, x *ExplicitStats) { x.Why = "too much" }, "not compared with an oracle: too much"},
 		{"chosen", func(s *Stats, x *ExplicitStats) { s.EngineWhy = "it can" }, "explicit engine chosen: it can"},
