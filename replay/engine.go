@@ -1,7 +1,6 @@
 package replay
 
 import (
-	"fmt"
 	"time"
 
 	"github.com/penstock-gpu/penstock/cuda"
@@ -13,31 +12,14 @@ import (
 
 // engine is the real runtime on the simulated GPU.
 type engine struct {
-	app     *application
-	gpu     *sim.GPU
-	driver  *sim.Thread
-	runtime *um.Runtime
-	steered bool // the driver evicts, and the runtime follows what it does
-	streams *streamNumbers
-	gates   []*sim.Gate // by stream number
-	opened  []uint64    // by stream number: up to where its gate is open
-	held    []uint64    // by stream number: the last operation with a gate
-	plain   int64
-
-	allocations
+	loop
+	runtime  *um.Runtime
+	steered  bool                // the driver evicts, and the runtime follows what it does
+	gates    []*sim.Gate         // by stream number
+	opened   []uint64            // by stream number: up to where its gate is open
+	held     []uint64            // by stream number: the last operation with a gate
 	slotOf   map[cuda.Ptr]uint32 // that the runtime published
 	resident []bool              // by slot, as the launch hook would see it
-	seq      uint64
-	workers  []*worker
-}
-
-// worker is one of the engine's threads, in virtual time.
-type worker struct {
-	direction um.Direction
-	thread    *sim.Thread
-	mover     *managed.Streamed
-	busy      bool
-	asked     bool
 }
 
 // addressSpace is how much more address space than memory the arena has, so that
@@ -50,11 +32,8 @@ func newEngine(t *trace.Trace, o Options, budget int64, p um.Policy) *engine {
 		capacity = max(o.Profile.MemoryBytes, addressSpace*t.PeakLiveBytes())
 	}
 	g := sim.New(o.Profile, sim.Options{CapacityBytes: capacity, DirectMoves: o.SoftwareCap})
-	x := &engine{
-		gpu: g, driver: g.Thread("application"),
-	}
-	x.streams = newStreamNumbers(x.driver)
-	x.allocations = newAllocations(um.SmallBytes, plainSource{x}, x.wake)
+	x := &engine{slotOf: map[cuda.Ptr]uint32{}}
+	x.loop = newLoop(g, um.SmallBytes, plainSource{x}, x.wake)
 	x.app = newApplication(t, o, g, x)
 	arena := (t.PeakLiveBytes()*addressSpace/um.BlockBytes + 1) * um.BlockBytes
 	base, err := x.driver.MemAllocManaged(arena)
@@ -64,15 +43,23 @@ func newEngine(t *trace.Trace, o Options, budget int64, p um.Policy) *engine {
 	}
 	x.steered = !o.SoftwareCap
 	x.runtime = um.New(um.Config{Policy: p, BudgetBytes: budget, ArenaBytes: arena, DriverEvicts: !o.SoftwareCap, EvictionsSeen: !o.SoftwareCap, AllWorkSeen: true}, x, base)
-	x.slotOf = map[cuda.Ptr]uint32{}
-	x.tensors, x.slotAt = x.runtime, func(p cuda.Ptr) uint32 { return x.slotOf[p] }
+	x.ledger, x.tensors, x.slotAt = x.runtime, x.runtime, func(p cuda.Ptr) uint32 { return x.slotOf[p] }
 	g.Observe(x.observe)
 	// Several bring in, because the software part of a prefetch overlaps another's
 	// transfer; two take out, so that one maps pages while the other copies.
 	for _, d := range []um.Direction{um.In, um.In, um.In, um.Out, um.Out} {
-		w := &worker{direction: d, thread: g.Thread([]string{"in", "out"}[d])}
-		if w.mover, x.app.err = managed.NewStreamed(w.thread); x.app.err != nil {
+		w := &worker{thread: g.Thread([]string{"in", "out"}[d])}
+		mover, err := managed.NewStreamed(w.thread)
+		if err != nil {
+			x.app.err = err
 			return x
+		}
+		w.take = func() func() {
+			m, ok := x.runtime.Next(d)
+			if !ok {
+				return nil
+			}
+			return func() { x.move(w, mover, m) }
 		}
 		x.workers = append(x.workers, w)
 	}
@@ -98,65 +85,35 @@ func (s plainSource) Release(p cuda.Ptr, bytes int64) error {
 }
 
 func (x *engine) launch(e *trace.Event, finished func(time.Duration)) {
-	s, number, err := x.streams.of(e.Stream)
+	o, err := x.operation(e, finished)
 	if err != nil {
 		x.app.err = err
 		return
 	}
-	for len(x.gates) <= number {
+	for len(x.gates) <= o.number {
 		x.gates = append(x.gates, x.gpu.NewGate())
 		x.opened, x.held = append(x.opened, 0), append(x.held, 0)
 	}
-	x.seq++
-	seq := x.seq
-	k := sim.Kernel{Duration: duration(e), Done: func(at time.Duration) {
-		x.runtime.Progress(number, seq)
-		finished(at)
-		x.wake()
-	}}
-	k.Accesses = x.accesses(e)
-	gated := x.opened[number] < x.held[number] // behind one that is held back
+	gated := x.opened[o.number] < x.held[o.number] // behind one that is held back
 	for _, slot := range x.slots {
 		gated = gated || !x.resident[slot]
 	}
 	if gated {
-		x.held[number] = seq
-		x.gpu.WaitGate(s, x.gates[number], seq)
+		x.held[o.number] = o.seq
+		x.gpu.WaitGate(o.stream, x.gates[o.number], o.seq)
 	}
-	x.gpu.Launch(s, k)
-	x.runtime.Op(um.Op{Seq: seq, Stream: number, Signature: um.Signature(int(e.Kind), uint64(e.Copy)<<32|uint64(e.Function), len(x.slots)), Slots: x.slots, Gated: gated})
+	x.gpu.Launch(o.stream, o.kernel)
+	x.runtime.Op(um.Op{Seq: o.seq, Stream: o.number, Signature: um.Signature(int(e.Kind), uint64(e.Copy)<<32|uint64(e.Function), len(x.slots)), Slots: x.slots, Gated: gated})
 	x.wake()
 }
 
-// wake wakes the workers that wait for something to do.
-func (x *engine) wake() {
-	for _, w := range x.workers {
-		if w.busy || w.asked {
-			continue
-		}
-		w.asked = true
-		x.gpu.At(x.gpu.Now(), func() {
-			w.asked = false
-			x.work(w)
-		})
-	}
-}
-
-// work lets a worker take a move.
-func (x *engine) work(w *worker) {
-	if w.busy {
+// move has a worker carry a move out.
+func (x *engine) move(w *worker, mover *managed.Streamed, m *um.Move) {
+	if err := mover.Start(m); err != nil {
+		x.fail(err)
 		return
 	}
-	m, ok := x.runtime.Next(w.direction)
-	if !ok {
-		return
-	}
-	w.busy = true
-	if err := w.mover.Start(m); err != nil {
-		x.app.err = fmt.Errorf("replay: %w", err)
-		return
-	}
-	x.gpu.Callback(w.mover.Stream(), func(at time.Duration) {
+	x.gpu.Callback(mover.Stream(), func(at time.Duration) {
 		x.gpu.At(max(at, w.thread.Now()), func() {
 			w.busy = false
 			x.runtime.Done(m)
@@ -187,13 +144,6 @@ func (x *engine) predictions() (ops, predicted int64) {
 	return h.Ops, h.Predicted
 }
 
-func (x *engine) settle() error {
-	if err := x.runtime.Check(); err != nil {
-		return fmt.Errorf("replay: the engine's ledger does not add up: %w", err)
-	}
-	return x.small.Check()
-}
-
 // The engine's view of the process: the launch hook's part.
 
 func (x *engine) Publish(slot uint32, r cuda.Range, resident bool) {
@@ -212,5 +162,3 @@ func (x *engine) OpenGate(stream int, seq uint64) {
 	x.opened[stream] = seq
 	x.gates[stream].Open(seq)
 }
-
-func (x *engine) Now() time.Duration { return x.gpu.Now() }

@@ -13,23 +13,16 @@ import (
 
 // swapper is the explicit engine on the simulated GPU.
 type swapper struct {
-	app     *application
-	gpu     *sim.GPU
-	driver  *sim.Thread
+	loop
 	runtime *explicit.Runtime
-	streams *streamNumbers
 	arrived *sim.Gate
-	plain   int64
 	host    hostMemory
-
-	allocations
 	states  []explicit.State // by slot, as the launch hook would see it
 	tickets []uint32
 	lastSeq []uint64
-	seq     uint64
 	held    func() // the launch that waits, or nil
 	heldSeq uint64
-	workers [2]*porter
+	porters [2]*porter
 	paging  int // of these, those that map or unmap
 	lane    lane
 
@@ -53,13 +46,11 @@ type lane struct {
 	moves  []*explicit.Move
 }
 
-// porter is one of the engine's threads, in virtual time.
+// porter is the worker of one direction.
 type porter struct {
+	worker
 	direction explicit.Direction
-	thread    *sim.Thread
 	mover     *explicit.Mover
-	busy      bool
-	asked     bool
 }
 
 // hostMemory hands out pinned memory in the simulation, where it has no contents.
@@ -85,12 +76,8 @@ func (h *hostMemory) give(r []cuda.Range) { h.free[r[0].Bytes] = append(h.free[r
 
 func newSwapper(t *trace.Trace, o Options, budget int64) *swapper {
 	g := sim.New(o.Profile, sim.Options{CapacityBytes: budget})
-	x := &swapper{
-		gpu: g, driver: g.Thread("application"), arrived: g.NewGate(),
-		states: make([]explicit.State, 1), tickets: make([]uint32, 1), lastSeq: make([]uint64, 1),
-	}
-	x.streams = newStreamNumbers(x.driver)
-	x.allocations = newAllocations(explicit.SmallBytes, swapperSource{x}, x.wake)
+	x := &swapper{arrived: g.NewGate(), states: make([]explicit.State, 1), tickets: make([]uint32, 1), lastSeq: make([]uint64, 1)}
+	x.loop = newLoop(g, explicit.SmallBytes, swapperSource{x}, x.wake)
 	x.app = newApplication(t, o, g, x)
 	x.app.queue, x.app.copiesSlow = strictQueue, true
 	if x.app.err = x.open(t, o, budget); x.app.err != nil {
@@ -120,9 +107,9 @@ func (x *swapper) open(t *trace.Trace, o Options, budget int64) error {
 		c.Victims, c.Ahead = evict.LRU, false
 	}
 	x.runtime = explicit.New(c, x)
-	x.tensors, x.slotAt = x.runtime, x.runtime.SlotAt
+	x.ledger, x.tensors, x.slotAt = x.runtime, x.runtime, x.runtime.SlotAt
 	for _, d := range []explicit.Direction{explicit.In, explicit.Out} {
-		w := &porter{direction: d, thread: x.gpu.Thread([]string{"in", "out"}[d])}
+		w := &porter{direction: d, worker: worker{thread: x.gpu.Thread([]string{"in", "out"}[d])}}
 		word, err := w.thread.HostAlloc(4096)
 		if err != nil {
 			return err
@@ -130,7 +117,14 @@ func (x *swapper) open(t *trace.Trace, o Options, budget int64) error {
 		if w.mover, err = explicit.NewMover(w.thread, word); err != nil {
 			return err
 		}
-		x.workers[d] = w
+		w.take = func() func() {
+			m, ok := x.runtime.Next(d)
+			if !ok {
+				return nil
+			}
+			return func() { x.gpu.At(x.gpu.Now()+moveCost, func() { x.begin(w, m) }) }
+		}
+		x.porters[d], x.workers = w, append(x.workers, &w.worker)
 	}
 	x.lane.thread = x.gpu.Thread("copies out")
 	word, err := x.lane.thread.HostAlloc(4096)
@@ -187,27 +181,21 @@ func (x *swapper) times(e *trace.Event) bool {
 
 // launch reports an operation and launches it, at once or when what it names can be used.
 func (x *swapper) launch(e *trace.Event, finished func(time.Duration)) {
-	s, number, err := x.streams.of(e.Stream)
+	o, err := x.operation(e, finished)
 	if err != nil {
 		x.app.err = err
 		return
 	}
-	x.seq++
-	seq := x.seq
-	timed := x.times(e)
-	k := sim.Kernel{Duration: duration(e), Done: func(at time.Duration) {
-		x.runtime.Progress(number, seq)
-		if timed {
-			x.runtime.Timed(seq, duration(e))
+	if done := o.kernel.Done; x.times(e) {
+		o.kernel.Done = func(at time.Duration) {
+			x.runtime.Timed(o.seq, duration(e))
+			done(at)
 		}
-		finished(at)
-		x.wake()
-	}}
-	k.Accesses = x.accesses(e)
-	for _, slot := range x.slots {
-		x.lastSeq[slot] = seq
 	}
-	x.runtime.Op(explicit.Op{Seq: seq, Stream: number, Slots: x.slots, Work: uint32(e.Copy)<<28 ^ e.Function, Shape: shape(e), ToHost: e.Kind == trace.KindCopy && e.Copy == trace.CopyDeviceToHost})
+	for _, slot := range x.slots {
+		x.lastSeq[slot] = o.seq
+	}
+	x.runtime.Op(explicit.Op{Seq: o.seq, Stream: o.number, Slots: x.slots, Work: uint32(e.Copy)<<28 ^ e.Function, Shape: shape(e), ToHost: e.Kind == trace.KindCopy && e.Copy == trace.CopyDeviceToHost})
 	slots := append([]uint32(nil), x.slots...)
 	x.held, x.heldSeq = func() {
 		var ticket uint32
@@ -217,10 +205,10 @@ func (x *swapper) launch(e *trace.Event, finished func(time.Duration)) {
 			}
 		}
 		if ticket > 0 {
-			x.gpu.WaitGate(s, x.arrived, uint64(ticket))
+			x.gpu.WaitGate(o.stream, x.arrived, uint64(ticket))
 		}
-		x.gpu.Launch(s, k)
-	}, seq
+		x.gpu.Launch(o.stream, o.kernel)
+	}, o.seq
 	if !x.release() {
 		x.app.blocked = true
 	}
@@ -238,41 +226,19 @@ func (x *swapper) release() bool {
 	return true
 }
 
-// wake wakes the workers that wait for something to do.
+// wake lets the operation that waits go, if it may, and wakes the workers.
 func (x *swapper) wake() {
 	if x.release() {
 		x.app.unblock()
 	}
-	for _, w := range x.workers {
-		if w == nil || w.busy || w.asked {
-			continue
-		}
-		w.asked = true
-		x.gpu.At(x.gpu.Now(), func() {
-			w.asked = false
-			x.work(w)
-		})
-	}
+	x.loop.wake()
 }
 
-// work lets a worker begin a move; it goes on to the next when it has queued the copy.
-func (x *swapper) work(w *porter) {
-	if w.busy {
-		return
-	}
-	m, ok := x.runtime.Next(w.direction)
-	if !ok {
-		return
-	}
-	w.busy = true
-	x.gpu.At(x.gpu.Now()+moveCost, func() { x.begin(w, m) })
-}
-
-// begin carries the first part of a move out.
+// begin carries the first part of a move out; the porter goes on to the next when it has queued the copy.
 func (x *swapper) begin(w *porter, m *explicit.Move) {
 	ticket, err := w.mover.Begin(m)
 	if err != nil {
-		x.app.err = fmt.Errorf("replay: %w", err)
+		x.fail(err)
 		return
 	}
 	x.paging++
@@ -302,13 +268,13 @@ func (x *swapper) copyOut() {
 	m := l.moves[0]
 	piece, err := l.copier.Next(m)
 	if err != nil {
-		x.app.err = fmt.Errorf("replay: %w", err)
+		x.fail(err)
 		return
 	}
 	x.gpu.Callback(l.copier.Stream(), func(time.Duration) {
 		if piece.Last {
 			l.moves = l.moves[1:]
-			x.finish(x.workers[explicit.Out], m, 0)
+			x.finish(x.porters[explicit.Out], m, 0)
 		}
 		if len(l.moves) == 0 {
 			return
@@ -327,7 +293,7 @@ func (x *swapper) finish(w *porter, m *explicit.Move, ticket uint32) {
 		x.arrived.Open(uint64(ticket))
 	}
 	if err := w.mover.Finish(m); err != nil {
-		x.app.err = fmt.Errorf("replay: %w", err)
+		x.fail(err)
 		return
 	}
 	x.paging++
@@ -345,13 +311,6 @@ func (x *swapper) sample(s *Sample) {
 func (x *swapper) predictions() (ops, predicted int64) {
 	h := x.runtime.Stats().History
 	return h.Ops, h.Predicted
-}
-
-func (x *swapper) settle() error {
-	if err := x.runtime.Check(); err != nil {
-		return fmt.Errorf("replay: the engine's ledger does not add up: %w", err)
-	}
-	return x.small.Check()
 }
 
 // The engine's view of the process: the launch hook's part.
@@ -382,5 +341,3 @@ func (x *swapper) SetApart(cuda.Ptr, int64, int) bool { return true }
 func (x *swapper) Reserve(cuda.Range, int64, int, int) bool { return false }
 
 func (x *swapper) GiveHost(r []cuda.Range) { x.host.give(r) }
-
-func (x *swapper) Now() time.Duration { return x.gpu.Now() }
