@@ -80,7 +80,7 @@ func BenchmarkPlanned(b *testing.B) {
 	}
 	for range 8 {
 		iteration()
-		p.work.Wait()
+		p.planned.Wait()
 	}
 	if s := p.Stats(); s.PlanState != "followed" {
 		b.Fatalf("%+v: the plan is not followed", s)

@@ -18,12 +18,12 @@ type ahead struct {
 // ServeFront lets the front serve requests before the pool is asked, or stops it:
 // when not all allocations are the pool's.
 func (p *Pool) ServeFront(on bool) {
-	if p.config.Front == nil {
+	if p.front == nil {
 		return
 	}
 	p.lock()
 	defer p.unlock()
-	p.endScript()
+	p.planned.EndScript()
 	p.ahead.on = on
 	p.tellFront(true)
 }
@@ -31,41 +31,37 @@ func (p *Pool) ServeFront(on bool) {
 // NoteBesides says how many bytes are live beside the pool's.
 func (p *Pool) NoteBesides(bytes int64) {
 	p.ahead.besides.Store(bytes)
-	if f := p.config.Front; f != nil {
+	if f := p.front; f != nil {
 		f.Settle(p.live.Load()+bytes, 0)
 	}
 }
 
 // limits are what the front may serve now, and what it has to note.
 func (p *Pool) limits() (most, noted int64) {
-	switch s := &p.service; {
-	case !p.ahead.on:
+	if !p.ahead.on {
 		return 0, front.All
-	case s.phase == recording && !s.recorder.Repeats():
-		return front.All, s.least
-	case s.phase == off:
-		return plannedAbove, front.All
-	default:
-		// The follower sees what is in a plan; and where layers and iterations repeat, large memory is used
-		// best when the pool chooses anew what lies where.
-		return s.least, front.All
 	}
+	return p.planned.FrontLimits()
 }
 
 // tellFront tells the front what it may do, and takes back what it may not hold.
 func (p *Pool) tellFront(newEpoch bool) {
 	a := &p.ahead
 	a.most, a.noted = p.limits()
-	p.config.Front.Serve(a.most, a.noted, newEpoch)
+	p.front.Serve(a.most, a.noted, newEpoch)
 	p.catchUp()
 	if a.most < front.All {
 		p.takeBack(a.most, front.All)
 	}
 }
 
-// unlock gives up the lock, after the front was told what has changed.
+// unlock gives up the lock, after what has changed was noted and the front was told of it.
 func (p *Pool) unlock() {
-	if f := p.config.Front; f != nil {
+	if r := p.stitched.ReservedBytes(); r != p.reserved.Load() {
+		p.reserved.Store(r)
+		p.reservedPeak = max(p.reservedPeak, r)
+	}
+	if f := p.front; f != nil {
 		if most, noted := p.limits(); most != p.ahead.most || noted != p.ahead.noted {
 			p.tellFront(false)
 		}
@@ -76,24 +72,22 @@ func (p *Pool) unlock() {
 
 // catchUp tells the recorder of what the front has done.
 func (p *Pool) catchUp() {
-	f := p.config.Front
+	f := p.front
 	if f == nil || !f.HasNotes() {
 		return
 	}
 	f.Notes(func(n front.Note) {
-		switch {
-		case p.service.phase != recording: // an iteration was found meanwhile
-		case n.Bytes == 0:
-			p.service.recorder.Free(n.At)
-		default:
-			p.record(n.At, n.Bytes, n.Stream)
+		if n.Bytes == 0 {
+			p.planned.NoteFree(n.At)
+		} else {
+			p.planned.NoteAlloc(n.At, n.Bytes, n.Stream)
 		}
 	})
 }
 
 // takeBack frees what the front holds of more than above bytes each, and at most to.
 func (p *Pool) takeBack(above, to int64) {
-	f := p.config.Front
+	f := p.front
 	if f == nil || f.HeldCount() == 0 {
 		return
 	}
@@ -115,11 +109,39 @@ const (
 
 // holdsTooMuch says whether what the front holds serves a small request before new memory does.
 func (p *Pool) holdsTooMuch() bool {
-	f := p.config.Front
+	f := p.front
 	return f != nil && f.ShelvedBytes() > max(p.reserved.Load()/mostHeld, alwaysHeld)
 }
 
-func (a *ahead) heldBytes(f *front.Front) int64 {
+// above is the pool as what stands below in the chain sees it.
+type above struct{ p *Pool }
+
+func (a above) Lock() { a.p.lock() }
+
+func (a above) Unlock() { a.p.unlock() }
+
+func (a above) Serves() bool { return a.p.ahead.on }
+
+func (a above) TakeBack(above, to int64) { a.p.takeBack(above, to) }
+
+func (a above) HoldsTooMuch() bool { return a.p.holdsTooMuch() }
+
+func (a above) LiveBytes() int64 { return a.p.LiveBytes() }
+
+// Grew accounts for what the front did by itself. The sum is too low for a moment, never too high.
+func (a above) Grew(bytes int64) {
+	p := a.p
+	if bytes < 0 {
+		p.live.Add(bytes)
+		p.front.Settle(p.live.Load()+p.ahead.besides.Load(), 0)
+		p.front.Account(bytes)
+	} else {
+		p.front.Account(bytes)
+		p.live.Add(bytes)
+	}
+}
+
+func heldBytes(f *front.Front) int64 {
 	if f == nil {
 		return 0
 	}

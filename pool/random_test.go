@@ -163,7 +163,7 @@ func TestRandom(t *testing.T) {
 				}()
 			}
 			threads.Wait()
-			p.work.Wait()
+			p.planned.Wait()
 			if err := p.Check(); err != nil {
 				t.Fatal(err)
 			}

@@ -77,7 +77,7 @@ func (j *job) run(events []trace.Event) (over float64) {
 			j.free(e.Alloc)
 		}
 	}
-	j.p.work.Wait()
+	j.p.planned.Wait()
 	if err := j.p.Check(); err != nil {
 		j.t.Fatal(err)
 	}

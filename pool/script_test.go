@@ -114,7 +114,7 @@ func TestScript(t *testing.T) {
 			for i := range iterations {
 				x.unsteady = seed%4 > 0 && i > 15 && i%5 != 0
 				x.iteration()
-				if p.work.Wait(); t.Failed() {
+				if p.planned.Wait(); t.Failed() {
 					t.Fatalf("iteration %d", i)
 				}
 				if want := x.liveBytes(); p.LiveBytes() != want {
@@ -156,14 +156,18 @@ func TestScriptEndsWithTheFront(t *testing.T) {
 	}
 	for range 12 {
 		x.iteration()
-		p.work.Wait()
+		p.planned.Wait()
 	}
-	if !p.service.script.on {
+	scripted := func() bool {
+		served, _ := p.front.Following()
+		return served > 0
+	}
+	if !scripted() {
 		t.Fatalf("no script after 12 iterations: %+v", p.Stats())
 	}
 	x.malloc(x.sizes[0], 0)
 	first := x.live[len(x.live)-1]
-	if how := p.front.Hold(first.p); how != front.Held || !p.service.script.on {
+	if how := p.front.Hold(first.p); how != front.Held || !scripted() {
 		t.Fatalf("a planned allocation was not freed by the front: %d", how)
 	}
 	_ = m.Release(first.p, first.bytes, []uint64{0})
@@ -173,7 +177,7 @@ func TestScriptEndsWithTheFront(t *testing.T) {
 	for range 4 { // and the script begins again
 		x.iteration()
 	}
-	if !p.service.script.on {
+	if !scripted() {
 		t.Fatal("no script")
 	}
 	var threads sync.WaitGroup

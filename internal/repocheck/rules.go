@@ -39,7 +39,7 @@ var mayImport = map[string][]string{
 	"evict":          {"correlate", "trace"},
 	"prefetch":       {"correlate", "evict", "trace"},
 	"prefetch/again": {},
-	"pool":           {"cuda", "trace", "pool/follow", "pool/front", "pool/plan", "pool/stitch"},
+	"pool":           {"cuda", "trace", "pool/front", "pool/plan", "pool/planned", "pool/stitch"},
 	"faults":         {"trace"},
 	"faults/analyse": {"trace"},
 	"faults/record":  {"faults", "faults/analyse", "faults/bpf", "trace"},
@@ -58,6 +58,7 @@ var mayImport = map[string][]string{
 	"um/managed":     {"cuda", "evict", "prefetch", "correlate", "pool", "trace", "um"},
 
 	"pool/front":           {"cuda"},
+	"pool/planned":         {"cuda", "pool/follow", "pool/front", "pool/plan", "pool/stitch"},
 	"pool/stitch":          {"cuda"},
 	"pool/follow":          {"cuda", "pool/plan"},
 	"um/explicit":          {"cuda", "cuda/kernels", "evict", "prefetch", "correlate", "trace", "internal/size", "um", "um/internal/queue"},

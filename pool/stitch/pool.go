@@ -336,6 +336,9 @@ func (p *Pool) freeBlock(b *block) {
 // Stats reports counters.
 func (p *Pool) Stats() Stats { return p.stats }
 
+// ReservedBytes is the physical memory that the pool has.
+func (p *Pool) ReservedBytes() int64 { return p.stats.ReservedBytes }
+
 // ResetPeaks makes the present the peak.
 func (p *Pool) ResetPeaks() {
 	p.stats.LivePeakBytes, p.stats.ReservedPeakBytes = p.stats.LiveBytes, p.stats.ReservedBytes

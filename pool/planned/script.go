@@ -1,4 +1,4 @@
-package pool
+package planned
 
 import (
 	"github.com/penstock-gpu/penstock/cuda"
@@ -46,15 +46,22 @@ func (p *Pool) scriptDue(trimmed int64) bool {
 		s.script.quiet = 0
 	}
 	_, listed := s.steps.Overlaps()
-	return s.script.quiet >= quietTurns && p.ahead.on && p.config.Front != nil && listed && !s.file && s.script.inVain < mostInVain &&
+	return s.script.quiet >= quietTurns && p.front != nil && p.above.Serves() && listed && !s.file && s.script.inVain < mostInVain &&
 		s.follower.InOrder(len(s.steps.List)-s.steps.Start) && len(p.waiting) == 0
 }
 
-// beginScript has the front follow the plan from the next request on, if what lies in the planned
+// BeginDue has the front follow the plan from the next request on, if that is due.
+func (p *Pool) BeginDue() {
+	if p.service.script.due {
+		p.beginScript()
+	}
+}
+
+// beginScript begins it if what lies in the planned
 // addresses is all as planned, and of one stream, which may use the rest of them.
 func (p *Pool) beginScript() {
 	s := &p.service
-	c, a, f := &s.script, s.current, p.config.Front
+	c, a, f := &s.script, s.current, p.front
 	c.due = false
 	if s.phase != active || !s.follower.InOrder(0) {
 		return
@@ -84,7 +91,7 @@ func (p *Pool) loadScript() {
 	n := len(steps.List)
 	f := &front.Script{
 		Bytes: make([]int64, n), At: make([]cuda.Ptr, n), First: overlaps.First, Others: overlaps.Steps, Start: steps.Start,
-		Stream: a.stream, Unit: minBlockBytes, Range: cuda.Range{Base: a.ran.Base(), Bytes: a.ran.Bytes()},
+		Stream: a.stream, Unit: unitBytes, Range: cuda.Range{Base: a.ran.Base(), Bytes: a.ran.Bytes()},
 	}
 	c := script{steps: steps, quiet: s.script.quiet, at: map[placement]int{}, live: make([]int64, n), present: make([]int64, n)}
 	for i, x := range steps.List {
@@ -93,47 +100,40 @@ func (p *Pool) loadScript() {
 			c.at[placement{x.Offset, x.Bytes}] = i
 		}
 	}
-	if p.config.Front.Load(f) {
+	if p.front.Load(f) {
 		c.area = a
 	}
 	s.script = c
 }
 
-// endScript ends what the front follows, and does in the planned addresses what it has done.
-func (p *Pool) endScript() {
+// EndScript ends what the front follows, and does in the planned addresses what it has done.
+func (p *Pool) EndScript() {
 	s := &p.service
 	c := &s.script
 	if c.due = false; !c.on {
 		return
 	}
 	c.on = false
-	f := p.config.Front
+	f := p.front
 	done, _ := f.Unfollow(c.present)
 	for i, x := range c.steps.List {
 		if c.live[i] > 0 && c.present[i] != c.live[i] {
-			_ = c.area.layout.Free(x.Offset, p.stitched.NoteFree(c.area.stream)) // it lay there
+			_ = c.area.layout.Free(x.Offset, p.below.NoteFree(c.area.stream)) // it lay there
 		}
 	}
 	if done.Served > 0 { // and what was freed since lies in none of these
-		c.area.layout.HasUsedAll(c.area.stream, p.stitched.NoteFree(c.area.stream))
+		c.area.layout.HasUsedAll(c.area.stream, p.below.NoteFree(c.area.stream))
 	}
 	for i, x := range c.steps.List {
 		if c.present[i] > 0 && c.present[i] != c.live[i] && !c.area.layout.Place(x.Offset, x.Bytes, c.present[i], c.area.stream) {
 			panic("pool: what the front has placed by the plan does not fit") // it has looked; to go on would be to give memory out twice
 		}
 	}
-	if done.GrownBytes < 0 { // the sum is too low for a moment, never too high
-		p.live.Add(done.GrownBytes)
-		f.Settle(p.live.Load()+p.ahead.besides.Load(), 0)
-		f.Account(done.GrownBytes)
-	} else {
-		f.Account(done.GrownBytes)
-		p.live.Add(done.GrownBytes)
-	}
-	p.planned += done.Served
-	p.scripted += done.Served
-	p.scriptedFrees += done.Freed
-	p.plannedBytes += done.ServedBytes
+	p.above.Grew(done.GrownBytes)
+	p.stats.Served += done.Served
+	p.stats.Scripted += done.Served
+	p.stats.ScriptedFrees += done.Freed
+	p.stats.ServedBytes += done.ServedBytes
 	s.hits += done.ServedBytes
 	s.follower.Skip(done.Next, int(done.Served), done.Turns)
 	s.followed += done.Turns

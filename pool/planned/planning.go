@@ -1,4 +1,4 @@
-package pool
+package planned
 
 import (
 	"context"
@@ -10,7 +10,7 @@ import (
 	"github.com/penstock-gpu/penstock/pool/follow"
 )
 
-// record notes a request, and has a plan made when an iteration is complete.
+// record notes a request while an iteration is looked for, and has a plan made when an iteration is complete.
 func (p *Pool) record(at cuda.Ptr, bytes int64, stream uint64) {
 	s := &p.service
 	steps := s.recorder.Alloc(at, bytes, stream)
@@ -42,13 +42,13 @@ func (p *Pool) plan(begins bool, stream uint64) {
 		if fits {
 			unmapped = mapArea(a)
 		}
-		p.lock()
-		defer p.unlock()
+		p.above.Lock()
+		defer p.above.Unlock()
 		if s.phase != planning || s.steps != steps {
 			err, fits = errGone, false
 		}
 		if a != nil && !fits {
-			p.stitched.Close(a.ran, a.stream)
+			p.below.Close(a.ran, a.stream)
 		}
 		switch {
 		case err == errGone:
@@ -75,7 +75,7 @@ func newBytes(planned int64) int64 { return max(planned/mostCreated, alwaysCreat
 // prepare chooses memory for so many planned bytes, of which some may be new.
 func (p *Pool) prepare(bytes int64, stream uint64, mostCreated int64) *area {
 	s := &p.service
-	r, err := p.stitched.Prepare(bytes, stream, mostCreated)
+	r, err := p.below.Prepare(bytes, stream, mostCreated)
 	if err != nil { // not now
 		s.why = err.Error()
 		if s.attempts++; s.attempts == mostAttempts || s.file { // what lives across iterations lies everywhere in between: stitching does better here
@@ -93,8 +93,8 @@ func (p *Pool) mapInBackground(a *area) {
 	s.current, s.phase, s.why, s.attempts = a, mapping, "memory is being mapped for it", 0
 	p.work.Go(func() {
 		err := mapArea(a)
-		p.lock()
-		defer p.unlock()
+		p.above.Lock()
+		defer p.above.Unlock()
 		p.noteMapped(a, err)
 	})
 }
@@ -111,7 +111,7 @@ func (p *Pool) noteMapped(a *area, err error) {
 	s := &p.service
 	switch {
 	case s.current != a: // given up meanwhile
-		p.stitched.Close(a.ran, a.stream)
+		p.below.Close(a.ran, a.stream)
 	case err != nil:
 		p.drop()
 		s.phase, s.why = off, err.Error()
@@ -123,7 +123,7 @@ func (p *Pool) noteMapped(a *area, err error) {
 // activate takes the mapped memory, and follows the plan from now on.
 func (p *Pool) activate() {
 	s := &p.service
-	if !p.stitched.Activate(s.current.ran, s.current.stream) {
+	if !p.below.Activate(s.current.ran, s.current.stream) {
 		s.why = "the memory chosen for it is in use"
 		if s.attempts++; s.attempts == mostAttempts {
 			p.drop()
@@ -132,9 +132,9 @@ func (p *Pool) activate() {
 		return
 	}
 	a := s.current
-	a.layout = follow.NewLayout(a.ran.Bytes(), a.stream, p.stitched.NoteFree(a.stream), p.stitched.Done)
+	a.layout = follow.NewLayout(a.ran.Bytes(), a.stream, p.below.NoteFree(a.stream), p.below.Done)
 	s.areas = append(s.areas, a)
-	reserved := p.stitched.Stats().ReservedBytes
+	reserved := p.below.ReservedBytes()
 	s.mostReserved = reserved + max(reserved/mostGrowth, alwaysCreated)
 	s.phase, s.why, s.attempts = active, "", 0
 	s.hits, s.misses, s.badTurns, s.followed = 0, 0, 0, 0
@@ -157,5 +157,5 @@ func (p *Pool) beginAtOnce(stream uint64) {
 func (p *Pool) drop() {
 	a := p.service.current
 	p.service.current = nil
-	p.stitched.Close(a.ran, a.stream)
+	p.below.Close(a.ran, a.stream)
 }

@@ -1,4 +1,4 @@
-package pool
+package planned
 
 import (
 	"fmt"
@@ -27,6 +27,7 @@ func (p phase) String() string {
 }
 
 const (
+	unitBytes     = 512         // requests are rounded up to it
 	plannedAbove  = 1 << 20     // smaller requests lie among small ones, unless a plan's file has them
 	planningLimit = time.Second // of one thread's time, in the background
 	leastShare    = 0.5         // of the requested bytes that must repeat for a plan to be worth its addresses
@@ -92,7 +93,7 @@ func (s *service) start(c Config) (err error) {
 		}
 		s.follower = follow.NewFollowerFromStart(s.steps)
 		s.file, s.phase, s.why = true, ready, "nothing was asked for yet"
-	case !c.Unplanned:
+	case !c.Off:
 		s.again("")
 	}
 	return nil
@@ -136,7 +137,7 @@ func (p *Pool) fromPlan(bytes int64, stream uint64) (cuda.Ptr, bool) {
 	i, ok := s.follower.Next(bytes, stream)
 	if !ok {
 		if s.misses += bytes; s.phase == active {
-			p.other++
+			p.stats.Other++
 			if s.inRow++; s.inRow == suspendAfter { // the memory serves what the job does now
 				p.leave(fmt.Sprintf("%d requests in a row were not in it", suspendAfter))
 			}
@@ -145,7 +146,7 @@ func (p *Pool) fromPlan(bytes int64, stream uint64) (cuda.Ptr, bool) {
 	}
 	s.inRow = 0
 	switch {
-	case i == 0 && p.planned == 0 && s.file: // the job's first request
+	case i == 0 && p.stats.Served == 0 && s.file: // the job's first request
 		p.beginAtOnce(stream)
 	case s.follower.Turns() != s.turns && s.follower.AtBegin():
 		s.turns, s.waited = s.follower.Turns(), 0
@@ -158,10 +159,10 @@ func (p *Pool) fromPlan(bytes int64, stream uint64) (cuda.Ptr, bool) {
 	at, ok := s.place(i, bytes, stream)
 	if ok {
 		s.hits += bytes
-		p.planned++
-		p.plannedBytes += bytes
+		p.stats.Served++
+		p.stats.ServedBytes += bytes
 	} else {
-		p.other++
+		p.stats.Other++
 		if x := &s.steps.List[i]; !x.Varies && !x.Lasting {
 			s.misses += bytes
 		}
@@ -172,7 +173,7 @@ func (p *Pool) fromPlan(bytes int64, stream uint64) (cuda.Ptr, bool) {
 // place puts a request where its step belongs.
 func (s *service) place(i int, bytes int64, stream uint64) (cuda.Ptr, bool) {
 	x, a := &s.steps.List[i], s.current
-	size := roundUp(bytes, minBlockBytes)
+	size := roundUp(bytes, unitBytes)
 	if x.Offset >= 0 {
 		return a.ran.Base() + cuda.Ptr(x.Offset), a.layout.Place(x.Offset, size, bytes, stream)
 	}
@@ -191,14 +192,14 @@ func (s *service) place(i int, bytes int64, stream uint64) (cuda.Ptr, bool) {
 // being taken: from what is free in the pool, or else between planned places.
 func (p *Pool) besidePlan(bytes int64, stream uint64) (cuda.Ptr, bool) {
 	s := &p.service
-	if at, ok := p.stitched.MallocFree(bytes, stream); ok {
+	if at, ok := p.below.MallocFree(bytes, stream); ok {
 		return at, true
 	}
 	if s.outlives { // it would be in the way of the next iteration
 		return 0, false
 	}
 	s.coming = s.follower.Coming(stepsAhead, s.coming)
-	a, size := s.current, roundUp(bytes, minBlockBytes)
+	a, size := s.current, roundUp(bytes, unitBytes)
 	offset, ok := a.layout.Fit(size, stream, s.coming)
 	if !ok || !a.layout.Place(offset, size, bytes, stream) {
 		return 0, false
@@ -239,8 +240,7 @@ func (p *Pool) begin(stream uint64) {
 			s.again("the job does something else now")
 			return
 		}
-		s.script.due = p.scriptDue(p.stitched.TrimUnused(trimEachTime))
-		p.reserved.Store(p.stitched.Stats().ReservedBytes)
+		s.script.due = p.scriptDue(p.below.TrimUnused(trimEachTime))
 	}
 }
 
@@ -248,7 +248,7 @@ func (p *Pool) begin(stream uint64) {
 // for others. The plan is taken up again when an iteration begins. It says whether
 // there was something to give up.
 func (p *Pool) leave(why string) bool {
-	p.endScript()
+	p.EndScript()
 	s := &p.service
 	switch s.phase {
 	case mapping:
@@ -289,13 +289,15 @@ func (p *Pool) shed(wait bool) {
 			kept = append(kept, a)
 			continue
 		}
-		p.stitched.Shed(a.ran, a.stream, func(offset, bytes int64) bool { return !a.layout.Idle(offset, bytes, a.stream, wait) })
+		p.below.Shed(a.ran, a.stream, func(offset, bytes int64) bool { return !a.layout.Idle(offset, bytes, a.stream, wait) })
 		if a.layout.Used() > 0 || !a.layout.Idle(0, a.ran.Bytes(), a.stream, wait) {
 			kept = append(kept, a)
 		} else {
-			p.stitched.Close(a.ran, a.stream)
+			p.below.Close(a.ran, a.stream)
 		}
 	}
 	clear(s.areas[len(kept):])
 	s.areas = kept
 }
+
+func roundUp(x, to int64) int64 { return (x + to - 1) / to * to }
