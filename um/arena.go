@@ -32,21 +32,21 @@ func (e *extent) end() int32 { return e.first + e.n }
 // arena is address space in blocks: which are free, and which are on the device.
 // Free extents are sorted by address; neighbours that share their state are one.
 type arena struct {
-	base     cuda.Ptr
-	blocks   int32
-	onDevice []bool
-	arriving []bool    // free, and being populated
-	foreseen []uint64  // the look into the future that placed a coming allocation there
-	moving   []bool    // part of a move that a worker has taken
-	touched  []bool    // was on the device at some time
-	steered  []bool    // being made recent
-	doomed   []bool    // moving: the driver is to evict it under a move
-	owner    []*tensor // whose block it is; nil when free
-	ghost    []*tensor // the last dead tensor in it that unfinished operations may use; see holder
-	claimed  []uint64  // the plan that brings it in already
-	stale    []bool    // free, off the device, with dead pages on the host
-	arrived  []int64   // when the block last came to the device, in arrivals
-	arrivals int64
+	base         cuda.Ptr
+	blocks       int32
+	onDevice     []bool
+	arriving     []bool    // free, and being populated
+	foreseen     []uint64  // the look into the future that placed a coming allocation there
+	moving       []bool    // part of a move that a worker has taken
+	touched      []bool    // was on the device at some time
+	steered      []bool    // being made recent
+	driverVictim []bool    // moving: the driver is to evict it under a move
+	owner        []*tensor // whose block it is; nil when free
+	deferred     []*tensor // the last dead tensor in it that unfinished operations may use; see holder
+	claimed      []uint64  // the plan that brings it in already
+	stale        []bool    // free, off the device, with dead pages on the host
+	arrived      []int64   // when the block last came to the device, in arrivals
+	arrivals     int64
 
 	resident     int32    // blocks on the device, free ones included
 	free         []extent // sorted by address
@@ -60,7 +60,7 @@ func newArena(base cuda.Ptr, bytes int64) *arena {
 	n := int32(bytes / BlockBytes)
 	return &arena{
 		base: base, blocks: n,
-		onDevice: make([]bool, n), moving: make([]bool, n), arriving: make([]bool, n), foreseen: make([]uint64, n), stale: make([]bool, n), owner: make([]*tensor, n), doomed: make([]bool, n), steered: make([]bool, n), ghost: make([]*tensor, n), claimed: make([]uint64, n), touched: make([]bool, n), arrived: make([]int64, n),
+		onDevice: make([]bool, n), moving: make([]bool, n), arriving: make([]bool, n), foreseen: make([]uint64, n), stale: make([]bool, n), owner: make([]*tensor, n), driverVictim: make([]bool, n), steered: make([]bool, n), deferred: make([]*tensor, n), claimed: make([]uint64, n), touched: make([]bool, n), arrived: make([]int64, n),
 		free: []extent{{first: 0, n: n, stream: anyStream}},
 	}
 }
@@ -188,7 +188,7 @@ func (a *arena) placeWhere(n int32, s int, preferDevice bool, after uint64, pass
 				break
 			}
 			take := min(f.n, n-run)
-			here := f.onDevice || f.arriving || a.ghost[f.first] != nil && a.ghost[f.first].busy() // or to come for the work that uses it
+			here := f.onDevice || f.arriving || a.deferred[f.first] != nil && a.deferred[f.first].busy() // or to come for the work that uses it
 			switch {
 			case here && f.stream != anyStream && f.seq >= after:
 			case f.stale && !here:

@@ -17,7 +17,7 @@
 //
 // The job's threads run up to a thousand launches ahead of the GPU, so most of
 // what is freed is still to be used by operations in the queue. Such a tensor
-// lives on as a ghost: it is fetched and evicted like any other until the last of
+// lives on while they do, its free deferred: it is fetched and evicted like any other until the last of
 // them is done, also when its blocks belong to another tensor already, which then
 // waits behind it (tensor.prior).
 //

@@ -145,7 +145,7 @@ func (r *Runtime) Migrated(x cuda.Range, toDevice bool) {
 // enter puts one block on a side of the ledger, without a move of ours.
 func (r *Runtime) enter(b int32, onDevice bool) {
 	a := r.arena
-	if a.doomed[b] && !onDevice {
+	if a.driverVictim[b] && !onDevice {
 		r.depart(b) // as asked for
 		return
 	}

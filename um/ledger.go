@@ -29,7 +29,7 @@ func (r *Runtime) begin(m *Move) {
 	}
 	if len(m.displaced) > 0 {
 		m.OutBytes = int64(len(m.displaced)) * BlockBytes
-		r.doom(m.displaced)
+		r.markDriverVictims(m.displaced)
 	}
 	r.flying++
 	if m.in {
@@ -137,7 +137,7 @@ func (r *Runtime) release(t *tensor) {
 	for b := t.first; b < t.first+t.n; b++ {
 		a.owner[b] = nil
 		if t.busy() {
-			a.ghost[b] = t
+			a.deferred[b] = t
 		}
 		if !a.onDevice[b] && t.ran {
 			a.stale[b] = true

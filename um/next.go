@@ -62,7 +62,7 @@ func (r *Runtime) nextIn() *Move {
 
 // fetchFor brings in what an operation waits for. blocked says that nothing else is
 // to be brought in meanwhile: something is missing that nobody is bringing in, or is
-// doomed. Whether the driver evicts that or spares it is known when the moves under
+// a victim of the driver. Whether the driver evicts that or spares it is known when the moves under
 // way are over (displaced), and with several workers they would not be if others began.
 func (r *Runtime) fetchFor(x *op) (m *Move, blocked bool) {
 	for _, t := range x.tensors {
@@ -74,7 +74,7 @@ func (r *Runtime) fetchFor(x *op) (m *Move, blocked bool) {
 			blocked = true
 			r.stalledForSpace = true
 		}
-		if missing > idle && r.doomedOf(t) {
+		if missing > idle && r.hasDriverVictim(t) {
 			blocked = true
 		}
 	}

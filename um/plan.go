@@ -112,7 +112,7 @@ func (r *Runtime) look(p *plan) {
 	if first, ok := r.pending.First(); ok {
 		o.start = first.position
 	}
-	r.lookAtGhosts(p, o)
+	r.lookAtDeferred(p, o)
 	idle := r.lookAtFree(p, o)
 	r.lookAtTensors(p, o)
 	free := int64(r.room()+r.leaving-r.displacing+idle+r.populating) * BlockBytes
@@ -209,10 +209,10 @@ func (r *Runtime) choose(p *plan, o *outlook, v *evict.Victim[prefetch.Leaver[*t
 	return prefetch.Take, v.Bytes
 }
 
-// lookAtGhosts enters what dead tensors still need.
-func (r *Runtime) lookAtGhosts(p *plan, o *outlook) {
+// lookAtDeferred enters what dead tensors still need.
+func (r *Runtime) lookAtDeferred(p *plan, o *outlook) {
 	a := r.arena
-	for _, t := range r.ghosts { // in the order of their deaths: who had a block first needs it first
+	for _, t := range r.deferred { // in the order of their deaths: who had a block first needs it first
 		var absent, here int32
 		for b := t.first; b < t.first+t.n; b++ {
 			switch {
@@ -244,7 +244,7 @@ func (r *Runtime) lookAtGhosts(p *plan, o *outlook) {
 }
 
 // lookAtFree enters when free blocks that are on the device, or will be because
-// ghosts need them there, can be let go of: when the work queued before the free
+// freed tensors need them there, can be let go of: when the work queued before the free
 // is done. It answers how many can be now.
 func (r *Runtime) lookAtFree(p *plan, o *outlook) (idle int32) {
 	a := r.arena
@@ -258,7 +258,7 @@ func (r *Runtime) lookAtFree(p *plan, o *outlook) (idle int32) {
 		if !e.onDevice {
 			n = 0
 			for b := e.first; b < e.end(); b++ {
-				if g := a.ghost[b]; g != nil && g.busy() {
+				if g := a.deferred[b]; g != nil && g.busy() {
 					n++
 				}
 			}
@@ -301,7 +301,7 @@ func (r *Runtime) lookAtTensors(p *plan, o *outlook) {
 		if missing := t.missing() - t.arriving; missing > 0 {
 			next := r.ownNextUse(t)
 			if r.wanted(t, next) {
-				if len(t.prior) > 0 { // what ghosts bring in comes for them
+				if len(t.prior) > 0 { // what freed tensors bring in comes for them
 					missing = 0
 					for b := t.first; b < t.first+t.n; b++ {
 						if !a.onDevice[b] && !a.moving[b] && a.claimed[b] != p.serial {
@@ -387,11 +387,11 @@ func (r *Runtime) dead(e *extent) bool {
 		return false
 	}
 	for b := e.first; b < e.end(); b++ {
-		if g := r.arena.ghost[b]; g != nil {
+		if g := r.arena.deferred[b]; g != nil {
 			if g.busy() {
 				return false
 			}
-			r.arena.ghost[b] = nil
+			r.arena.deferred[b] = nil
 		}
 	}
 	return true

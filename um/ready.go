@@ -67,7 +67,7 @@ func (r *Runtime) foresee(p *plan, short bool) (absent []int32) {
 	for _, n := range p.turns {
 		if n < 0 {
 			if !short {
-				r.bury(-n)
+				r.freeForeseen(-n)
 			}
 			continue
 		}
@@ -94,8 +94,8 @@ func (r *Runtime) foresee(p *plan, short bool) (absent []int32) {
 	return absent
 }
 
-// bury frees the youngest allocation of a size that foresee has placed.
-func (r *Runtime) bury(blocks int32) {
+// freeForeseen frees the youngest allocation of a size that foresee has placed.
+func (r *Runtime) freeForeseen(blocks int32) {
 	for i := len(r.born) - 1; i >= 0; i-- {
 		if r.born[i].n == blocks {
 			r.scratch.insert(extent{first: r.born[i].first, n: blocks, onDevice: true, stream: anyStream})

@@ -85,23 +85,23 @@ type Runtime struct {
 	reported uint64   // the last that was reported
 	lastOn   []uint64 // by stream: the last that was reported
 
-	plainBytes int64 // device memory taken outside the arena
-	plainDue   int64 // about to be taken there: room is made for it
-	liveBlocks int32
-	liveBytes  int64
-	arriving   int32              // blocks in fetch and populate moves
-	leaving    int32              // blocks in evict and discard moves, and doomed ones
-	discarding int32              // of these, blocks in discard moves
-	displacing int32              // of these, doomed: the driver is to evict them
-	populating int32              // of the arriving ones, free blocks
-	flying     int32              // moves that have begun
-	displacers int32              // of these, moves to the device, under which the driver may evict
-	touching   bool               // one of them puts the driver's order right
-	doomed     []int32            // blocks that the driver is or was to evict
-	limbo      map[int32][]extent // doomed blocks that are free
-	ghosts     []*tensor          // dead tensors that unfinished operations use, in order of death
-	gated      []([]*op)          // by stream: gated operations whose gate is closed, in order
-	recency    *recency           // driver's eviction order; nil unless DriverEvicts
+	plainBytes    int64 // device memory taken outside the arena
+	plainDue      int64 // about to be taken there: room is made for it
+	liveBlocks    int32
+	liveBytes     int64
+	arriving      int32              // blocks in fetch and populate moves
+	leaving       int32              // blocks in evict and discard moves, and the driver's victims
+	discarding    int32              // of these, blocks in discard moves
+	displacing    int32              // of these, the driver's victims
+	populating    int32              // of the arriving ones, free blocks
+	flying        int32              // moves that have begun
+	displacers    int32              // of these, moves to the device, under which the driver may evict
+	touching      bool               // one of them puts the driver's order right
+	driverVictims []int32            // blocks that the driver is or was to evict
+	detached      map[int32][]extent // driver's victims that are free
+	deferred      []*tensor          // dead tensors that unfinished operations use, in order of death
+	gated         []([]*op)          // by stream: gated operations whose gate is closed, in order
+	recency       *recency           // driver's eviction order; nil unless DriverEvicts
 
 	prepared        []bool // blocks whose host pages have been made
 	plan            plan
@@ -151,16 +151,16 @@ func New(c Config, p Process, arenaBase cuda.Ptr) *Runtime {
 	c = c.withDefaults()
 	r := &Runtime{
 		config: c, process: p,
-		arena:   newArena(arenaBase, c.ArenaBytes),
-		history: correlate.NewHistory(correlate.HistoryConfig{}),
-		byPtr:   make(map[cuda.Ptr]*tensor),
-		limbo:   make(map[int32][]extent),
-		slots:   make([]*tensor, 1), foretold: make([]bool, 1),
+		arena:    newArena(arenaBase, c.ArenaBytes),
+		history:  correlate.NewHistory(correlate.HistoryConfig{}),
+		byPtr:    make(map[cuda.Ptr]*tensor),
+		detached: make(map[int32][]extent),
+		slots:    make([]*tensor, 1), foretold: make([]bool, 1),
 	}
 	if c.Policy.Fetch == FetchTables {
 		r.tables = correlate.NewTables(correlate.TablesConfig{})
 	}
-	r.scratch = &arena{base: arenaBase, blocks: r.arena.blocks, ghost: r.arena.ghost, compactAt: math.MaxInt}
+	r.scratch = &arena{base: arenaBase, blocks: r.arena.blocks, deferred: r.arena.deferred, compactAt: math.MaxInt}
 	if c.DriverEvicts {
 		r.recency = newRecency(r.arena.blocks)
 	}
@@ -200,11 +200,11 @@ func (r *Runtime) Malloc(bytes int64, stream int) (cuda.Ptr, error) {
 			r.arena.arriving[b] = false
 			t.arriving++
 		}
-		if g := r.arena.ghost[b]; g != nil {
+		if g := r.arena.deferred[b]; g != nil {
 			if g.busy() {
 				t.inherit(g)
 			} else {
-				r.arena.ghost[b] = nil
+				r.arena.deferred[b] = nil
 			}
 		}
 	}
@@ -281,7 +281,7 @@ func (r *Runtime) Free(p cuda.Ptr) error {
 		r.plan.frees = append(r.plan.frees, freeing{r.history.Now(), t.n})
 	}
 	if t.busy() {
-		r.ghosts = append(r.ghosts, t)
+		r.deferred = append(r.deferred, t)
 	}
 	if t.arriving+t.leaving == 0 {
 		r.release(t)
@@ -389,7 +389,7 @@ func (r *Runtime) Progress(stream int, seq uint64) {
 		}
 	})
 	if died {
-		r.ghosts = slices.DeleteFunc(r.ghosts, func(t *tensor) bool { return !t.busy() })
+		r.deferred = slices.DeleteFunc(r.deferred, func(t *tensor) bool { return !t.busy() })
 	}
 	r.epoch++
 	r.openGates()

@@ -524,7 +524,7 @@ func TestSparedBlocksAreNotWaitedForLong(t *testing.T) {
 	for range 4 {
 		m.take(In)
 	}
-	if m.r.arena.doomed[0] == false {
+	if m.r.arena.driverVictim[0] == false {
 		t.Fatal("nothing of the tensor is to be evicted")
 	}
 	m.launch(1, needed)
@@ -540,5 +540,5 @@ func TestSparedBlocksAreNotWaitedForLong(t *testing.T) {
 			return
 		}
 	}
-	t.Errorf("an operation waits for %d doomed blocks with %d moves under way", m.r.displacing, len(m.flying))
+	t.Errorf("an operation waits for %d victims of the driver with %d moves under way", m.r.displacing, len(m.flying))
 }

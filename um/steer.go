@@ -100,25 +100,25 @@ func (r *Runtime) steered(m *Move) {
 	}
 }
 
-// doom enters blocks that the driver is to evict.
-func (r *Runtime) doom(blocks []int32) {
+// markDriverVictims enters blocks that the driver is to evict.
+func (r *Runtime) markDriverVictims(blocks []int32) {
 	a := r.arena
 	for _, b := range blocks {
-		a.moving[b], a.doomed[b] = true, true
+		a.moving[b], a.driverVictim[b] = true, true
 		if t := a.owner[b]; t != nil {
 			r.leave(t)
 		} else {
-			r.limbo[b] = a.take(b, 1)
+			r.detached[b] = a.take(b, 1)
 		}
 	}
-	r.doomed = append(r.doomed, blocks...)
+	r.driverVictims = append(r.driverVictims, blocks...)
 	r.leaving += int32(len(blocks))
 	r.displacing += int32(len(blocks))
 }
 
-// doomedOf says whether the driver is to evict a block that a tensor's operations need.
-func (r *Runtime) doomedOf(t *tensor) bool {
-	return slices.Contains(r.arena.doomed[t.first:t.first+t.n], true)
+// hasDriverVictim says whether the driver is to evict a block that a tensor's operations need.
+func (r *Runtime) hasDriverVictim(t *tensor) bool {
+	return slices.Contains(r.arena.driverVictim[t.first:t.first+t.n], true)
 }
 
 // depart ends the wait for the driver to evict a block: it has.
@@ -129,13 +129,13 @@ func (r *Runtime) depart(b int32) {
 	if t := r.arena.owner[b]; t != nil {
 		t.present--
 	}
-	r.undoom(b)
+	r.clearDriverVictim(b)
 }
 
-// undoom takes a block out of the driver's way again.
-func (r *Runtime) undoom(b int32) {
+// clearDriverVictim takes a block out of the driver's way again.
+func (r *Runtime) clearDriverVictim(b int32) {
 	a := r.arena
-	a.moving[b], a.doomed[b] = false, false
+	a.moving[b], a.driverVictim[b] = false, false
 	r.leaving--
 	r.displacing--
 	if t := a.owner[b]; t != nil {
@@ -143,10 +143,10 @@ func (r *Runtime) undoom(b int32) {
 		r.settled(t)
 		return
 	}
-	for _, e := range r.limbo[b] {
+	for _, e := range r.detached[b] {
 		a.give(e.first, e.n, e.stream, e.seq, e.others)
 	}
-	delete(r.limbo, b)
+	delete(r.detached, b)
 }
 
 // displaced ends a move to the device. What the driver has not evicted when the
@@ -160,11 +160,11 @@ func (r *Runtime) displaced(m *Move) {
 	if r.displacers--; r.displacers > 0 {
 		return
 	}
-	for _, b := range r.doomed {
-		if r.arena.doomed[b] {
+	for _, b := range r.driverVictims {
+		if r.arena.driverVictim[b] {
 			r.stats.SparedBlocks++
-			r.undoom(b)
+			r.clearDriverVictim(b)
 		}
 	}
-	r.doomed = r.doomed[:0]
+	r.driverVictims = r.driverVictims[:0]
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/penstock-gpu/penstock/um/internal/queue"
 )
 
-// tensor is one allocation of 1 MiB and more. It outlives its free as a ghost:
+// tensor is one allocation of 1 MiB and more. It outlives a free that is deferred:
 // the job's threads run far ahead of the GPU, so most memory that is freed is
 // still to be used by operations that wait in the queue.
 type tensor struct {
@@ -33,7 +33,7 @@ type tensor struct {
 	lastUse int64
 	others  []int // streams other than its own that use it (record_stream)
 
-	// prior are the ghosts whose blocks it was given while operations still needed them.
+	// prior are the tensors with deferred frees whose blocks it was given while operations still needed them.
 	prior []*tensor
 
 	predicted        int64 // cached prediction of the next use
@@ -65,7 +65,7 @@ func (t *tensor) pinned() bool {
 	return false
 }
 
-// inherit notes a ghost of whose blocks t was given some.
+// inherit notes a tensor with a deferred free, of whose blocks t was given some.
 func (t *tensor) inherit(g *tensor) {
 	for _, x := range append([]*tensor{g}, g.prior...) {
 		if x.busy() && !slices.Contains(t.prior, x) {
@@ -74,7 +74,7 @@ func (t *tensor) inherit(g *tensor) {
 	}
 }
 
-// forgetFinished drops prior ghosts that nothing uses any more.
+// forgetFinished drops prior tensors that nothing uses any more.
 func (t *tensor) forgetFinished() {
 	if len(t.prior) > 0 {
 		t.prior = slices.DeleteFunc(t.prior, func(g *tensor) bool { return !g.busy() })
@@ -100,13 +100,13 @@ func (r *Runtime) away(t *tensor) (missing, idle int32) {
 	return missing, idle
 }
 
-// holder is whose contents a block has: its owner, or a ghost that operations
+// holder is whose contents a block has: its owner, or a freed tensor that operations
 // still need, or nil when it is dead.
 func (r *Runtime) holder(b int32) *tensor {
 	if t := r.arena.owner[b]; t != nil {
 		return t
 	}
-	if g := r.arena.ghost[b]; g != nil && g.busy() {
+	if g := r.arena.deferred[b]; g != nil && g.busy() {
 		return g
 	}
 	return nil
@@ -134,7 +134,7 @@ func (r *Runtime) predictedUse(t *tensor) int64 {
 }
 
 // nextUse is the position of the next operation that needs the tensor's blocks,
-// ghosts' operations included.
+// operations of freed tensors included.
 func (r *Runtime) nextUse(t *tensor) int64 {
 	next := r.ownNextUse(t)
 	for _, g := range t.prior {
@@ -190,7 +190,7 @@ func (r *Runtime) candidate(t *tensor, blocks int32) evict.Candidate {
 // holds says whether a block's contents are t's.
 func (r *Runtime) holds(t *tensor, b int32) bool {
 	if t.released {
-		return r.arena.owner[b] == nil && r.arena.ghost[b] == t
+		return r.arena.owner[b] == nil && r.arena.deferred[b] == t
 	}
 	return true
 }
