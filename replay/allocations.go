@@ -18,7 +18,7 @@ type allocations struct {
 	}
 	smallBytes int64 // smaller is not a tensor
 	small      *pool.Caching
-	kick       func() // the runtime may have something to do
+	changed    func() // the runtime may have something to do
 
 	smalls map[uint64]cuda.Ptr   // by the trace's allocation id
 	ranges map[uint64]cuda.Range // of the tensors
@@ -26,9 +26,9 @@ type allocations struct {
 	slots  []uint32              // of the operation that is being launched
 }
 
-func newAllocations(smallBytes int64, plain pool.Source, kick func()) allocations {
+func newAllocations(smallBytes int64, plain pool.Source, changed func()) allocations {
 	return allocations{
-		smallBytes: smallBytes, small: pool.NewCaching(plain, nil), kick: kick,
+		smallBytes: smallBytes, small: pool.NewCaching(plain, nil), changed: changed,
 		smalls: map[uint64]cuda.Ptr{}, ranges: map[uint64]cuda.Range{},
 	}
 }
@@ -44,7 +44,7 @@ func (a *allocations) alloc(e *trace.Event) error {
 		return err
 	}
 	a.ranges[e.Alloc] = cuda.Range{Base: p, Bytes: e.Bytes}
-	a.kick()
+	a.changed()
 	return nil
 }
 
@@ -58,7 +58,7 @@ func (a *allocations) free(e *trace.Event) error {
 		return nil // it was allocated before the recording began
 	}
 	delete(a.ranges, e.Alloc)
-	a.kick()
+	a.changed()
 	return a.tensors.Free(r.Base)
 }
 

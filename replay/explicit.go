@@ -11,20 +11,20 @@ import (
 	"github.com/penstock-gpu/penstock/um/explicit"
 )
 
-// swapper is the explicit engine on the simulated GPU.
-type swapper struct {
+// explicitEngine is the explicit engine on the simulated GPU.
+type explicitEngine struct {
 	loop
-	runtime *explicit.Runtime
-	arrived *sim.Gate
-	host    hostMemory
-	states  []explicit.State // by slot, as the launch hook would see it
-	tickets []uint32
-	lastSeq []uint64
-	held    func() // the launch that waits, or nil
-	heldSeq uint64
-	porters [2]*porter
-	paging  int // of these, those that map or unmap
-	lane    lane
+	runtime    *explicit.Runtime
+	arrived    *sim.Gate
+	host       hostMemory
+	states     []explicit.State // by slot, as the launch hook would see it
+	tickets    []uint32
+	lastSeq    []uint64
+	held       func() // the launch that waits, or nil
+	heldSeq    uint64
+	directions [2]*directionWorker
+	paging     int // of these, those that map or unmap
+	lane       lane
 
 	launched map[uint64]int // by what is launched, in which shape; nil: nothing is timed
 }
@@ -46,8 +46,8 @@ type lane struct {
 	moves  []*explicit.Move
 }
 
-// porter is the worker of one direction.
-type porter struct {
+// directionWorker is the worker of one direction.
+type directionWorker struct {
 	worker
 	direction explicit.Direction
 	mover     *explicit.Mover
@@ -74,10 +74,10 @@ func (h *hostMemory) take(bytes int64) ([]cuda.Range, bool) {
 
 func (h *hostMemory) give(r []cuda.Range) { h.free[r[0].Bytes] = append(h.free[r[0].Bytes], r[0]) }
 
-func newSwapper(t *trace.Trace, o Options, budget int64) *swapper {
+func newExplicit(t *trace.Trace, o Options, budget int64) *explicitEngine {
 	g := sim.New(o.Profile, sim.Options{CapacityBytes: budget})
-	x := &swapper{arrived: g.NewGate(), states: make([]explicit.State, 1), tickets: make([]uint32, 1), lastSeq: make([]uint64, 1)}
-	x.loop = newLoop(g, explicit.SmallBytes, swapperSource{x}, x.wake)
+	x := &explicitEngine{arrived: g.NewGate(), states: make([]explicit.State, 1), tickets: make([]uint32, 1), lastSeq: make([]uint64, 1)}
+	x.loop = newLoop(g, explicit.SmallBytes, roomSource{x}, x.wake)
 	x.app = newApplication(t, o, g, x)
 	x.app.queue, x.app.copiesSlow = strictQueue, true
 	if x.app.err = x.open(t, o, budget); x.app.err != nil {
@@ -86,7 +86,7 @@ func newSwapper(t *trace.Trace, o Options, budget int64) *swapper {
 	return x
 }
 
-func (x *swapper) open(t *trace.Trace, o Options, budget int64) error {
+func (x *explicitEngine) open(t *trace.Trace, o Options, budget int64) error {
 	space := (t.PeakLiveBytes()*addressSpace*4/explicit.PageBytes + 64) * explicit.PageBytes
 	base, err := x.driver.AddressReserve(space, explicit.PageBytes, 0)
 	if err != nil {
@@ -109,7 +109,7 @@ func (x *swapper) open(t *trace.Trace, o Options, budget int64) error {
 	x.runtime = explicit.New(c, x)
 	x.ledger, x.tensors, x.slotAt = x.runtime, x.runtime, x.runtime.SlotAt
 	for _, d := range []explicit.Direction{explicit.In, explicit.Out} {
-		w := &porter{direction: d, worker: worker{thread: x.gpu.Thread([]string{"in", "out"}[d])}}
+		w := &directionWorker{direction: d, worker: worker{thread: x.gpu.Thread([]string{"in", "out"}[d])}}
 		word, err := w.thread.HostAlloc(4096)
 		if err != nil {
 			return err
@@ -124,7 +124,7 @@ func (x *swapper) open(t *trace.Trace, o Options, budget int64) error {
 			}
 			return func() { x.gpu.At(x.gpu.Now()+moveCost, func() { x.begin(w, m) }) }
 		}
-		x.porters[d], x.workers = w, append(x.workers, &w.worker)
+		x.directions[d], x.workers = w, append(x.workers, &w.worker)
 	}
 	x.lane.thread = x.gpu.Thread("copies out")
 	word, err := x.lane.thread.HostAlloc(4096)
@@ -135,10 +135,10 @@ func (x *swapper) open(t *trace.Trace, o Options, budget int64) error {
 	return err
 }
 
-// swapperSource makes segments of plain device memory, for which room must be made.
-type swapperSource struct{ x *swapper }
+// roomSource makes segments of plain device memory, for which room must be made.
+type roomSource struct{ x *explicitEngine }
 
-func (s swapperSource) Acquire(bytes int64) (cuda.Ptr, error) {
+func (s roomSource) Acquire(bytes int64) (cuda.Ptr, error) {
 	x := s.x
 	x.wake()
 	for !x.runtime.ReservePlain(bytes) {
@@ -153,7 +153,7 @@ func (s swapperSource) Acquire(bytes int64) (cuda.Ptr, error) {
 	return p, err
 }
 
-func (s swapperSource) Release(p cuda.Ptr, bytes int64) error {
+func (s roomSource) Release(p cuda.Ptr, bytes int64) error {
 	s.x.plain -= bytes
 	s.x.runtime.SetPlainBytes(s.x.plain)
 	return s.x.driver.MemFree(p)
@@ -169,7 +169,7 @@ func shape(e *trace.Event) uint32 {
 }
 
 // times says whether an operation is timed: about as often as the launch hook does.
-func (x *swapper) times(e *trace.Event) bool {
+func (x *explicitEngine) times(e *trace.Event) bool {
 	if x.launched == nil {
 		return false
 	}
@@ -180,7 +180,7 @@ func (x *swapper) times(e *trace.Event) bool {
 }
 
 // launch reports an operation and launches it, at once or when what it names can be used.
-func (x *swapper) launch(e *trace.Event, finished func(time.Duration)) {
+func (x *explicitEngine) launch(e *trace.Event, finished func(time.Duration)) {
 	o, err := x.operation(e, finished)
 	if err != nil {
 		x.app.err = err
@@ -216,7 +216,7 @@ func (x *swapper) launch(e *trace.Event, finished func(time.Duration)) {
 }
 
 // release launches the operation that waits, if it may go.
-func (x *swapper) release() bool {
+func (x *explicitEngine) release() bool {
 	if x.held == nil || !x.runtime.Ready(x.heldSeq) {
 		return false
 	}
@@ -227,15 +227,15 @@ func (x *swapper) release() bool {
 }
 
 // wake lets the operation that waits go, if it may, and wakes the workers.
-func (x *swapper) wake() {
+func (x *explicitEngine) wake() {
 	if x.release() {
 		x.app.unblock()
 	}
 	x.loop.wake()
 }
 
-// begin carries the first part of a move out; the porter goes on to the next when it has queued the copy.
-func (x *swapper) begin(w *porter, m *explicit.Move) {
+// begin carries the first part of a move out; the worker goes on to the next when it has queued the copy.
+func (x *explicitEngine) begin(w *directionWorker, m *explicit.Move) {
 	ticket, err := w.mover.Begin(m)
 	if err != nil {
 		x.fail(err)
@@ -263,7 +263,7 @@ func (x *swapper) begin(w *porter, m *explicit.Move) {
 }
 
 // copyOut queues the next piece of the first move out.
-func (x *swapper) copyOut() {
+func (x *explicitEngine) copyOut() {
 	l := &x.lane
 	m := l.moves[0]
 	piece, err := l.copier.Next(m)
@@ -274,7 +274,7 @@ func (x *swapper) copyOut() {
 	x.gpu.Callback(l.copier.Stream(), func(time.Duration) {
 		if piece.Last {
 			l.moves = l.moves[1:]
-			x.finish(x.porters[explicit.Out], m, 0)
+			x.finish(x.directions[explicit.Out], m, 0)
 		}
 		if len(l.moves) == 0 {
 			return
@@ -288,7 +288,7 @@ func (x *swapper) copyOut() {
 }
 
 // finish ends a move whose copy is done.
-func (x *swapper) finish(w *porter, m *explicit.Move, ticket uint32) {
+func (x *explicitEngine) finish(w *directionWorker, m *explicit.Move, ticket uint32) {
 	if w.direction == explicit.In {
 		x.arrived.Open(uint64(ticket))
 	}
@@ -304,40 +304,40 @@ func (x *swapper) finish(w *porter, m *explicit.Move, ticket uint32) {
 	})
 }
 
-func (x *swapper) sample(s *Sample) {
+func (x *explicitEngine) sample(s *Sample) {
 	s.ResidentBytes = x.runtime.Stats().DeviceBytes
 }
 
-func (x *swapper) predictions() (ops, predicted int64) {
+func (x *explicitEngine) predictions() (ops, predicted int64) {
 	h := x.runtime.Stats().History
 	return h.Ops, h.Predicted
 }
 
 // The engine's view of the process: the launch hook's part.
 
-func (x *swapper) Publish(uint32, cuda.Range) {}
+func (x *explicitEngine) Publish(uint32, cuda.Range) {}
 
-func (x *swapper) Withdraw(uint32, cuda.Range) {}
+func (x *explicitEngine) Withdraw(uint32, cuda.Range) {}
 
-func (x *swapper) SetState(slot uint32, s explicit.State, ticket uint32) {
+func (x *explicitEngine) SetState(slot uint32, s explicit.State, ticket uint32) {
 	for len(x.states) <= int(slot) {
 		x.states, x.tickets, x.lastSeq = append(x.states, 0), append(x.tickets, 0), append(x.lastSeq, 0)
 	}
 	x.states[slot], x.tickets[slot] = s, ticket
 }
 
-func (x *swapper) LastSeq(slot uint32) uint64 { return x.lastSeq[slot] }
+func (x *explicitEngine) LastSeq(slot uint32) uint64 { return x.lastSeq[slot] }
 
-func (x *swapper) TakeHost(bytes int64) ([]cuda.Range, bool) { return x.host.take(bytes) }
+func (x *explicitEngine) TakeHost(bytes int64) ([]cuda.Range, bool) { return x.host.take(bytes) }
 
 // Offer, Recall, SetApart and Reserve: nothing is held in the simulation, where the engine's lock costs nothing.
 
-func (x *swapper) Offer(cuda.Range, int) bool { return false }
+func (x *explicitEngine) Offer(cuda.Range, int) bool { return false }
 
-func (x *swapper) Recall(cuda.Ptr) bool { return true }
+func (x *explicitEngine) Recall(cuda.Ptr) bool { return true }
 
-func (x *swapper) SetApart(cuda.Ptr, int64, int) bool { return true }
+func (x *explicitEngine) SetApart(cuda.Ptr, int64, int) bool { return true }
 
-func (x *swapper) Reserve(cuda.Range, int64, int, int) bool { return false }
+func (x *explicitEngine) Reserve(cuda.Range, int64, int, int) bool { return false }
 
-func (x *swapper) GiveHost(r []cuda.Range) { x.host.give(r) }
+func (x *explicitEngine) GiveHost(r []cuda.Range) { x.host.give(r) }

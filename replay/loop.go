@@ -82,7 +82,7 @@ func (l *loop) operation(e *trace.Event, finished func(time.Duration)) (operatio
 		Done: func(at time.Duration) {
 			l.ledger.Progress(number, seq)
 			finished(at)
-			l.kick()
+			l.changed()
 		},
 	}}, nil
 }

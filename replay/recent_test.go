@@ -26,7 +26,7 @@ func TestLaunchCostOfLogs(t *testing.T) {
 		cost, least time.Duration
 	}{{19 * time.Microsecond, 19 * time.Microsecond}, {4 * time.Microsecond, 0}} {
 		o := Options{Policy: PolicyPenstock, Engine: EngineExplicit, Profile: profile, LaunchCost: c.cost}
-		x := newSwapper(log, o, log.PeakLiveBytes()*2/3)
+		x := newExplicit(log, o, log.PeakLiveBytes()*2/3)
 		x.runtime.Remember(1 << 16)
 		if _, err := x.app.replay(t.Context()); err != nil {
 			t.Fatal(err)
@@ -53,7 +53,7 @@ func TestRecentLikeItsLog(t *testing.T) {
 		o := Options{Policy: PolicyOracle, Engine: EngineExplicit, Ratio: 2, Profile: h200(t)}
 		want := mustRun(t, log, o)
 		o.Policy = PolicyPenstock
-		x := newSwapper(log, o, want.BudgetBytes)
+		x := newExplicit(log, o, want.BudgetBytes)
 		x.runtime.Remember(1 << 16)
 		ran, err := x.app.replay(t.Context())
 		if err != nil {
@@ -92,7 +92,7 @@ func TestDurationsOfAJobThatWaits(t *testing.T) {
 		}
 		found := func(times bool) (seconds float64) {
 			o := Options{Policy: PolicyPenstock, Engine: EngineExplicit, Profile: h200(t)}
-			x := newSwapper(log, o, log.PeakLiveBytes()*2/5)
+			x := newExplicit(log, o, log.PeakLiveBytes()*2/5)
 			x.runtime.Remember(1 << 16)
 			if times {
 				x.launched = map[uint64]int{}

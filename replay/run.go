@@ -67,20 +67,20 @@ func Run(ctx context.Context, t *trace.Trace, o Options) (Result, error) {
 		r, err = runOracle(ctx, t, o, budget)
 	case PolicyNaive:
 		if o.SoftwareCap { // the engine faults on demand and evicts the longest resident
-			r, err = newEngine(t, o, budget, um.Naive).app.replay(ctx)
+			r, err = newManaged(t, o, budget, um.Naive).app.replay(ctx)
 			break
 		}
 		r, err = newNaive(t, o, budget).app.replay(ctx)
 	case PolicyLRU, PolicyDeepUM, PolicyPenstock:
 		if o.Engine == EngineExplicit {
-			r, err = newSwapper(t, o, budget).app.replay(ctx)
+			r, err = newExplicit(t, o, budget).app.replay(ctx)
 			break
 		}
 		p, perr := um.PolicyByName(o.Policy)
 		if perr != nil {
 			return Result{}, perr
 		}
-		r, err = newEngine(t, o, budget, p).app.replay(ctx)
+		r, err = newManaged(t, o, budget, p).app.replay(ctx)
 	default:
 		return Result{}, badInput("unknown policy %q: choose one of %v", o.Policy, Policies())
 	}

@@ -10,8 +10,8 @@ import (
 	"github.com/penstock-gpu/penstock/um/managed"
 )
 
-// engine is the real runtime on the simulated GPU.
-type engine struct {
+// managedEngine is the real runtime on the simulated GPU.
+type managedEngine struct {
 	loop
 	runtime  *um.Runtime
 	steered  bool                // the driver evicts, and the runtime follows what it does
@@ -26,13 +26,13 @@ type engine struct {
 // fragmentation of addresses is never what is measured.
 const addressSpace = 4
 
-func newEngine(t *trace.Trace, o Options, budget int64, p um.Policy) *engine {
+func newManaged(t *trace.Trace, o Options, budget int64, p um.Policy) *managedEngine {
 	capacity := budget
 	if o.SoftwareCap {
 		capacity = max(o.Profile.MemoryBytes, addressSpace*t.PeakLiveBytes())
 	}
 	g := sim.New(o.Profile, sim.Options{CapacityBytes: capacity, DirectMoves: o.SoftwareCap})
-	x := &engine{slotOf: map[cuda.Ptr]uint32{}}
+	x := &managedEngine{slotOf: map[cuda.Ptr]uint32{}}
 	x.loop = newLoop(g, um.SmallBytes, plainSource{x}, x.wake)
 	x.app = newApplication(t, o, g, x)
 	arena := (t.PeakLiveBytes()*addressSpace/um.BlockBytes + 1) * um.BlockBytes
@@ -67,7 +67,7 @@ func newEngine(t *trace.Trace, o Options, budget int64, p um.Policy) *engine {
 }
 
 // plainSource makes segments of plain device memory.
-type plainSource struct{ x *engine }
+type plainSource struct{ x *managedEngine }
 
 func (s plainSource) Acquire(bytes int64) (cuda.Ptr, error) {
 	p, err := s.x.driver.MemAlloc(bytes)
@@ -84,7 +84,7 @@ func (s plainSource) Release(p cuda.Ptr, bytes int64) error {
 	return s.x.driver.MemFree(p)
 }
 
-func (x *engine) launch(e *trace.Event, finished func(time.Duration)) {
+func (x *managedEngine) launch(e *trace.Event, finished func(time.Duration)) {
 	o, err := x.operation(e, finished)
 	if err != nil {
 		x.app.err = err
@@ -108,7 +108,7 @@ func (x *engine) launch(e *trace.Event, finished func(time.Duration)) {
 }
 
 // move has a worker carry a move out.
-func (x *engine) move(w *worker, mover *managed.Streamed, m *um.Move) {
+func (x *managedEngine) move(w *worker, mover *managed.Streamed, m *um.Move) {
 	if err := mover.Start(m); err != nil {
 		x.fail(err)
 		return
@@ -123,7 +123,7 @@ func (x *engine) move(w *worker, mover *managed.Streamed, m *um.Move) {
 }
 
 // observe hears what the driver did on its own.
-func (x *engine) observe(e sim.Event) {
+func (x *managedEngine) observe(e sim.Event) {
 	switch e.Kind {
 	case sim.EventMigration:
 		switch e.Cause {
@@ -137,16 +137,16 @@ func (x *engine) observe(e sim.Event) {
 	}
 }
 
-func (x *engine) sample(s *Sample) { s.ResidentBytes += x.plain }
+func (x *managedEngine) sample(s *Sample) { s.ResidentBytes += x.plain }
 
-func (x *engine) predictions() (ops, predicted int64) {
+func (x *managedEngine) predictions() (ops, predicted int64) {
 	h := x.runtime.Stats().History
 	return h.Ops, h.Predicted
 }
 
 // The engine's view of the process: the launch hook's part.
 
-func (x *engine) Publish(slot uint32, r cuda.Range, resident bool) {
+func (x *managedEngine) Publish(slot uint32, r cuda.Range, resident bool) {
 	for len(x.resident) <= int(slot) {
 		x.resident = append(x.resident, false)
 	}
@@ -154,11 +154,11 @@ func (x *engine) Publish(slot uint32, r cuda.Range, resident bool) {
 	x.slotOf[r.Base] = slot
 }
 
-func (x *engine) Withdraw(_ uint32, r cuda.Range) { delete(x.slotOf, r.Base) }
+func (x *managedEngine) Withdraw(_ uint32, r cuda.Range) { delete(x.slotOf, r.Base) }
 
-func (x *engine) SetResident(slot uint32, resident bool) { x.resident[slot] = resident }
+func (x *managedEngine) SetResident(slot uint32, resident bool) { x.resident[slot] = resident }
 
-func (x *engine) OpenGate(stream int, seq uint64) {
+func (x *managedEngine) OpenGate(stream int, seq uint64) {
 	x.opened[stream] = seq
 	x.gates[stream].Open(seq)
 }
