@@ -96,7 +96,7 @@ type History struct {
 
 	instances log[instance] // by InstanceID
 	recycled  []InstanceID
-	graveyard []InstanceID // dead instances in order of death
+	dead      []InstanceID // dead instances in order of death
 
 	index   *simplelru.LRU[uint64, int64]
 	recent  [contextOps]uint64 // signatures of the last operations, newest last
@@ -209,7 +209,7 @@ func (h *History) Foretell(id InstanceID, past []Ref, born, died int64) {
 	}
 	slices.Sort(in.uses)
 	in.uses = slices.Compact(in.uses)
-	h.graveyard = append(h.graveyard, together)
+	h.dead = append(h.dead, together)
 	h.instance(id).past, h.instance(id).pastGen = together, in.gen
 }
 
@@ -246,7 +246,7 @@ func (h *History) Free(id InstanceID) {
 	in.died = h.now
 	h.freedBytes += in.bytes
 	h.turns.add(turn{id: id, gen: in.gen, death: true})
-	h.graveyard = append(h.graveyard, id)
+	h.dead = append(h.dead, id)
 	if h.turns.end-h.newTurns > int64(h.maxOps) {
 		h.forgetTurns()
 	}
@@ -256,15 +256,15 @@ func (h *History) Free(id InstanceID) {
 // so much of it, operations are not seen, and there may be no next one to trim the log.
 func (h *History) forgetTurns() {
 	h.turns.truncate(h.newTurns)
-	kept := h.graveyard[:0]
-	for _, id := range h.graveyard {
+	kept := h.dead[:0]
+	for _, id := range h.dead {
 		if in := h.instance(id); in.born == h.now { // no operation knows of it
 			h.recycle(id)
 		} else {
 			kept = append(kept, id)
 		}
 	}
-	h.graveyard = kept
+	h.dead = kept
 }
 
 // recycle makes room for another life.
@@ -554,9 +554,9 @@ func (h *History) trim() {
 		h.version++
 		h.stats.Lost++
 	}
-	for len(h.graveyard) > 0 && h.instance(h.graveyard[0]).died < h.base {
-		h.recycle(h.graveyard[0])
-		h.graveyard = h.graveyard[1:]
+	for len(h.dead) > 0 && h.instance(h.dead[0]).died < h.base {
+		h.recycle(h.dead[0])
+		h.dead = h.dead[1:]
 	}
 }
 

@@ -306,8 +306,8 @@ func TestNoOperations(t *testing.T) {
 	for range 100 * minLogOps {
 		h.Free(h.Alloc(2 << 20))
 	}
-	if n, most := h.turns.end-h.newTurns, int64(2*minLogOps); n > most || h.Stats().InstancesLive > most || int64(len(h.graveyard)) > most || h.instances.end > most {
-		t.Errorf("%d turns, %d instances of %d made, %d dead", n, h.Stats().InstancesLive, h.instances.end, len(h.graveyard))
+	if n, most := h.turns.end-h.newTurns, int64(2*minLogOps); n > most || h.Stats().InstancesLive > most || int64(len(h.dead)) > most || h.instances.end > most {
+		t.Errorf("%d turns, %d instances of %d made, %d dead", n, h.Stats().InstancesLive, h.instances.end, len(h.dead))
 	}
 	h.Observe(7, []InstanceID{kept})
 	if in := h.instance(kept); !in.live || len(in.uses) != 1 {

@@ -50,17 +50,17 @@ type rowKey struct {
 
 // allocs finds allocations by id and address.
 type allocs struct {
-	byID       map[uint64]*alloc
-	byAddress  *btree.BTreeG[*alloc] // the live ones
-	buried     *btree.BTreeG[*alloc] // those of dead
-	dead       []*alloc              // a ring
-	deadNext   int
-	rows       map[rowKey]*allocRow
-	others     *allocRow
-	unknown    *allocRow
-	refused    int64 // allocations beyond the limit
-	last       *alloc
-	overflowed bool
+	byID          map[uint64]*alloc
+	liveByAddress *btree.BTreeG[*alloc]
+	deadByAddress *btree.BTreeG[*alloc]
+	dead          []*alloc // a ring
+	deadNext      int
+	rows          map[rowKey]*allocRow
+	others        *allocRow
+	unknown       *allocRow
+	refused       int64 // allocations beyond the limit
+	last          *alloc
+	overflowed    bool
 }
 
 func byAddress(a, b *alloc) bool {
@@ -70,7 +70,7 @@ func byAddress(a, b *alloc) bool {
 func newAllocs() allocs {
 	return allocs{
 		byID: map[uint64]*alloc{}, rows: map[rowKey]*allocRow{}, unknown: &allocRow{site: "(no allocation known)"},
-		byAddress: btree.NewG(32, byAddress), buried: btree.NewG(32, byAddress),
+		liveByAddress: btree.NewG(32, byAddress), deadByAddress: btree.NewG(32, byAddress),
 	}
 }
 
@@ -87,7 +87,7 @@ func (s *allocs) add(e *trace.Event) *alloc {
 	a.row.count++
 	a.row.address = e.Address
 	s.byID[a.id] = a
-	s.byAddress.ReplaceOrInsert(a)
+	s.liveByAddress.ReplaceOrInsert(a)
 	return a
 }
 
@@ -119,8 +119,8 @@ func (s *allocs) free(id uint64) *alloc {
 		return nil
 	}
 	a.dead = true
-	s.byAddress.Delete(a)
-	s.buried.ReplaceOrInsert(a)
+	s.liveByAddress.Delete(a)
+	s.deadByAddress.ReplaceOrInsert(a)
 	if s.last == a {
 		s.last = nil
 	}
@@ -129,7 +129,7 @@ func (s *allocs) free(id uint64) *alloc {
 		return a
 	}
 	oldest := s.dead[s.deadNext]
-	s.buried.Delete(oldest)
+	s.deadByAddress.Delete(oldest)
 	if s.byID[oldest.id] == oldest {
 		delete(s.byID, oldest.id)
 	}
@@ -139,8 +139,8 @@ func (s *allocs) free(id uint64) *alloc {
 }
 
 func (s *allocs) forget(a *alloc) {
-	s.byAddress.Delete(a)
-	s.buried.Delete(a)
+	s.liveByAddress.Delete(a)
+	s.deadByAddress.Delete(a)
 	delete(s.byID, a.id)
 	if s.last == a {
 		s.last = nil
@@ -153,7 +153,7 @@ func (s *allocs) at(address uint64) *alloc {
 		return s.last
 	}
 	var found *alloc
-	s.byAddress.DescendLessOrEqual(&alloc{address: address, id: ^uint64(0)}, func(a *alloc) bool {
+	s.liveByAddress.DescendLessOrEqual(&alloc{address: address, id: ^uint64(0)}, func(a *alloc) bool {
 		if a.holds(address) {
 			found = a
 		}
@@ -165,7 +165,7 @@ func (s *allocs) at(address uint64) *alloc {
 	}
 	// A program frees memory as soon as the last kernel that uses it is launched.
 	looked := 0
-	s.buried.DescendLessOrEqual(&alloc{address: address, id: ^uint64(0)}, func(a *alloc) bool {
+	s.deadByAddress.DescendLessOrEqual(&alloc{address: address, id: ^uint64(0)}, func(a *alloc) bool {
 		if a.holds(address) && (found == nil || a.id > found.id) {
 			found = a
 		}
