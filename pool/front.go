@@ -7,12 +7,12 @@ import (
 	"github.com/penstock-gpu/penstock/pool/front"
 )
 
-// ahead is what the front was told last.
-type ahead struct {
+// frontState is what the front was told last.
+type frontState struct {
 	on          bool // it may serve at all
 	most, noted int64
-	taken       int64        // allocations taken back
-	besides     atomic.Int64 // live bytes that are not the pool's, and count in the front's peak
+	flushed     int64        // allocations taken back
+	others      atomic.Int64 // live bytes that are not the pool's, and count in the front's peak
 }
 
 // ServeFront lets the front serve requests before the pool is asked, or stops it:
@@ -24,13 +24,13 @@ func (p *Pool) ServeFront(on bool) {
 	p.lock()
 	defer p.unlock()
 	p.planned.EndScript()
-	p.ahead.on = on
-	p.tellFront(true)
+	p.frontState.on = on
+	p.configureFront(true)
 }
 
 // NoteBesides says how many bytes are live beside the pool's.
 func (p *Pool) NoteBesides(bytes int64) {
-	p.ahead.besides.Store(bytes)
+	p.frontState.others.Store(bytes)
 	if f := p.front; f != nil {
 		f.Settle(p.live.Load()+bytes, 0)
 	}
@@ -38,20 +38,20 @@ func (p *Pool) NoteBesides(bytes int64) {
 
 // limits are what the front may serve now, and what it has to note.
 func (p *Pool) limits() (most, noted int64) {
-	if !p.ahead.on {
+	if !p.frontState.on {
 		return 0, front.All
 	}
 	return p.planned.FrontLimits()
 }
 
-// tellFront tells the front what it may do, and takes back what it may not hold.
-func (p *Pool) tellFront(newEpoch bool) {
-	a := &p.ahead
+// configureFront tells the front what it may do, and takes back what it may not hold.
+func (p *Pool) configureFront(newEpoch bool) {
+	a := &p.frontState
 	a.most, a.noted = p.limits()
 	p.front.Serve(a.most, a.noted, newEpoch)
 	p.catchUp()
 	if a.most < front.All {
-		p.takeBack(a.most, front.All)
+		p.flush(a.most, front.All)
 	}
 }
 
@@ -62,10 +62,10 @@ func (p *Pool) unlock() {
 		p.reservedPeak = max(p.reservedPeak, r)
 	}
 	if f := p.front; f != nil {
-		if most, noted := p.limits(); most != p.ahead.most || noted != p.ahead.noted {
-			p.tellFront(false)
+		if most, noted := p.limits(); most != p.frontState.most || noted != p.frontState.noted {
+			p.configureFront(false)
 		}
-		f.Settle(p.live.Load()+p.ahead.besides.Load(), 0)
+		f.Settle(p.live.Load()+p.frontState.others.Load(), 0)
 	}
 	p.mu.Unlock()
 }
@@ -85,8 +85,8 @@ func (p *Pool) catchUp() {
 	})
 }
 
-// takeBack frees what the front holds of more than above bytes each, and at most to.
-func (p *Pool) takeBack(above, to int64) {
+// flush frees what the front holds of more than above bytes each, and at most to.
+func (p *Pool) flush(above, to int64) {
 	f := p.front
 	if f == nil || f.HeldCount() == 0 {
 		return
@@ -94,9 +94,9 @@ func (p *Pool) takeBack(above, to int64) {
 	p.catchUp() // what was noted came before
 	freed := f.Empty(above, to, func(at cuda.Ptr) {
 		_ = p.free(at) // it is live until now
-		p.ahead.taken++
+		p.frontState.flushed++
 	})
-	f.Settle(p.live.Load()+p.ahead.besides.Load(), freed)
+	f.Settle(p.live.Load()+p.frontState.others.Load(), freed)
 }
 
 // mostHeld is the part of reserved memory, one in so many, that the front may hold in small allocations while others
@@ -107,8 +107,8 @@ const (
 	alwaysHeld = 2 << 20 // bytes that it may hold in any case
 )
 
-// holdsTooMuch says whether what the front holds serves a small request before new memory does.
-func (p *Pool) holdsTooMuch() bool {
+// overfull says whether what the front holds serves a small request before new memory does.
+func (p *Pool) overfull() bool {
 	f := p.front
 	return f != nil && f.ShelvedBytes() > max(p.reserved.Load()/mostHeld, alwaysHeld)
 }
@@ -120,11 +120,11 @@ func (a above) Lock() { a.p.lock() }
 
 func (a above) Unlock() { a.p.unlock() }
 
-func (a above) Serves() bool { return a.p.ahead.on }
+func (a above) Serves() bool { return a.p.frontState.on }
 
-func (a above) TakeBack(above, to int64) { a.p.takeBack(above, to) }
+func (a above) Flush(above, to int64) { a.p.flush(above, to) }
 
-func (a above) HoldsTooMuch() bool { return a.p.holdsTooMuch() }
+func (a above) Overfull() bool { return a.p.overfull() }
 
 func (a above) LiveBytes() int64 { return a.p.LiveBytes() }
 
@@ -133,7 +133,7 @@ func (a above) Grew(bytes int64) {
 	p := a.p
 	if bytes < 0 {
 		p.live.Add(bytes)
-		p.front.Settle(p.live.Load()+p.ahead.besides.Load(), 0)
+		p.front.Settle(p.live.Load()+p.frontState.others.Load(), 0)
 		p.front.Account(bytes)
 	} else {
 		p.front.Account(bytes)

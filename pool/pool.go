@@ -60,10 +60,10 @@ var (
 type Pool struct {
 	front *front.Front // nil: none
 
-	mu       sync.Mutex
-	planned  *planned.Pool
-	stitched *stitch.Pool // below it
-	ahead    ahead        // what the front may do
+	mu         sync.Mutex
+	planned    *planned.Pool
+	stitched   *stitch.Pool // below it
+	frontState frontState   // what the front may do
 
 	live, reserved         atomic.Int64
 	livePeak, reservedPeak int64
@@ -173,7 +173,7 @@ func (p *Pool) EmptyCache() (released int64) {
 	p.lock()
 	defer p.unlock()
 	p.catchUp()
-	p.takeBack(0, front.All)
+	p.flush(0, front.All)
 	return p.planned.EmptyCache()
 }
 
@@ -182,7 +182,7 @@ func (p *Pool) Trim(bytes int64) (released int64) {
 	p.lock()
 	defer p.unlock()
 	p.catchUp()
-	p.takeBack(0, front.All)
+	p.flush(0, front.All)
 	return p.planned.Trim(bytes)
 }
 
@@ -226,9 +226,9 @@ func (p *Pool) Stats() PoolStats {
 		r.Planned += served
 		r.Scripted += served
 		r.FrontAllocs = f.Served() + r.Scripted
-		r.FrontFrees = f.Served() + f.HeldCount() + p.ahead.taken + c.ScriptedFrees + freed
+		r.FrontFrees = f.Served() + f.HeldCount() + p.frontState.flushed + c.ScriptedFrees + freed
 		r.FrontPeakBytes = f.LivePeakBytes()
-		r.Allocs, r.Frees = r.Allocs+r.FrontAllocs, r.Frees+r.FrontFrees-p.ahead.taken
+		r.Allocs, r.Frees = r.Allocs+r.FrontAllocs, r.Frees+r.FrontFrees-p.frontState.flushed
 	}
 	return r
 }

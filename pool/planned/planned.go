@@ -22,10 +22,10 @@ type Above interface {
 	sync.Locker // for what is done in the background
 	// Serves says whether the front may serve at all.
 	Serves() bool
-	// TakeBack has the front free what it holds of more than above bytes each, and at most to.
-	TakeBack(above, to int64)
-	// HoldsTooMuch says whether what the front holds serves a small request before new memory does.
-	HoldsTooMuch() bool
+	// Flush has the front free what it holds of more than above bytes each, and at most to.
+	Flush(above, to int64)
+	// Overfull says whether what the front holds serves a small request before new memory does.
+	Overfull() bool
 	// Grew accounts for bytes that the front gave out, or took back, by the plan.
 	Grew(bytes int64)
 	LiveBytes() int64
@@ -82,7 +82,7 @@ func (p *Pool) Malloc(bytes int64, stream uint64) (cuda.Ptr, error) {
 	var ok bool
 	if followed && s.phase >= ready {
 		if at, ok = p.fromPlan(bytes, stream); !ok && s.phase == active {
-			at, ok = p.besidePlan(bytes, stream)
+			at, ok = p.fromGaps(bytes, stream)
 		}
 	}
 	if !ok && !(followed && s.phase == active) { // there it was tried
@@ -91,17 +91,17 @@ func (p *Pool) Malloc(bytes int64, stream uint64) (cuda.Ptr, error) {
 	if ok {
 		return at, nil
 	}
-	return p.mallocBeside(bytes, stream, followed && s.phase == active)
+	return p.mallocUnplanned(bytes, stream, followed && s.phase == active)
 }
 
-// mallocBeside serves a request from stitching, when what is free at hand does not.
-func (p *Pool) mallocBeside(bytes int64, stream uint64, planned bool) (at cuda.Ptr, err error) {
+// mallocUnplanned serves a request from stitching, when what is free at hand does not.
+func (p *Pool) mallocUnplanned(bytes int64, stream uint64, planned bool) (at cuda.Ptr, err error) {
 	// What may serve the request without more memory: small and large ones lie apart.
 	switch {
 	case bytes > plannedAbove:
-		p.above.TakeBack(plannedAbove, front.All)
-	case p.above.HoldsTooMuch():
-		p.above.TakeBack(0, plannedAbove)
+		p.above.Flush(plannedAbove, front.All)
+	case p.above.Overfull():
+		p.above.Flush(0, plannedAbove)
 	}
 	if planned {
 		at, err = p.below.MallocWithin(bytes, stream, max(0, p.service.mostReserved-p.below.ReservedBytes()))
@@ -122,12 +122,12 @@ func (p *Pool) mallocBeside(bytes int64, stream uint64, planned bool) (at cuda.P
 func (p *Pool) underPressure(bytes int64, stream uint64, err error) (cuda.Ptr, error) {
 	p.stats.Retries++
 	held := p.front != nil && p.front.HeldCount() > 0
-	p.above.TakeBack(0, front.All)
+	p.above.Flush(0, front.All)
 	p.reclaim(true)
 	if !p.leave("memory was short") && !held {
 		return 0, err
 	}
-	p.shed(true)
+	p.releaseLeft(true)
 	return p.below.Malloc(bytes, stream)
 }
 
@@ -171,7 +171,7 @@ func (p *Pool) freePlanned(a *area, offset int64) error {
 	stream := a.layout.Stream(offset)
 	err := a.layout.Free(offset, p.below.NoteFree(stream))
 	if a.left {
-		p.shed(false)
+		p.releaseLeft(false)
 	}
 	return err
 }
@@ -246,7 +246,7 @@ func (p *Pool) Containing(at cuda.Ptr) (cuda.Range, bool) {
 func (p *Pool) EmptyCache() (released int64) {
 	p.reclaim(true)
 	p.leave("the caches were emptied")
-	p.shed(true)
+	p.releaseLeft(true)
 	if s := &p.service; s.phase != off && !s.file && p.above.LiveBytes() < leftOver {
 		s.again("") // the next job may be another
 	}

@@ -37,7 +37,7 @@ const (
 	enoughHits    = 4           // bytes that come as planned for each that does not
 	stepsAhead    = 256         // that are looked at for a place between them
 	mostGrowth    = 100         // of reserved memory, one part in so many, while a plan is followed
-	mostStrikes   = 3           // that a plan was given up early
+	mostEarlyEnds = 3           // that a plan was given up early
 	provenTurns   = 8           // that were followed: not early any more
 	mostRevisions = 3           // of a plan
 	mostPlans     = 16          // made for one process
@@ -70,12 +70,12 @@ type service struct {
 	revisions    int  // of the plan, for what varies
 	observed     int  // turns, for a revision
 	inRow        int  // unexpected requests
-	outlives     bool // the request that is being served lives on in later iterations
+	lasting      bool // the request that is being served lives on in later iterations
 	turns        int  // of the follower, that were noticed
 	waited       int  // requests since
 	coming       []follow.Gap
 	mostReserved int64  // while the plan is followed
-	strikes      int    // how often it was given up early
+	earlyEnds    int    // how often it was given up early
 	followed     int    // turns since it was taken
 	why          string // the plan is not followed; "" while it is
 	hits         int64
@@ -101,7 +101,7 @@ func (s *service) start(c Config) (err error) {
 
 // again looks for an iteration from now on. why says what was wrong with the plan before.
 func (s *service) again(why string) {
-	s.recorder, s.steps, s.follower, s.strikes = follow.NewRecorder(), nil, nil, 0
+	s.recorder, s.steps, s.follower, s.earlyEnds = follow.NewRecorder(), nil, nil, 0
 	s.least, s.file = plannedAbove, false
 	s.phase = recording
 	if s.why = "no two iterations were alike yet"; why != "" {
@@ -129,7 +129,7 @@ func (s *service) areaOf(at cuda.Ptr) (*area, int64) {
 // fromPlan serves a request from the plan, if it is in it and its place is free.
 func (p *Pool) fromPlan(bytes int64, stream uint64) (cuda.Ptr, bool) {
 	s := &p.service
-	s.outlives = false
+	s.lasting = false
 	if s.waited++; s.phase == ready && !s.file && s.waited > mostWaiting*len(s.steps.List) {
 		s.again("its iteration did not come again")
 		return 0, false
@@ -155,7 +155,7 @@ func (p *Pool) fromPlan(bytes int64, stream uint64) (cuda.Ptr, bool) {
 	if s.phase != active {
 		return 0, false
 	}
-	s.outlives = s.steps.List[i].Lasting
+	s.lasting = s.steps.List[i].Lasting
 	at, ok := s.place(i, bytes, stream)
 	if ok {
 		s.hits += bytes
@@ -188,14 +188,14 @@ func (s *service) place(i int, bytes int64, stream uint64) (cuda.Ptr, bool) {
 	return 0, false
 }
 
-// besidePlan serves a request that the plan has no place for without more memory
+// fromGaps serves a request that the plan has no place for without more memory
 // being taken: from what is free in the pool, or else between planned places.
-func (p *Pool) besidePlan(bytes int64, stream uint64) (cuda.Ptr, bool) {
+func (p *Pool) fromGaps(bytes int64, stream uint64) (cuda.Ptr, bool) {
 	s := &p.service
 	if at, ok := p.below.MallocFree(bytes, stream); ok {
 		return at, true
 	}
-	if s.outlives { // it would be in the way of the next iteration
+	if s.lasting { // it would be in the way of the next iteration
 		return 0, false
 	}
 	s.coming = s.follower.Coming(stepsAhead, s.coming)
@@ -262,16 +262,16 @@ func (p *Pool) leave(why string) bool {
 	case active:
 		s.current.left = true
 		s.current = nil
-		p.shed(false)
+		p.releaseLeft(false)
 		s.phase, s.why = ready, why
 	default:
 		return len(s.areas) > 0
 	}
-	if s.strikes++; s.followed >= provenTurns {
-		s.strikes = 0
+	if s.earlyEnds++; s.followed >= provenTurns {
+		s.earlyEnds = 0
 	}
 	switch {
-	case s.strikes == mostStrikes: // such a job is better off without
+	case s.earlyEnds == mostEarlyEnds: // such a job is better off without
 		s.plans += mostPlans / 2
 		s.again(why)
 	case s.file: // its plan has places for what lies elsewhere now
@@ -280,8 +280,8 @@ func (p *Pool) leave(why string) bool {
 	return true
 }
 
-// shed frees what is free in addresses that were left.
-func (p *Pool) shed(wait bool) {
+// releaseLeft frees what is free in addresses that were left.
+func (p *Pool) releaseLeft(wait bool) {
 	s := &p.service
 	kept := s.areas[:0]
 	for _, a := range s.areas {
