@@ -1,6 +1,6 @@
 // Package repocheck holds the rules that the repository keeps about itself, as
 // tests: who may import whom, in Go and in C, that every package tells its story, and that the
-// tree neither points to the machine it was written on nor to files that are
+// tree neither points to the machine it was written on nor to files, or names in files, that are
 // not there.
 //
 // # Story

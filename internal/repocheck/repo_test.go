@@ -209,6 +209,21 @@ func TestLinksLeadSomewhere(t *testing.T) {
 	}
 }
 
+func TestArchitectureNamesWhatIsThere(t *testing.T) {
+	seen := 0
+	for _, x := range thingsIn(read(t, architecture)) {
+		seen++
+		if _, err := os.Stat(filepath.Join(root, x.file)); err != nil {
+			t.Errorf("%s names %s, which is not there", architecture, x.file)
+		} else if x.name != "" && !declares(x.file, read(t, x.file), x.name) {
+			t.Errorf("%s names %s in %s, which declares no such thing", architecture, x.name, x.file)
+		}
+	}
+	if seen < 40 {
+		t.Errorf("only %d names found in %s: the check looks at the wrong place", seen, architecture)
+	}
+}
+
 // The build must work where only a module proxy can be reached.
 func TestBuildNamesNoHosts(t *testing.T) {
 	host := regexp.MustCompile(`[a-z]+://|\b(curl|wget)\b`)

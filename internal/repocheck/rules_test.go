@@ -94,3 +94,27 @@ func TestParseGoRefusesBrokenFiles(t *testing.T) {
 		t.Error("a file that is not Go was accepted")
 	}
 }
+
+func TestDeclares(t *testing.T) {
+	goSource := "package x\n\ntype Box[T any] struct{}\n\nfunc (b *Box[T]) Open() {}\n\nfunc Close() { Open() }\n"
+	cSource := "#define LEAST 4\nstatic inline int front_take(struct front *f,\n    int n)\n{\n    return other(n);\n}\nint declared(int n);\n"
+	for _, c := range []struct {
+		file, name string
+		want       bool
+	}{
+		{"x.go", "Box", true}, {"x.go", "Box.Open", true}, {"x.go", "Close", true}, {"x.go", "Open", false}, {"x.go", "Box.Close", false},
+		{"x.h", "front_take", true}, {"x.h", "LEAST", true}, {"x.h", "other", false}, {"x.h", "front", false}, {"x.h", "declared", false},
+	} {
+		source := goSource
+		if c.file == "x.h" {
+			source = cSource
+		}
+		if got := declares(c.file, []byte(source), c.name); got != c.want {
+			t.Errorf("%s in %s: %v, want %v", c.name, c.file, got, c.want)
+		}
+	}
+	page := []byte("`um/live` and `um/live/live.go:Live.Malloc`, `Check` and libpenstock.so; `go doc ./um`")
+	if got, want := thingsIn(page), []thing{{"um/live", ""}, {"um/live/live.go", "Live.Malloc"}}; !slices.Equal(got, want) {
+		t.Errorf("%v, want %v", got, want)
+	}
+}
