@@ -35,8 +35,6 @@ type Layer interface {
 	RecordStream(at cuda.Ptr, stream uint64)
 	// Owns says whether an address is a live allocation.
 	Owns(at cuda.Ptr) bool
-	// Bytes is the size of a live allocation, as requested; 0 when there is none.
-	Bytes(at cuda.Ptr) int64
 	// Containing is the allocation that an address lies in. It may look through all of them.
 	Containing(at cuda.Ptr) (cuda.Range, bool)
 	// EmptyCache gives free physical memory back, and returns the bytes. It waits for queued work.
@@ -150,13 +148,6 @@ func (p *Pool) Owns(at cuda.Ptr) bool {
 	p.lock()
 	defer p.unlock()
 	return p.planned.Owns(at)
-}
-
-// Bytes is the size of a live allocation, as requested; 0 when there is none.
-func (p *Pool) Bytes(at cuda.Ptr) int64 {
-	p.lock()
-	defer p.unlock()
-	return p.planned.Bytes(at)
 }
 
 // Containing is the allocation that an address lies in: a live one, or one that the
