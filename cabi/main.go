@@ -173,6 +173,9 @@ func start(device int) (*live.Live, error) {
 	if o.Verify && o.Engine != options.EngineExplicit {
 		return nil, fmt.Errorf("PENSTOCK_VERIFY checks the moves of the explicit engine: use it with --engine explicit")
 	}
+	if o.Replay != options.ReplayOff && o.Engine != options.EngineExplicit && o.Engine != options.EngineAuto {
+		return nil, fmt.Errorf("PENSTOCK_REPLAY makes again what the explicit engine moves: use it with --engine explicit")
+	}
 	layout, err := poolConfig(o, d.Info().Name)
 	if err != nil {
 		return nil, err
@@ -185,7 +188,7 @@ func start(device int) (*live.Live, error) {
 		return nil, err
 	}
 	c := live.Config{
-		Engine: live.EngineFor(o.Engine), Verify: o.Verify, Packs: o.Packs,
+		Engine: live.EngineFor(o.Engine), Verify: o.Verify, Packs: o.Packs, Replay: o.Replay == options.ReplayInsured,
 		Policy: policy, BudgetBytes: o.Budget, HostBudgetBytes: o.HostBudget,
 		ManagedLimitBytes: o.ManagedLimit, PlainOnly: o.Engine == options.EngineNone, LookaheadBytes: o.LookaheadBytes,
 		MissedRoutes: missed, Pool: layout, TensorFront: tensorFront, Label: state.label, LocalProcesses: process.Local,

@@ -40,6 +40,15 @@ type (
 	Function uintptr
 )
 
+// RecordedLaunch is a launch as it was made, with all that makes it again.
+type RecordedLaunch struct {
+	Function    Function
+	Grid, Block [3]uint32
+	SharedBytes uint32   // of dynamic shared memory
+	Starts      []uint32 // of each parameter, the first byte in Params
+	Params      []byte   // as CU_LAUNCH_PARAM_BUFFER_POINTER takes them
+}
+
 // Advice is a hint about a managed range.
 type Advice int
 
@@ -150,6 +159,8 @@ type Driver interface {
 	// Launch queues a kernel, all of whose parameters are 8 bytes wide, in order
 	// on the stream. It is not seen by the launch hook.
 	Launch(f Function, grid, block [3]uint32, s Stream, args ...uint64) error
+	// LaunchAgain queues a launch that the program has made, on another stream. It is not seen by the launch hook.
+	LaunchAgain(l *RecordedLaunch, s Stream) error
 
 	// Virtual memory management: physical handles, reserved ranges, mappings.
 	// On the host (HostNUMA) kernels and copies reach mapped memory over the bus.

@@ -156,6 +156,13 @@ static inline psk_result psk_launch(const psk_driver *d, uintptr_t f, const unsi
     return psk_cuLaunchKernel(d, f, grid[0], grid[1], grid[2], block[0], block[1], block[2], 0, s, params, NULL);
 }
 
+/* A launch whose parameters lie in one buffer. */
+static inline psk_result psk_launch_again(const psk_driver *d, uintptr_t f, const unsigned grid[3], const unsigned block[3], unsigned shared, uintptr_t s, void *params, size_t bytes)
+{
+    void *extra[] = {(void *)1 /* CU_LAUNCH_PARAM_BUFFER_POINTER */, params, (void *)2 /* CU_LAUNCH_PARAM_BUFFER_SIZE */, &bytes, NULL /* CU_LAUNCH_PARAM_END */};
+    return psk_cuLaunchKernel(d, f, grid[0], grid[1], grid[2], block[0], block[1], block[2], shared, s, NULL, extra);
+}
+
 /* While any thread of the process captures a stream, the driver refuses calls
  * such as allocations, and spoils the capture: unless the calling thread has
  * said that it knows what it does. None of these calls is part of a graph. */

@@ -66,3 +66,18 @@ func (n *Native) Launch(f Function, grid, block [3]uint32, s Stream, args ...uin
 	}
 	return check(C.psk_launch(n.fn, C.uintptr_t(f), &g[0], &b[0], C.uintptr_t(s), &values[0], C.int(len(args))), call)
 }
+
+// LaunchAgain queues a launch that the program has made.
+func (n *Native) LaunchAgain(l *RecordedLaunch, s Stream) error {
+	const call = "cuLaunchKernel"
+	if len(l.Params) == 0 {
+		return invalid(call, "a launch without parameters, which was not recorded")
+	}
+	var g, b [3]C.uint
+	for i := range g {
+		g[i], b[i] = C.uint(l.Grid[i]), C.uint(l.Block[i])
+	}
+	params := C.CBytes(l.Params) // the driver takes a pointer to a pointer
+	defer C.free(params)
+	return check(C.psk_launch_again(n.fn, C.uintptr_t(l.Function), &g[0], &b[0], C.uint(l.SharedBytes), C.uintptr_t(s), params, C.size_t(len(l.Params))), call)
+}

@@ -24,6 +24,7 @@ type Runtime struct {
 	LogLevel       string
 	JSON           bool // print the verdict as JSON
 	Verify         bool
+	Replay         string
 	Packs          bool
 	Disable        bool
 
@@ -37,7 +38,7 @@ type Runtime struct {
 
 // Defaults are the options of a process that sets none.
 func Defaults() Runtime {
-	return Runtime{Engine: EngineManaged, Policy: PolicyPenstock, LogLevel: "warn", Packs: true, Planning: true, Stitch: StitchEager}
+	return Runtime{Engine: EngineManaged, Policy: PolicyPenstock, LogLevel: "warn", Replay: ReplayOff, Packs: true, Planning: true, Stitch: StitchEager}
 }
 
 // binding ties a variable to its field.
@@ -62,6 +63,7 @@ var bindings = map[string]binding{
 	"PENSTOCK_JSON":          {flag: func(r *Runtime) *bool { return &r.JSON }},
 	"PENSTOCK_STACKS":        {flag: func(r *Runtime) *bool { return &r.Stacks }},
 	"PENSTOCK_VERIFY":        {flag: func(r *Runtime) *bool { return &r.Verify }},
+	"PENSTOCK_REPLAY":        {text: func(r *Runtime) *string { return &r.Replay }},
 	"PENSTOCK_PACKS":         {flag: func(r *Runtime) *bool { return &r.Packs }},
 	"PENSTOCK_DISABLE":       {flag: func(r *Runtime) *bool { return &r.Disable }},
 	"PENSTOCK_PLANNING":      {flag: func(r *Runtime) *bool { return &r.Planning }},

@@ -67,6 +67,8 @@ var Table = []Option{
 		Doc: "most addresses of stitched ranges; the least recently used one that is free is given up (GMLake's autoGC)"},
 	{Env: "PENSTOCK_VERIFY", Flag: "verify", Commands: []string{"run"}, Type: TypeBool, Default: "0",
 		Doc: "the explicit engine checks every move with checksums before and after"},
+	{Env: "PENSTOCK_REPLAY", Flag: "replay", Commands: []string{"run"}, Type: TypeChoice, Choices: Replays, Default: ReplayOff,
+		Doc: "insured: the explicit engine may make what has left the device again, by the launches that made it, instead of fetching its copy; the copy comes in where what is made is not the same"},
 	{Env: "PENSTOCK_PACKS", Type: TypeBool, Default: "1",
 		Doc: "the explicit engine gives small allocations that are made and freed together, and large ones of one size that pages fit badly, one range, which moves as one; never while recording"},
 
@@ -219,6 +221,8 @@ const (
 
 	ReplayOn  = "on"
 	ReplayOff = "off"
+	// ReplayInsured is that of a real run.
+	ReplayInsured = "insured"
 
 	PolicyNaive    = "naive"
 	PolicyLRU      = "lru"
@@ -226,10 +230,11 @@ const (
 	PolicyPenstock = "penstock"
 )
 
-// Engines and Policies are the choices of a real run.
+// Engines, Policies and Replays are the choices of a real run.
 var (
 	Engines  = []string{EngineManaged, EngineExplicit, EngineNone, EngineAuto}
 	Policies = []string{PolicyNaive, PolicyLRU, PolicyDeepUM, PolicyPenstock}
+	Replays  = []string{ReplayOff, ReplayInsured}
 	// Strategies are those of stitching.
 	Strategies = []string{StitchEager, StitchLazy, StitchNone}
 )

@@ -28,6 +28,7 @@ static void in_child(void) {
     psk_S.gate = NULL;
     psk_S.progress = NULL;
     psk_S.slot_ticket = NULL;
+    psk_S.launch_area = NULL;
     psk_S.arrived = NULL;
     psk_S.probing = 0;
 }
@@ -41,7 +42,7 @@ static bool map_arrays(void) {
     const size_t bytes[] = {
         round_page(sizeof(psk_entry) * PSK_RING_ENTRIES), round_page(sizeof(uint32_t) * PSK_TABLE_BLOCKS), round_page(PSK_MAX_SLOTS),
         round_page(sizeof(uint64_t) * PSK_MAX_SLOTS), round_page(sizeof(psk_func) * PSK_MAX_FUNCS), round_page(sizeof(uint64_t) * PSK_MAX_STREAMS),
-        round_page(sizeof(uint32_t) * PSK_MAX_SLOTS),
+        round_page(sizeof(uint32_t) * PSK_MAX_SLOTS), (size_t)PSK_LAUNCH_UNITS * PSK_LAUNCH_UNIT,
     };
     size_t total = LARGE_PAGE;
     for (size_t i = 0; i < sizeof bytes / sizeof bytes[0]; i++) total += bytes[i];
@@ -56,7 +57,8 @@ static bool map_arrays(void) {
     psk_S.slot_last_seq = (uint64_t *)p, p += bytes[3];
     psk_S.funcs = (psk_func *)p, p += bytes[4];
     psk_S.streams = (uint64_t *)p, p += bytes[5];
-    psk_S.slot_ticket = (uint32_t *)p;
+    psk_S.slot_ticket = (uint32_t *)p, p += bytes[6];
+    psk_S.launch_area = (uint8_t *)p;
     return true;
 }
 

@@ -86,6 +86,13 @@ static psk_layout *query(CUfunction f, const char **name) {
     return l;
 }
 
+bool psk_func_param(CUfunction f, uint32_t index, size_t *offset, size_t *size) {
+    find_queries();
+    CUresult r = func_params ? func_params(f, index, offset, size) : CUDA_ERROR_NOT_FOUND;
+    if (r == CUDA_ERROR_INVALID_HANDLE && kernel_params) r = kernel_params(f, index, offset, size);
+    return r == CUDA_SUCCESS;
+}
+
 static bool same(const psk_layout *a, const char *a_name, const psk_layout *b, const char *b_name) {
     return a->nparams == b->nparams && a->opaque == b->opaque && a->nscan == b->nscan && !strcmp(a_name, b_name) &&
            !memcmp(a->scan, b->scan, a->nscan * sizeof(psk_param));
@@ -167,7 +174,10 @@ psk_layout *psk_func_layout(CUfunction f) {
     return fill(f);
 }
 
-void psk_func_unload_begins(void) { atomic_fetch_add(&unloads, 1); }
+void psk_func_unload_begins(void) {
+    PSK_COUNT(psk_S.unloads);
+    atomic_fetch_add(&unloads, 1);
+}
 
 void psk_func_unload_ended(void) {
     atomic_fetch_add(&generation, 1);

@@ -39,7 +39,7 @@ void psk_op_begin(psk_op *op, int kind, uint32_t id, CUstream stream, int ptsz) 
     op->kind = (uint16_t)kind;
     op->flags = 0;
     op->id = id;
-    op->grid = op->used = 0;
+    op->grid = op->used = op->recorded = 0;
     op->stream = stream;
     op->ptsz = ptsz;
     op->mode = PSK_LOAD(psk_S.mode);

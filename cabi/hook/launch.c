@@ -1,5 +1,6 @@
 /* Kernel launches. */
 #include "captures.h"
+#include "contexts.h"
 #include "func.h"
 #include "issue.h"
 #include "layout.h"
@@ -7,12 +8,16 @@
 #include "names.h"
 #include "op.h"
 #include "real.h"
+#include "record.h"
 #include "shared.h"
 #include "strict.h"
 #include "within.h"
 
-/* columns and rows: the grid's first and second dimension. */
-static void begin(psk_op *op, CUfunction f, uint32_t grid, unsigned columns, unsigned rows, CUstream stream, int ptsz, void **params, void **extra) {
+/* The engine makes launches again in its own context. */
+static bool recordable(const psk_op *op) { return op->mode == PSK_MODE_STRICT && !(op->flags & PSK_FLAG_CAPTURED) && !psk_other_context(); }
+
+/* columns and rows: the grid's first and second dimension. d is NULL for what cannot be recorded. */
+static void begin(psk_op *op, CUfunction f, uint32_t grid, unsigned columns, unsigned rows, CUstream stream, int ptsz, void **params, void **extra, const psk_dimensions *d) {
     psk_op_begin(op, PSK_REC_LAUNCH, 0, stream, ptsz);
     op->grid = grid;
     psk_layout *l = psk_func_layout(f);
@@ -21,6 +26,7 @@ static void begin(psk_op *op, CUfunction f, uint32_t grid, unsigned columns, uns
         op->id = l->id;
         op->used = psk_list_used(l, params, columns, rows);
         if (op->mode == PSK_MODE_STRICT) psk_strict_function(op, l, params, extra);
+        if (PSK_UNLIKELY(PSK_LOAD(psk_S.funcs[l->id].record)) && d && recordable(op)) op->recorded = psk_record_launch(l, f, d, params);
         psk_op_params(op, l, params, extra);
         psk_func_release(l);
     } else { /* no function, or out of host memory */
@@ -52,7 +58,8 @@ static CUresult within(CUfunction f, unsigned columns, unsigned rows, CUstream s
             return r ? r : PSK_REAL(name)(f, gx, gy, gz, bx, by, bz, shared, s, params, extra);                            \
         }                                                                                                                  \
         psk_op op;                                                                                                         \
-        begin(&op, f, psk_grid_hash(gx, gy, gz, bx, by, bz), gx, gy, s, ptsz, params, extra);                              \
+        begin(&op, f, psk_grid_hash(gx, gy, gz, bx, by, bz), gx, gy, s, ptsz, params, extra,                               \
+              &(psk_dimensions){.grid = {gx, gy, gz}, .block = {bx, by, bz}, .shared = shared});                           \
         return PSK_OP_CALL(&op, PSK_REAL(name)(f, gx, gy, gz, bx, by, bz, shared, s, params, extra));                      \
     }
 LAUNCH(cuLaunchKernel, 0)
@@ -73,7 +80,8 @@ static bool cooperative(const CUlaunchConfig *c) {
         }                                                                                                                                       \
         psk_op op;                                                                                                                              \
         begin(&op, f, psk_grid_hash(c->gridDimX, c->gridDimY, c->gridDimZ, c->blockDimX, c->blockDimY, c->blockDimZ), c->gridDimX, c->gridDimY, \
-              c->hStream, ptsz, params, extra);                                                                                                 \
+              c->hStream, ptsz, params, extra,                                                                                                  \
+              c->numAttrs ? NULL : &(psk_dimensions){.grid = {c->gridDimX, c->gridDimY, c->gridDimZ}, .block = {c->blockDimX, c->blockDimY, c->blockDimZ}, .shared = c->sharedMemBytes}); \
         if (PSK_UNLIKELY(c->numAttrs && cooperative(c))) op.flags |= PSK_FLAG_COOPERATIVE;                                                      \
         return PSK_OP_CALL(&op, PSK_REAL(name)(c, f, params, extra));                                                                           \
     }
@@ -89,7 +97,7 @@ LAUNCH_EX(cuLaunchKernelEx_ptsz, 1)
             return r ? r : PSK_REAL(name)(f, gx, gy, gz, bx, by, bz, shared, s, params);                              \
         }                                                                                                             \
         psk_op op;                                                                                                    \
-        begin(&op, f, psk_grid_hash(gx, gy, gz, bx, by, bz), gx, gy, s, ptsz, params, NULL);                          \
+        begin(&op, f, psk_grid_hash(gx, gy, gz, bx, by, bz), gx, gy, s, ptsz, params, NULL, NULL);                    \
         op.flags |= PSK_FLAG_COOPERATIVE;                                                                             \
         return PSK_OP_CALL(&op, PSK_REAL(name)(f, gx, gy, gz, bx, by, bz, shared, s, params));                        \
     }
@@ -104,7 +112,7 @@ CUresult psk_w_cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS *list, un
  * record on the first stream, and all streams are idle when it is reported. */
 static CUresult multi_device_strict(CUDA_LAUNCH_PARAMS *list, unsigned n, unsigned flags) {
     psk_op op;
-    begin(&op, list[0].function, 0, 0, 0, list[0].hStream, 0, list[0].kernelParams, NULL);
+    begin(&op, list[0].function, 0, 0, 0, list[0].hStream, 0, list[0].kernelParams, NULL, NULL);
     op.flags |= PSK_FLAG_COOPERATIVE | PSK_FLAG_OPAQUE;
     for (unsigned i = 1; i < n; i++) {
         psk_layout *l = psk_func_layout(list[i].function);
@@ -128,7 +136,7 @@ CUresult psk_w_cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS *list, un
     for (unsigned i = 0; i < n; i++) {
         const CUDA_LAUNCH_PARAMS *p = &list[i];
         uint32_t grid = psk_grid_hash(p->gridDimX, p->gridDimY, p->gridDimZ, p->blockDimX, p->blockDimY, p->blockDimZ);
-        begin(&op, p->function, grid, p->gridDimX, p->gridDimY, p->hStream, 0, p->kernelParams, NULL);
+        begin(&op, p->function, grid, p->gridDimX, p->gridDimY, p->hStream, 0, p->kernelParams, NULL, NULL);
         op.flags |= PSK_FLAG_COOPERATIVE;
         op.no_progress = i + 1 < n;
         psk_op_issue(&op);

@@ -8,6 +8,7 @@ typedef struct psk_op {
     uint16_t kind, flags;
     uint32_t id, grid;
     uint32_t used; /* psk_list_used of what is launched */
+    uint32_t recorded; /* psk_record_launch of it */
     CUstream stream;
     int ptsz;
     uint32_t mode;

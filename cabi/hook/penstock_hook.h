@@ -60,7 +60,7 @@
 #include <stdint.h>
 #include "stamp.h"
 
-#define PSK_HOOK_ABI 14u
+#define PSK_HOOK_ABI 15u
 
 #define PSK_BLOCK_SHIFT 21                        /* address table granularity: 2 MiB */
 #define PSK_TABLE_BLOCKS (1u << (47 - PSK_BLOCK_SHIFT)) /* user addresses have 47 bits */
@@ -75,6 +75,9 @@
 #define PSK_MAX_UNFINISHED 512u                   /* strict mode; the driver's own queue holds about twice as many */
 #define PSK_MAX_INSPECT 16384u
 #define PSK_TIMINGS 1024u /* power of two */
+#define PSK_LAUNCH_UNIT 64u          /* bytes; recorded launches begin at multiples */
+#define PSK_LAUNCH_UNITS (1u << 17)  /* of the area that they are recorded in; power of two */
+#define PSK_LAUNCH_MAX_BYTES 4096u   /* of parameters: launches with more are not recorded */
 
 /* In block_slot: the engine's plain device memory. Always resident, named in no
  * record, and its addresses are reported to inspections. */
@@ -148,7 +151,7 @@ typedef struct psk_entry {
     uint16_t stream;  /* stream index */
     uint32_t more;    /* continuation entries that follow */
     uint32_t grid;    /* low 32 bits of a hash of grid and block dimensions */
-    uint32_t _pad;
+    uint32_t recorded; /* low 32 bits of the `turn` of the launch's psk_launch; 0: it was not recorded */
     uint64_t when;    /* the program made the call, before anything was looked up; ticks or nanoseconds, as stamp says */
     uint32_t slots[PSK_ENTRY_SLOTS]; /* distinct within the record */
 } psk_entry;
@@ -162,7 +165,23 @@ typedef struct psk_func {
     uint32_t inspect; /* atomic; PSK_INSPECT_*, written by the engine */
     uint32_t follows; /* atomic; a function's id, written by the engine before PSK_INSPECT_FOLLOWS */
     uint64_t launches; /* atomic; counted in strict mode, captured ones not */
+    uint32_t record;  /* atomic; 1: its launches are recorded whole (psk_launch); written by the engine */
+    uint32_t _pad;
 } psk_func;
+
+/* A launch as it was made, from which it can be made again. Strict mode; of functions with `record`; captured and
+ * cooperative launches are not recorded, nor those with attributes or more than PSK_LAUNCH_MAX_BYTES of parameters. Behind it lie,
+ * for each parameter, the first byte of it (uint32_t), and then, at a multiple of 8, the parameters as a buffer that a
+ * launch takes (CU_LAUNCH_PARAM_BUFFER_POINTER). Entries are written over in time: what was read of one is valid if
+ * `turn` was right before and psk_shared.launch_head is at most PSK_LAUNCH_UNITS beyond it after. */
+typedef struct psk_launch {
+    uint64_t turn;     /* its first unit + 1, ascending; stored last */
+    uint64_t function; /* CUfunction or CUkernel */
+    uint32_t grid[3], block[3];
+    uint32_t shared;   /* bytes of dynamic shared memory */
+    uint32_t nparams, bytes; /* of parameters */
+    uint32_t _pad;
+} psk_launch;
 
 /* How long an operation took on the device, from one event to another. */
 typedef struct psk_timing {
@@ -194,7 +213,7 @@ typedef struct psk_shared {
     uint32_t doorbell;    /* atomic; futex word, bumped by the hook when reader_sleeping */
     uint32_t size;        /* sizeof(psk_shared) */
     uint32_t timing;      /* atomic; 1: operations are timed now and then (timing.c); written by the engine */
-    uint32_t _pad_timing;
+    uint32_t unloads;     /* atomic; counts calls that unload functions, before the driver is asked to */
     uint64_t dropped;     /* atomic; records lost because the ring was full and nobody read it (such launches are never gated); in strict mode only after the engine left it or set refuse */
 
     PSK_LINE uint64_t tail; /* atomic; written by the engine: everything before it has been read */
@@ -248,6 +267,9 @@ typedef struct psk_shared {
     /* Waits for all other contexts that the process has: for memory that their work may use. 0 without
      * any; else a CUresult. */
     uint32_t (*synchronize_others)(void);
+
+    uint64_t launch_head; /* atomic; units of launch_area that were given to recorded launches, in all */
+    uint8_t *launch_area; /* [PSK_LAUNCH_UNITS * PSK_LAUNCH_UNIT] */
 
     uint64_t timings_lost; /* atomic; the device was there before the events were */
     uint64_t ntimings; /* atomic; in all */

@@ -73,6 +73,7 @@ static void fill_entry(psk_entry *e, const psk_op *op, uint32_t kind, uint32_t f
     e->stream = (uint16_t)op->stream_index;
     e->more = more;
     e->grid = op->grid;
+    e->recorded = op->recorded;
     e->when = op->when;
     memcpy(e->slots, op->slots + from, count * sizeof *e->slots);
 }

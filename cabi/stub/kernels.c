@@ -26,6 +26,15 @@ static void k_vec_add(const stub_launch *l) {
     for (uint64_t i = 0; i < n; i++) ((uint32_t *)(uintptr_t)d)[i] = ((uint32_t *)(uintptr_t)a)[i] + ((uint32_t *)(uintptr_t)b)[i];
 }
 
+/* As PyTorch's elementwise kernels are: (n, functor, addresses of the output and of two inputs). */
+static void k_elementwise(const stub_launch *l) {
+    uint64_t n = STUB_PARAM(l, uint32_t, 0), by = STUB_PARAM(l, uint64_t, 1);
+    const uint64_t *p = &STUB_PARAM(l, uint64_t, 2);
+    if (stub_touch(p[0], n * 4) || stub_touch(p[1], n * 4) || stub_touch(p[2], n * 4)) return;
+    const uint32_t *a = (const uint32_t *)(uintptr_t)p[1], *b = (const uint32_t *)(uintptr_t)p[2];
+    for (uint64_t i = 0; i < n; i++) ((uint32_t *)(uintptr_t)p[0])[i] = (a[i] + b[i]) * (uint32_t)by;
+}
+
 typedef struct multi {
     uint32_t count, inc;
     uint64_t p[48], n[48];
@@ -95,6 +104,7 @@ static void builtins(void) {
     register_kernel("touch_add", k_touch_add, NULL, 3, (const size_t[]){8, 8, 4});
     register_kernel("opaque_add", k_touch_add, NULL, 3, (const size_t[]){8, 8, 4})->opaque = true;
     register_kernel("vec_add", k_vec_add, NULL, 4, (const size_t[]){8, 8, 8, 8});
+    register_kernel("_ZN2at6native29vectorized_elementwise_kernelILi4ENS0_3StuESt5arrayIPcLm3EEEEviT0_T1_", k_elementwise, NULL, 3, (const size_t[]){4, 8, 24});
     register_kernel("multi_add", k_multi_add, NULL, 1, (const size_t[]){sizeof(multi)});
     register_kernel("spin", k_spin, NULL, 1, (const size_t[]){8});
     register_kernel("slow_add", k_slow_add, NULL, 4, (const size_t[]){8, 8, 4, 8});

@@ -261,6 +261,11 @@ func (t *Thread) Launch(cuda.Function, [3]uint32, [3]uint32, cuda.Stream, ...uin
 	return noContents("cuLaunchKernel")
 }
 
+// LaunchAgain fails: there are no functions.
+func (t *Thread) LaunchAgain(*cuda.RecordedLaunch, cuda.Stream) error {
+	return noContents("cuLaunchKernel")
+}
+
 // MemAllocManaged takes managed memory; each allocation starts a block of its own.
 func (t *Thread) MemAllocManaged(bytes int64) (cuda.Ptr, error) {
 	g := t.g

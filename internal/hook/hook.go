@@ -4,7 +4,7 @@ package hook
 #cgo CFLAGS: -I${SRCDIR}/../../cabi/hook
 #include "penstock_hook.h"
 
-#if PSK_HOOK_ABI != 14
+#if PSK_HOOK_ABI != 15
 #error "correct the version here, too: the go command does not see that the header has changed"
 #endif
 */
@@ -59,6 +59,7 @@ const (
 	FlagOpaque   = C.PSK_FLAG_OPAQUE
 	FlagInspect  = C.PSK_FLAG_INSPECT
 	FlagKeep     = C.PSK_FLAG_KEEP
+	FlagHasDst   = C.PSK_FLAG_HAS_DST
 )
 
 // MaxStreams is how many streams the hook tells apart.
@@ -89,6 +90,8 @@ type Record struct {
 	Grid   uint32 // hash of the launch dimensions
 	Nanos  int64  // CLOCK_MONOTONIC_RAW when the program made the call, to some hundred nanoseconds; 0 unless SetStamps
 	Slots  []uint32
+	// Recorded tells Launch where the launch was recorded; 0: it was not.
+	Recorded uint32
 }
 
 // Shared is the state shared with the hook.
@@ -282,7 +285,7 @@ func (h *Shared) Drain(visit func(*Record)) (n int) {
 		if !h.published(h.next+1, more) {
 			break // its continuation is still being written
 		}
-		rec = Record{Seq: h.next + 1, Kind: int(e.kind), Flags: int(e.flags), ID: uint32(e.id), Stream: int(e.stream), Grid: uint32(e.grid)}
+		rec = Record{Seq: h.next + 1, Kind: int(e.kind), Flags: int(e.flags), ID: uint32(e.id), Stream: int(e.stream), Grid: uint32(e.grid), Recorded: uint32(e.recorded)}
 		if h.times != nil {
 			rec.Nanos = h.times.Nanos(uint64(e.when))
 		}

@@ -35,9 +35,9 @@ type entry struct {
 	stream      uint16
 	more        uint32
 	//lint:ignore U1000 compared with the C by name
-	grid, pad uint32
-	when      uint64
-	slots     [entrySlots]uint32
+	grid, recorded uint32
+	when           uint64
+	slots          [entrySlots]uint32
 }
 
 type function struct {
@@ -48,6 +48,7 @@ type function struct {
 	nparams, opaque  uint32
 	inspect, follows uint32
 	launches         uint64
+	record, _        uint32
 }
 
 type shared struct {
@@ -60,7 +61,7 @@ type shared struct {
 	slotState                             *uint8
 	slotLastSeq                           *uint64
 	progressEvery, trails, doorbell, size uint32
-	timing, _                             uint32
+	timing, unloads                       uint32
 	dropped                               uint64
 	tail                                  uint64
 	_                                     [56]byte
@@ -84,10 +85,12 @@ type shared struct {
 	probes, probeWord                     uint64
 	probing, _                            uint32
 	reportAll, serve, others              uintptr
+	launchHead                            uint64
+	launchArea                            *byte
 	timingsLost                           uint64
 	ntimings                              uint64
 	timings                               [1024]timed
-	_                                     [48]byte
+	_                                     [32]byte
 }
 
 type timed struct {
@@ -555,7 +558,9 @@ func TestLayout(t *testing.T) {
 		"offsetof(psk_shared,inspect_addr)": unsafe.Offsetof(s.inspectAddr), "offsetof(psk_shared,cpu_waits)": unsafe.Offsetof(s.cpuWaits),
 		"offsetof(psk_shared,refused)": unsafe.Offsetof(s.refused), "offsetof(psk_shared,followed)": unsafe.Offsetof(s.followed), "offsetof(psk_shared,trails)": unsafe.Offsetof(s.trails), "offsetof(psk_func,follows)": unsafe.Offsetof(f.follows), "offsetof(psk_shared,probes)": unsafe.Offsetof(s.probes),
 		"offsetof(psk_shared,probe_word)": unsafe.Offsetof(s.probeWord), "offsetof(psk_shared,probing)": unsafe.Offsetof(s.probing), "offsetof(psk_shared,stamp)": unsafe.Offsetof(s.stamp), "offsetof(psk_shared,report_all)": unsafe.Offsetof(s.reportAll), "offsetof(psk_shared,synchronize_others)": unsafe.Offsetof(s.others),
-		"offsetof(psk_shared,timing)": unsafe.Offsetof(s.timing), "offsetof(psk_shared,timings_lost)": unsafe.Offsetof(s.timingsLost), "offsetof(psk_shared,ntimings)": unsafe.Offsetof(s.ntimings), "offsetof(psk_shared,timings)": unsafe.Offsetof(s.timings),
+		"offsetof(psk_func,record)": unsafe.Offsetof(f.record), "offsetof(psk_shared,unloads)": unsafe.Offsetof(s.unloads), "offsetof(psk_shared,launch_head)": unsafe.Offsetof(s.launchHead), "offsetof(psk_shared,launch_area)": unsafe.Offsetof(s.launchArea),
+		"offsetof(psk_entry,recorded)": unsafe.Offsetof(e.recorded),
+		"offsetof(psk_shared,timing)":  unsafe.Offsetof(s.timing), "offsetof(psk_shared,timings_lost)": unsafe.Offsetof(s.timingsLost), "offsetof(psk_shared,ntimings)": unsafe.Offsetof(s.ntimings), "offsetof(psk_shared,timings)": unsafe.Offsetof(s.timings),
 	}
 	var src strings.Builder
 	src.WriteString("#include <stddef.h>\n#include \"penstock_hook.h\"\n")

@@ -31,6 +31,30 @@ var (
 	matrix = regexp.MustCompile(`(?i)nvjet|cutlass|xmma|gemm|cudnn|cublas|fmha|sdpa|cask|conv`)
 )
 
+// A kernel that writes to one operand only, whose address is the first in one of its parameters.
+var writesOneParameter = []struct {
+	pattern *regexp.Regexp
+	index   int
+}{
+	// (n, functor, array of addresses, ...), of ATen's CUDALoops.cuh. The older elementwise_kernel has the addresses somewhere in its functor.
+	{regexp.MustCompile(`2[0-9]vectorized_elementwise_kernelI|27unrolled_elementwise_kernelI`), 2},
+	// (input, output, ...), of ATen's Normalization.cuh; in channels_last (input, z, mean, inv_std, weight, shift, output, ...).
+	{regexp.MustCompile(`33batch_norm_transform_input_kernelI`), 1},
+	{regexp.MustCompile(`batch_norm_transform_input_channels_last_kernelI`), 6},
+}
+
+// WritesOneParameter says, by a kernel's mangled name, which parameter begins with the address of the only operand that it
+// writes to; -1 when the name tells no such thing. These kernels read nothing else that they write, and reach nothing that
+// their parameters do not name.
+func WritesOneParameter(name string) int {
+	for _, w := range writesOneParameter {
+		if w.pattern.MatchString(name) && !strings.Contains(name, "multi_outputs") && !unrepeatable.MatchString(name) {
+			return w.index
+		}
+	}
+	return -1
+}
+
 // OfFunction says what a kernel's name tells.
 func OfFunction(name string) Function {
 	f := Function{Repeats: !unrepeatable.MatchString(name), Matrix: matrix.MatchString(name)}

@@ -25,6 +25,7 @@ type Config struct {
 	// LookaheadBytes is the most that is fetched ahead of need at a time; 0 = as much as fits.
 	LookaheadBytes int64
 	Packs          bool // allocations that come and go together share ranges: see pack.go
+	Replay         bool // what left may be made again instead of fetched, which takes Checksums: see again.go
 	// Checksums says that who carries out moves can take checksums (Move.Checksum).
 	// Without them everything that leaves is copied.
 	Checksums bool

@@ -32,6 +32,9 @@
 // on the device. Checksums are taken only where launches wait for space (trial.go),
 // and of the chunks that have been found unchanged or not been tried.
 //
+// What comes back may be made again on the device, by the launches that wrote it, where these were recorded and what they
+// read is there (again.go). It is used only if it has the checksum of what left; else the copy comes in.
+//
 // A launch that names more than the budget has what does not fit beside the rest
 // mapped in host memory, in place (inplace.go). One that may reach tensors through
 // addresses in memory asks first; what is found is joined to it ([Runtime.Extend]).

@@ -27,9 +27,12 @@ const (
 	MoveEvict             // copy out to Host, unless Host has the contents, then unmap
 	MoveTrim              // only what Unmap and Release say
 	MovePlace             // map host memory in place, and copy the contents there from Host, if any
+	MoveMake              // map, and issue Launches; if what they make has not Sum, copy in from Host ([Runtime.Unmade])
 )
 
-func (k Kind) String() string { return [...]string{"fetch", "map", "evict", "trim", "place"}[k] }
+func (k Kind) String() string {
+	return [...]string{"fetch", "map", "evict", "trim", "place", "make"}[k]
+}
 
 // Mapping is physical memory at an address.
 type Mapping struct {
@@ -56,7 +59,10 @@ type Move struct {
 	// they come back, where moves are verified; Summed says that it counts.
 	Sum    kernels.Sum128
 	Summed bool
+	// Launches make the contents again, in this order.
+	Launches []*cuda.RecordedLaunch
 
+	inputs  []*tensor // that Launches read, and which stay meanwhile
 	tensor  *tensor
 	index   int
 	begun   bool
@@ -174,8 +180,10 @@ func (r *Runtime) nextIn() *Move {
 		return m
 	}
 	if t := p.nextFetch(); t != nil && r.mayFetchAhead() {
-		if m := r.bring(t, anyIdle); m != nil { // else there is no room yet, and what follows is needed later
-			return m
+		if t = r.inputFirst(t); t != nil {
+			if m := r.bring(t, anyIdle); m != nil { // else there is no room yet, and what follows is needed later
+				return m
+			}
 		}
 	}
 	if p.nextFetch() != nil {
@@ -201,6 +209,9 @@ func (r *Runtime) occupyBus(x *op) *Move {
 		return nil
 	}
 	if x != nil && r.room()+r.physical.spares+r.reclaimable(anyIdle) < x.lacks()+t.chunks[0].bytes {
+		return nil
+	}
+	if t = r.inputFirst(t); t == nil {
 		return nil
 	}
 	return r.bring(t, anyIdle)
@@ -232,7 +243,10 @@ func (r *Runtime) bring(t *tensor, which reclaiming) *Move {
 			m.Kind, m.Host, m.Bytes = MoveFetch, c.host, t.used(c)
 			m.Sum, m.Summed = c.sum, c.summed
 			r.blame(r.stalled, ForFetch)
-			r.fetching++
+			r.makeInstead(m)
+			if m.Kind == MoveFetch {
+				r.fetching++
+			}
 		}
 		c.where, c.submitted = arriving, false
 		t.absent -= c.bytes
@@ -320,7 +334,7 @@ func (r *Runtime) take(t *tensor, w where) (m *Move, again bool) {
 			return nil, false
 		}
 		kept := r.unkeep(c)
-		sum := w == onDevice && r.trial.on && c.habit.worth()
+		sum := w == onDevice && (r.trial.on && c.habit.worth() || r.makeable(t))
 		if c.host == nil && !r.takeHost(c) {
 			r.setState(t)
 			r.refused = true
@@ -375,6 +389,7 @@ func (r *Runtime) Submitted(m *Move, ticket uint32) {
 	if m.created {
 		r.stats.Created++
 	}
+	m.graves, m.keep, m.Release, m.limbo, m.created = nil, nil, nil, 0, false // a move whose memory was not made rightly is submitted twice
 	if m.Kind == MoveFetch || m.Kind == MovePlace && ticket != 0 {
 		c := &m.tensor.chunks[m.index]
 		c.submitted, c.ticket = true, ticket
@@ -399,10 +414,13 @@ func (r *Runtime) Failed(m *Move) error {
 	r.incoming -= c.bytes
 	r.physical.mapped -= c.bytes
 	c.where = blank
-	if m.Kind == MoveFetch {
+	if m.Kind == MoveFetch || m.Kind == MoveMake {
 		c.where = onHost
+	}
+	if m.Kind == MoveFetch {
 		r.fetching--
 	}
+	m.release()
 	if t == r.making {
 		r.making = nil
 	}
@@ -442,17 +460,20 @@ func (r *Runtime) Done(m *Move) {
 		c.where, c.submitted, c.handle = inPlace, false, m.Handle
 		r.giveHost(c)
 		r.placed += c.bytes
-	case MoveFetch, MoveMap:
+	case MoveFetch, MoveMap, MoveMake:
 		r.incoming -= c.bytes
 		c.where, c.submitted, c.handle = onDevice, false, m.Handle
 		r.keep(t, c)
 		r.recent.delay(t.queued.All(), r.process.Now()) // what names it waited for it
 		t.arrived = r.moves
-		if m.Kind == MoveFetch {
+		switch m.Kind {
+		case MoveFetch:
 			r.fetching--
 			r.stats.Fetches++
 			r.stats.FetchedBytes += m.Bytes
-		} else {
+		case MoveMake:
+			r.made(m)
+		default:
 			r.stats.Maps++
 		}
 	case MoveEvict:

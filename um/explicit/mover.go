@@ -165,7 +165,7 @@ func (v *Mover) Begin(m *Move) (ticket uint32, err error) {
 			return 0, fmt.Errorf("releasing dead memory: %w", err)
 		}
 	}
-	if m.Kind == MoveFetch || m.Kind == MoveMap || m.Kind == MovePlace {
+	if m.Kind == MoveFetch || m.Kind == MoveMap || m.Kind == MovePlace || m.Kind == MoveMake {
 		side := cuda.Device
 		if m.Kind == MovePlace {
 			side = cuda.Host
@@ -197,9 +197,15 @@ func (v *Mover) Begin(m *Move) (ticket uint32, err error) {
 		}
 		return v.marks.next(d, v.stream)
 	}
-	if len(m.Host) == 0 {
+	if len(m.Host) == 0 || m.Kind == MoveMake {
 		return 0, nil
 	}
+	return v.CopyIn(m)
+}
+
+// CopyIn queues the copy of what comes in, which is done when the word has reached the ticket.
+func (v *Mover) CopyIn(m *Move) (ticket uint32, err error) {
+	d := v.driver
 	at, end := m.Chunk.Base, m.Chunk.Base+cuda.Ptr(m.Bytes)
 	for _, h := range m.Host {
 		n := min(h.Bytes, int64(end-at))
@@ -219,10 +225,27 @@ func (v *Mover) Begin(m *Move) (ticket uint32, err error) {
 	return v.marks.next(d, v.stream)
 }
 
+// Make queues the launches that make a move's contents again, and their checksum, which has been taken when the word has reached the
+// ticket. A launch that is refused is an error.
+func (v *Mover) Make(m *Move) (ticket uint32, err error) {
+	for _, l := range m.Launches {
+		if err := v.driver.LaunchAgain(l, v.stream); err != nil {
+			return 0, fmt.Errorf("a launch that was made again: %w", err)
+		}
+	}
+	if err := v.sum(m); err != nil {
+		return 0, err
+	}
+	return v.marks.next(v.driver, v.stream)
+}
+
+// Made says whether what a move made is what left, once the ticket of its making has been reached.
+func (v *Mover) Made(m *Move) bool { return v.found(m) == m.Sum }
+
 // Finish ends a move whose copy is done, or that needs none: what leaves is unmapped.
 func (v *Mover) Finish(m *Move) error {
 	if m.Kind != MoveEvict {
-		if v.verify && len(m.Host) > 0 {
+		if v.verify && len(m.Host) > 0 && m.Kind != MoveMake {
 			if sum := v.found(m); m.Summed && sum != m.Sum {
 				return fmt.Errorf("%w: %s came back different from what left (%v, not %v)", ErrMismatch, m.What(), sum, m.Sum)
 			}

@@ -24,6 +24,10 @@ type Op struct {
 	Work uint32
 	// Shape is that of the work: a hash of a launch's dimensions, or of a copy's bytes. With Work it tells what takes as long.
 	Shape uint32
+	// Access is what it does with each of Slots, as far as it is known; it may be shorter.
+	Access []Access
+	// Again is the launch, when it can be made again: it writes to what Access says, and reads nothing that it writes.
+	Again *cuda.RecordedLaunch
 	// ToHost says that it copies to the host, for which programs wait: nothing depends on it but how the job is judged ([Recent]).
 	ToHost bool
 }
@@ -78,6 +82,9 @@ func (r *Runtime) Op(o Op) {
 		t.queued.Add(x.position)
 		t.lastUse, t.lastName = x.position, x.name
 		t.usedOn(o.Stream) // whether or not record_stream said so
+	}
+	if r.config.Replay {
+		r.learn(x, &o)
 	}
 	r.mostNamed = max(r.mostNamed, x.asked())
 	r.history.Observe(uint64(o.Work), touched)
@@ -205,7 +212,7 @@ func (r *Runtime) ExtendAll(seq uint64) error {
 		return nil
 	}
 	if r.liveSize+r.plainBytes > r.config.BudgetBytes {
-		return fmt.Errorf("the parameters of %s cannot be read, so that everything has to be on the device for it: %s are live, the budget is %s; raise --budget to that, or use --engine managed",
+		return fmt.Errorf("what %s reaches cannot be told, as its parameters cannot be read or name memory with too many words that look like addresses, so that everything has to be on the device for it: %s are live, the budget is %s; raise --budget to that, or use --engine managed",
 			nameOf(x.name), size.Text(r.liveSize+r.plainBytes), size.Text(r.config.BudgetBytes))
 	}
 	for _, t := range r.slots {

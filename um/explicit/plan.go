@@ -256,9 +256,9 @@ func (r *Runtime) wanted(t *tensor, next int64) bool {
 }
 
 // evictable says whether a tensor may leave at all: nothing that was reported
-// still uses it, something has used it, and nobody may use it unseen.
+// still uses it, nor does a making, something has used it, and nobody may use it unseen.
 func (r *Runtime) evictable(t *tensor) bool {
-	return t.named && !t.kept && !t.freed && !t.busy()
+	return t.named && !t.kept && !t.freed && !t.busy() && t.pins == 0
 }
 
 // mayLeave says whether a tensor may leave to make room at a position.

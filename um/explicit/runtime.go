@@ -29,6 +29,7 @@ type Runtime struct {
 	trial     trial
 	history   *correlate.History
 	recent    recent
+	again     again
 	lives     lives
 	prepared  int64 // the lives before this number are parts of packs, or are not to be
 	mostNamed int64 // bytes that one operation has named at most, as op.asked counts them
@@ -99,6 +100,7 @@ type Stats struct {
 	Fetches, Evictions, Maps, Reclaims int64
 	Created, Released                  int64 // physical handles
 	CleanBytes                         int64 // that left without a copy
+	Made, MadeBytes, Unmade            int64 // moves in that made what left again, and those that did not succeed
 	InPlaceBytes                       int64 // that launches used in host memory
 	LiveBytes, LivePeakBytes           int64
 	DeviceBytes, DevicePeakBytes       int64 // physical device memory, plain memory included
@@ -136,6 +138,7 @@ func New(c Config, p Process) *Runtime {
 		loose:     loose{open: map[int]*tensor{}},
 		borrowers: map[kind]int64{},
 		slots:     make([]*tensor, 1),
+		again:     again{reads: map[place]int{}, strikes: map[place]int{}, banned: map[uint32]bool{}},
 		have:      map[int64]int{}, picked: map[int64]int{}, covered: map[int64]int{}, born: map[int64]int{},
 	}
 }
@@ -209,7 +212,7 @@ func (r *Runtime) publish(t *tensor) {
 
 // live enters a tensor among the living.
 func (r *Runtime) live(t *tensor) {
-	t.instance = r.history.Alloc(t.size)
+	t.instance, t.recipe = r.history.Alloc(t.size), recipe{}
 	r.history.Asked(t.instance, t.bytes)
 	r.lastStream = t.stream
 	r.liveSize += t.size
@@ -279,12 +282,12 @@ func (r *Runtime) exhume(size int64, stream int) *tensor {
 
 // follows says whether a stream may use a dead tensor's memory.
 func (r *Runtime) follows(g *tensor, stream int) bool {
-	return g.stream == stream && len(g.others) == 0 || r.idle(g)
+	return g.stream == stream && len(g.others) == 0 && g.pins == 0 || r.idle(g)
 }
 
-// idle says whether nothing that was queued before a tensor died is unfinished.
+// idle says whether nothing that was queued before a tensor died is unfinished, nor a making that reads it.
 func (r *Runtime) idle(t *tensor) bool {
-	if t.busy() {
+	if t.busy() || t.pins > 0 {
 		return false
 	}
 	for _, m := range t.freedAt {
@@ -336,7 +339,7 @@ func (r *Runtime) die(t *tensor) {
 	r.disband(t)
 	r.liveSize -= t.size
 	r.history.Free(t.instance)
-	t.freed = true
+	t.freed, t.recipe = true, recipe{} // else what was read by what is dead would be remembered for ever
 	for i := range t.chunks {
 		if c := &t.chunks[i]; c.kept != nil {
 			r.giveHost(c)

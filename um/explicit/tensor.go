@@ -68,6 +68,9 @@ type tensor struct {
 	foretold, foretoldAt int64
 	arrived              int64 // when it last came, in moves
 
+	recipe recipe
+	pins   int // makings that read it
+
 	freed   bool
 	held    bool        // dead, and the job may take it again without asking: see held.go
 	buried  bool        // dead, and in the graveyard

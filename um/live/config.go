@@ -38,6 +38,7 @@ func EngineFor(name string) Engine {
 type Config struct {
 	Engine            Engine
 	Verify            bool // the explicit engine checks every move by checksum
+	Replay            bool // what has left may be made again by the launches that made it; its copy on the host stays until then
 	Packs             bool // the explicit engine gives allocations that live together one range
 	Policy            um.Policy
 	BudgetBytes       int64       // device memory; 0 = what the card has free, less a reserve

@@ -29,7 +29,7 @@ type swap struct {
 	host    *hostpool.Pool
 	kernels *kernels.Kernels
 	finder  *kernels.Finder
-	words   cuda.Ptr // pinned: one line for each direction's tickets, and one for pieces of moves out
+	words   cuda.Ptr // pinned: one line for each direction's tickets, one for pieces of moves out, and one for what is made again
 	wake    [2]*sync.Cond
 	lane    *lane        // copies what leaves; nil until it is made
 	paging  atomic.Int32 // porters that map or unmap: see lane
@@ -40,7 +40,8 @@ type swap struct {
 	chasersOf map[uint32]*chaser
 	hostErr   error // why host memory could not be had when something was last to leave
 	growing   bool  // it could not, but is being made
-	timing    bool  // operations are timed
+	recorder  recorder
+	timing    bool // operations are timed
 
 	front    *front.Front       // of the tensors' ranges; nil: the job asks the engine each time
 	calls    []front.Note       // that the front served, read and not dealt with
@@ -78,6 +79,9 @@ type StrictHook interface {
 	Follow(function, after uint32)
 	HeadWord() *uint64
 	Read() uint64
+	SetRecord(function uint32)
+	Launch(r *hook.Record) *cuda.RecordedLaunch
+	Unloads() uint32
 }
 
 const (
@@ -125,7 +129,7 @@ func (l *Live) openSwap() error {
 	if e.finder, err = e.kernels.NewFinder(findCapacity); err != nil {
 		return err
 	}
-	if e.words, err = l.driver.HostAlloc(2*hook.WordsBytes + 3*wordLine); err != nil {
+	if e.words, err = l.driver.HostAlloc(2*hook.WordsBytes + 4*wordLine); err != nil {
 		return fmt.Errorf("pinned memory for the engine's words: %w", err)
 	}
 	space := min(addressFactor*(l.budget+hostBudget), mostAddresses) / explicit.PageBytes * explicit.PageBytes
@@ -141,6 +145,7 @@ func (l *Live) openSwap() error {
 		Victims: l.config.Policy.Victims, Ahead: l.config.Policy.Fetch == um.FetchAhead, LookaheadBytes: l.config.LookaheadBytes, Depth: mostInFlight / 2,
 		Checksums: true,
 		Packs:     l.config.Packs && l.sink == nil, // a recording names allocations by their slots
+		Replay:    l.config.Replay,
 	}
 	if c.Victims == nil {
 		c.Victims = evict.NextUse
@@ -176,6 +181,9 @@ func (e *swap) word(d explicit.Direction) cuda.Ptr {
 
 // pieces is where the finished pieces of moves out are written.
 func (e *swap) pieces() cuda.Ptr { return e.words + 2*hook.WordsBytes + 2*wordLine }
+
+// makings is where the tickets of what is made again are written.
+func (e *swap) makings() cuda.Ptr { return e.pieces() + wordLine }
 
 // swapProcess is what the explicit runtime sees of this process.
 type swapProcess struct{ e *swap }
@@ -256,6 +264,9 @@ func (e *swap) op(rec *hook.Record) {
 		o.Name = l.hook.FunctionName(rec.ID)
 	case hook.Copy:
 		o.ToHost = rec.ID == hook.CopyD2H
+	}
+	if l.config.Replay {
+		e.recorder.note(e, rec, &o)
 	}
 	e.runtime.Op(o)
 	before := e.trails.step(rec)

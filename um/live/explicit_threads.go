@@ -71,12 +71,14 @@ type porter struct {
 	e         *swap
 	direction explicit.Direction
 	mover     *explicit.Mover
-	arrived   hook.Word     // the tickets of the copies in, or of the checksums of what leaves, that are done
-	lane      *lane         // of moves out: copies them
-	flights   []flight      // in the order of their tickets
-	copying   bool          // any of them is being copied, or waits for its turn
-	since     time.Duration // copying is what it is
-	checked   time.Time     // when one of them was last seen to end, or asked for
+	maker     *explicit.Mover // of moves in, where memory is made again: it issues the launches
+	made      hook.Word       // the tickets of these that are done
+	arrived   hook.Word       // the tickets of the copies in, or of the checksums of what leaves, that are done
+	lane      *lane           // of moves out: copies them
+	flights   []flight        // in the order of their tickets
+	copying   bool            // any of them is being copied, or waits for its turn
+	since     time.Duration   // copying is what it is
+	checked   time.Time       // when one of them was last seen to end, or asked for
 	spent     *[porterParts]time.Duration
 }
 
@@ -112,6 +114,7 @@ type flight struct {
 	ticket uint32 // of the copy in, or of the checksum; 0 when there is none, or it has been read
 	lane   uint32 // the lane's ticket of a move out that is copied
 	copied bool   // it is copied
+	making bool   // it is made again: the ticket is the maker's
 	began  time.Duration
 }
 
@@ -154,6 +157,15 @@ func (e *swap) newPorter(d explicit.Direction) (*porter, error) {
 		}
 	}
 	p := &porter{e: e, direction: d, mover: mover, spent: &e.spent[d], arrived: hook.NewWord(e.word(d))}
+	if d == explicit.In && l.config.Replay {
+		if p.maker, err = explicit.NewMover(l.driver, e.makings()); err != nil {
+			return nil, err
+		}
+		if err := p.maker.Checksums(e.kernels, mostInFlight, false); err != nil {
+			return nil, err
+		}
+		p.made = hook.NewWord(e.makings())
+	}
 	if d == explicit.Out {
 		if p.lane, err = newLane(l, e.pieces(), &e.paging); err != nil {
 			return nil, err
@@ -240,6 +252,19 @@ func (p *porter) land() error {
 	e, l := p.e, p.e.l
 	defer p.note()
 	for i := 0; i < len(p.flights); {
+		if f := &p.flights[i]; f.making {
+			if !p.made.Reached(f.ticket) {
+				i++
+				continue
+			}
+			if !p.maker.Made(f.move) {
+				if err := p.fetchInstead(f, true); err != nil {
+					return err
+				}
+				continue
+			}
+			f.ticket, f.making = 0, false
+		}
 		if !p.done(&p.flights[i]) {
 			i++
 			continue
@@ -260,12 +285,28 @@ func (p *porter) land() error {
 			return err
 		}
 		now := l.driver.Now()
-		if l.sink != nil && !l.paused && !f.move.Clean {
+		if l.sink != nil && !l.paused && !f.move.Clean && f.move.Kind != explicit.MoveMake {
 			l.sink.Move([]cuda.Range{{Base: f.move.Chunk.Base, Bytes: f.move.Bytes}}, um.Direction(p.direction), f.began, now)
 		}
 		e.runtime.Done(f.move)
 		e.wake[explicit.In+explicit.Out-p.direction].Signal()
 	}
+	return nil
+}
+
+// fetchInstead copies what a flight did not make rightly, or whose launches the driver refused.
+func (p *porter) fetchInstead(f *flight, launched bool) (err error) {
+	e := p.e
+	e.runtime.Unmade(f.move, launched)
+	f.making = false
+	m := f.move
+	var ticket uint32
+	p.timed(portBegin, func() { ticket, err = p.mover.CopyIn(m) })
+	if err != nil {
+		return err
+	}
+	f.ticket, f.copied = ticket, true
+	e.runtime.Submitted(m, ticket)
 	return nil
 }
 
@@ -278,10 +319,15 @@ func (p *porter) rest() (err error) {
 		}
 		if err == nil && time.Since(p.checked) > checkPatience {
 			p.checked, err = time.Now(), p.mover.Check()
+			if err == nil && p.maker != nil {
+				err = p.maker.Check()
+			}
 		}
 	})
 	return err
 }
+
+var errUnloaded = errors.New("modules have been unloaded since it was recorded")
 
 // begin starts a move.
 func (p *porter) begin(m *explicit.Move) error {
@@ -291,13 +337,17 @@ func (p *porter) begin(m *explicit.Move) error {
 		e.hook.SetTiming(true)
 	}
 	f := flight{move: m, began: l.driver.Now()}
-	var err error
+	var err, refused error
 	p.timed(portBegin, func() {
 		e.paging.Add(1)
 		f.ticket, err = p.mover.Begin(m)
 		e.paging.Add(-1)
 		switch {
 		case err != nil:
+		case m.Kind == explicit.MoveMake && e.hook.Unloads() != e.recorder.unloads:
+			refused = errUnloaded
+		case m.Kind == explicit.MoveMake:
+			f.ticket, refused = p.maker.Make(m)
 		case m.Kind != explicit.MoveEvict:
 			f.copied = f.ticket != 0
 		case !m.Compare:
@@ -312,6 +362,14 @@ func (p *porter) begin(m *explicit.Move) error {
 	}
 	if err != nil {
 		return err
+	}
+	if refused != nil {
+		l.log.Warn("a launch cannot be made again: its memory is fetched", zap.Error(refused))
+		if err := p.fetchInstead(&f, false); err != nil {
+			return err
+		}
+	} else if m.Kind == explicit.MoveMake {
+		f.making = true
 	}
 	if m.Kind != explicit.MoveEvict && f.ticket == 0 {
 		e.runtime.Done(m)

@@ -20,6 +20,9 @@ func (s Stats) explicitLines(line func(format string, args ...any)) {
 	x := s.Explicit
 	line("moved %s to the device (%.1f GB/s while copying) and %s to the host (%.1f GB/s)",
 		size.Text(s.H2DBytes), x.InGBPerSecond, size.Text(s.D2HBytes), x.OutGBPerSecond)
+	if x.Made+x.Unmade > 0 {
+		line("%s was made again in %d moves instead of being fetched; %d were not the same and were fetched", size.Text(x.MadeBytes), x.Made, x.Unmade)
+	}
 	if x.CleanBytes > 0 || x.InPlaceBytes > 0 {
 		line("%s left without a copy because the host had them already; launches used %s in host memory", size.Text(x.CleanBytes), size.Text(x.InPlaceBytes))
 	}

@@ -30,7 +30,32 @@ type strictHook struct {
 	states    map[uint32]hook.Inspect // of functions
 	follows   map[uint32]uint32
 	refuses   atomic.Uint32
-	served    int // times that every stream was asked
+	served    int               // times that every stream was asked
+	names     map[uint32]string // of functions, where they are not all the same
+	launches  map[uint64]*cuda.RecordedLaunch
+	recorded  map[uint32]bool // functions of which launches are
+	unloads   atomic.Uint32
+}
+
+func (h *strictHook) FunctionName(id uint32) string {
+	if name := h.names[id]; name != "" {
+		return name
+	}
+	return h.fakeHook.FunctionName(id)
+}
+
+func (h *strictHook) Unloads() uint32 { return h.unloads.Load() }
+
+func (h *strictHook) SetRecord(function uint32) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.recorded[function] = true
+}
+
+func (h *strictHook) Launch(r *hook.Record) *cuda.RecordedLaunch {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.launches[r.Seq]
 }
 
 func (h *strictHook) Words(_, progress cuda.Ptr)  { h.words = progress }
@@ -164,7 +189,8 @@ func newStubJob(t *testing.T, c Config, env ...string) *stubJob {
 	j := &stubJob{T: t, d: cudastub.Open(t, append(env, "STUB_SCRIBBLE=1")...)}
 	j.h = &strictHook{
 		fakeHook: newHook(), t: t, lastSeq: map[uint32]uint64{}, tickets: map[uint32]uint32{}, plain: map[cuda.Ptr]int64{},
-		states: map[uint32]hook.Inspect{}, follows: map[uint32]uint32{},
+		states: map[uint32]hook.Inspect{}, follows: map[uint32]uint32{}, launches: map[uint64]*cuda.RecordedLaunch{}, recorded: map[uint32]bool{},
+		names: map[uint32]string{kernelElementwise: elementwise},
 	}
 	var err error
 	if j.stream, err = j.d.StreamCreate(); err != nil {
@@ -203,7 +229,8 @@ type work struct {
 	names       []cuda.Ptr
 	addresses   []cuda.Ptr // in its parameters, where it asks for a grant
 	queue       func() error
-	endless     bool // its end is never reported
+	endless     bool                 // its end is never reported
+	again       *cuda.RecordedLaunch // what it is, if its function's launches are recorded
 }
 
 // launch launches an operation as the hook does, which may refuse it.
@@ -218,6 +245,9 @@ func (j *stubJob) launch(w work) error {
 			r.Slots = append(r.Slots, slot)
 			h.lastSeq[slot] = r.Seq
 		}
+	}
+	if w.again != nil && h.recorded[w.id] {
+		r.Recorded, h.launches[r.Seq] = 1, w.again
 	}
 	asks := w.flags&(hook.FlagInspect|hook.FlagOpaque) != 0
 	if asks {
@@ -265,7 +295,11 @@ const (
 	kernelMakeTable
 	kernelByTable
 	kernelOther
+	kernelElementwise
 )
+
+// elementwise is a kernel of the stub that is called as PyTorch's are.
+const elementwise = "_ZN2at6native29vectorized_elementwise_kernelILi4ENS0_3StuESt5arrayIPcLm3EEEEviT0_T1_"
 
 // run launches a kernel of which the parameters tell what it touches.
 func (j *stubJob) run(id uint32, f cuda.Function, names []cuda.Ptr, args ...uint64) error {

@@ -2,7 +2,7 @@
 
 import ctypes as C
 
-ABI = 14
+ABI = 15
 TABLE_SHIFT, RING, ENTRY_SLOTS = 21, 1 << 16, 22
 OFF, OBSERVE, GATED = 0, 1, 2
 FREE, RESIDENT, ABSENT = 0, 1, 2
@@ -12,12 +12,12 @@ LAUNCH, COPY, GRAPH = 1, 2, 3
 class Entry(C.Structure):
     _fields_ = [("turn", C.c_uint64), ("kind", C.c_uint16), ("flags", C.c_uint16), ("id", C.c_uint32),
                 ("nslots", C.c_uint16), ("stream", C.c_uint16), ("more", C.c_uint32), ("grid", C.c_uint32),
-                ("_pad", C.c_uint32), ("when", C.c_uint64), ("slots", C.c_uint32 * ENTRY_SLOTS)]
+                ("recorded", C.c_uint32), ("when", C.c_uint64), ("slots", C.c_uint32 * ENTRY_SLOTS)]
 
 
 class Func(C.Structure):
     _fields_ = [("name", C.c_char_p), ("handle", C.c_uint64), ("nparams", C.c_uint32), ("opaque", C.c_uint32),
-                ("inspect", C.c_uint32), ("follows", C.c_uint32), ("launches", C.c_uint64)]
+                ("inspect", C.c_uint32), ("follows", C.c_uint32), ("launches", C.c_uint64), ("record", C.c_uint32), ("_pad", C.c_uint32)]
 
 
 class Shared(C.Structure):
@@ -25,7 +25,7 @@ class Shared(C.Structure):
                 ("head", C.c_uint64), ("tail_seen", C.c_uint64), ("launches", C.c_uint64), ("_0", C.c_uint64 * 3),
                 ("ring", C.POINTER(Entry)), ("block_slot", C.POINTER(C.c_uint32)), ("slot_state", C.POINTER(C.c_uint8)),
                 ("slot_last_seq", C.POINTER(C.c_uint64)), ("progress_every", C.c_uint32), ("trails", C.c_uint32),
-                ("doorbell", C.c_uint32), ("size", C.c_uint32), ("timing", C.c_uint32), ("_1", C.c_uint32), ("dropped", C.c_uint64),
+                ("doorbell", C.c_uint32), ("size", C.c_uint32), ("timing", C.c_uint32), ("unloads", C.c_uint32), ("dropped", C.c_uint64),
                 ("tail", C.c_uint64), ("_2", C.c_uint64 * 7), ("funcs", C.POINTER(Func)), ("nfuncs", C.c_uint32), ("nstreams", C.c_uint32),
                 ("streams", C.POINTER(C.c_uint64)), ("gate", C.c_void_p), ("progress", C.c_void_p), ("_3", C.c_uint64 * 3)] + [
         (n, C.c_uint64) for n in ("copies", "graph_launches", "gated", "opaque_launches", "route_elf",
@@ -34,7 +34,8 @@ class Shared(C.Structure):
         ("granted", C.c_uint64), ("inspect_seq", C.c_uint64), ("inspect_addr", C.c_uint64 * 16384)] + [
         (n, C.c_uint64) for n in ("cpu_waits", "cpu_wait_ns", "grants_asked", "refused", "followed", "probes", "probe_word")] + [
         ("probing", C.c_uint32), ("_5", C.c_uint32), ("report_all", C.c_void_p), ("serve", C.c_void_p), ("synchronize_others", C.c_void_p),
-        ("ntimings", C.c_uint64), ("timings", C.c_uint64 * 2 * 1024), ("_6", C.c_uint64 * 7)]
+        ("launch_head", C.c_uint64), ("launch_area", C.c_void_p),
+        ("timings_lost", C.c_uint64), ("ntimings", C.c_uint64), ("timings", C.c_uint64 * 2 * 1024), ("_6", C.c_uint64 * 4)]
 
 
 def attach():
