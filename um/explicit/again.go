@@ -106,13 +106,6 @@ func (r *Runtime) learn(x *op, o *Op) {
 	}
 }
 
-func (r *Runtime) liveAt(slot uint32) *tensor {
-	if int(slot) >= len(r.slots) || r.slots[slot] == nil || r.slots[slot].freed {
-		return nil
-	}
-	return r.slots[slot]
-}
-
 // stepOf is an operation as a step that makes what it names at a place; without a launch when it cannot be one.
 func (r *Runtime) stepOf(x *op, o *Op, at int) step {
 	made := step{launch: o.Again, function: o.Work, position: x.position}
@@ -213,8 +206,8 @@ func (r *Runtime) makeInstead(m *Move) {
 	}
 }
 
-// release lets the inputs of a making go.
-func (m *Move) release() {
+// unpin lets the inputs of a making go.
+func (m *Move) unpin() {
 	for _, t := range m.inputs {
 		t.pins--
 	}
@@ -223,7 +216,7 @@ func (m *Move) release() {
 
 // made notes that a tensor was made rightly: nothing has written to what it was made of.
 func (r *Runtime) made(m *Move) {
-	m.release()
+	m.unpin()
 	r.stats.Made++
 	r.stats.MadeBytes += m.Bytes
 	for p := range r.doubtsOf(m.tensor) {
@@ -252,7 +245,7 @@ func (r *Runtime) Unmade(m *Move, launched bool) {
 		}
 		t.recipe = recipe{spoilt: true, touched: true, written: r.history.Now()}
 	}
-	m.release()
+	m.unpin()
 	r.stats.Unmade++
 	m.Kind, m.Launches = MoveFetch, nil
 	r.fetching++

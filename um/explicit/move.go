@@ -420,7 +420,7 @@ func (r *Runtime) Failed(m *Move) error {
 	if m.Kind == MoveFetch {
 		r.fetching--
 	}
-	m.release()
+	m.unpin()
 	if t == r.making {
 		r.making = nil
 	}

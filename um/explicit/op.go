@@ -72,10 +72,10 @@ func (r *Runtime) Op(o Op) {
 	x := &op{position: r.history.Now(), seq: o.Seq, stream: o.Stream, name: o.Name}
 	touched := make([]correlate.InstanceID, 0, len(o.Slots))
 	for _, s := range o.Slots {
-		if int(s) >= len(r.slots) || r.slots[s] == nil || r.slots[s].freed {
+		t := r.liveAt(s)
+		if t == nil {
 			continue // freed by another thread meanwhile: the job's own race
 		}
-		t := r.slots[s]
 		x.tensors = append(x.tensors, t)
 		touched = append(touched, t.instance)
 		t.named, t.kept = true, t.kept || o.Keep

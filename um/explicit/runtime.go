@@ -403,6 +403,14 @@ func (r *Runtime) Owns(p cuda.Ptr) bool { return r.addresses.contains(p) }
 // Moving says whether a move is under way.
 func (r *Runtime) Moving() bool { return r.flying[In]+r.flying[Out] > 0 }
 
+// liveAt is the live tensor of a slot, nil when there is none.
+func (r *Runtime) liveAt(slot uint32) *tensor {
+	if int(slot) >= len(r.slots) || r.slots[slot] == nil || r.slots[slot].freed {
+		return nil
+	}
+	return r.slots[slot]
+}
+
 // SlotAddress is the address of a slot's tensor.
 func (r *Runtime) SlotAddress(slot uint32) (cuda.Ptr, bool) {
 	if int(slot) >= len(r.slots) || r.slots[slot] == nil {

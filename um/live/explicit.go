@@ -40,7 +40,7 @@ type swap struct {
 	chasersOf map[uint32]*chaser
 	hostErr   error // why host memory could not be had when something was last to leave
 	growing   bool  // it could not, but is being made
-	recorder  recorder
+	accesses  accesses
 	timing    bool // operations are timed
 
 	front    *front.Front       // of the tensors' ranges; nil: the job asks the engine each time
@@ -119,7 +119,7 @@ func (l *Live) openSwap() error {
 		hostBudget = hostBudget / hostpool.Granularity * hostpool.Granularity
 	}
 	var err error
-	e := &swap{l: l, hook: h, plainHandles: map[cuda.Ptr]cuda.Handle{}, chasersOf: map[uint32]*chaser{}, requests: map[request]uint64{}}
+	e := &swap{l: l, hook: h, plainHandles: map[cuda.Ptr]cuda.Handle{}, chasersOf: map[uint32]*chaser{}, requests: map[request]uint64{}, accesses: accesses{writes: map[uint32]int{}}}
 	for d := range e.wake {
 		e.wake[d] = sync.NewCond(&l.mu)
 	}
@@ -266,7 +266,7 @@ func (e *swap) op(rec *hook.Record) {
 		o.ToHost = rec.ID == hook.CopyD2H
 	}
 	if l.config.Replay {
-		e.recorder.note(e, rec, &o)
+		e.accesses.note(e, rec, &o)
 	}
 	e.runtime.Op(o)
 	before := e.trails.step(rec)

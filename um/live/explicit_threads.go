@@ -218,6 +218,9 @@ func (p *porter) copy(f *flight) { f.lane, f.copied = p.lane.start(f.move), true
 // done says whether all of a flight is done but to unmap it. When the checksum of
 // what leaves says that it has to be copied, it is from then on.
 func (p *porter) done(f *flight) bool {
+	if f.making {
+		return false
+	}
 	if f.ticket != 0 {
 		if !p.arrived.Reached(f.ticket) {
 			return false
@@ -252,18 +255,8 @@ func (p *porter) land() error {
 	e, l := p.e, p.e.l
 	defer p.note()
 	for i := 0; i < len(p.flights); {
-		if f := &p.flights[i]; f.making {
-			if !p.made.Reached(f.ticket) {
-				i++
-				continue
-			}
-			if !p.maker.Made(f.move) {
-				if err := p.fetchInstead(f, true); err != nil {
-					return err
-				}
-				continue
-			}
-			f.ticket, f.making = 0, false
+		if err := p.settle(&p.flights[i]); err != nil {
+			return err
 		}
 		if !p.done(&p.flights[i]) {
 			i++
@@ -294,20 +287,28 @@ func (p *porter) land() error {
 	return nil
 }
 
-// fetchInstead copies what a flight did not make rightly, or whose launches the driver refused.
-func (p *porter) fetchInstead(f *flight, launched bool) (err error) {
-	e := p.e
-	e.runtime.Unmade(f.move, launched)
-	f.making = false
-	m := f.move
-	var ticket uint32
-	p.timed(portBegin, func() { ticket, err = p.mover.CopyIn(m) })
-	if err != nil {
+// settle looks at a making whose ticket has been reached: what was made rightly is done, else its copy comes in.
+func (p *porter) settle(f *flight) error {
+	if !f.making || !p.made.Reached(f.ticket) {
+		return nil
+	}
+	if p.maker.Made(f.move) {
+		f.ticket, f.making = 0, false
+		return nil
+	}
+	if err := p.fetchInstead(f, true); err != nil {
 		return err
 	}
-	f.ticket, f.copied = ticket, true
-	e.runtime.Submitted(m, ticket)
+	p.e.runtime.Submitted(f.move, f.ticket)
 	return nil
+}
+
+// fetchInstead queues the copy of what a flight did not make rightly, or whose launches were refused.
+func (p *porter) fetchInstead(f *flight, launched bool) (err error) {
+	p.e.runtime.Unmade(f.move, launched)
+	f.making, f.copied = false, true
+	p.timed(portBegin, func() { f.ticket, err = p.mover.CopyIn(f.move) })
+	return err
 }
 
 // rest waits a little for a flight.
@@ -338,13 +339,14 @@ func (p *porter) begin(m *explicit.Move) error {
 	}
 	f := flight{move: m, began: l.driver.Now()}
 	var err, refused error
+	unloads := e.accesses.unloads // when the launches were recorded
 	p.timed(portBegin, func() {
 		e.paging.Add(1)
 		f.ticket, err = p.mover.Begin(m)
 		e.paging.Add(-1)
 		switch {
 		case err != nil:
-		case m.Kind == explicit.MoveMake && e.hook.Unloads() != e.recorder.unloads:
+		case m.Kind == explicit.MoveMake && e.hook.Unloads() != unloads:
 			refused = errUnloaded
 		case m.Kind == explicit.MoveMake:
 			f.ticket, refused = p.maker.Make(m)

@@ -10,33 +10,32 @@ import (
 	"github.com/penstock-gpu/penstock/um/explicit"
 )
 
-// recorder tells the runtime what operations do with what they name, as far as that is known, and which launches can be
+// accesses tells the runtime what operations do with what they name, as far as that is known, and which launches can be
 // made again: those of kernels that are known by their names to write to one operand only.
-type recorder struct {
-	writes  map[uint32]int // by function: the parameter that begins with the address of what it writes to; -1: who knows
-	access  []explicit.Access
-	unloads uint32 // modules that had been unloaded when that was last looked at
+type accesses struct {
+	writes  map[uint32]int    // by function: the parameter that begins with the address of what it writes to; -1: who knows
+	of      []explicit.Access // those of the newest operation
+	unloads uint32            // modules that had been unloaded when that was last looked at
 }
 
 // note completes an operation.
-func (c *recorder) note(e *swap, rec *hook.Record, o *explicit.Op) {
+func (c *accesses) note(e *swap, rec *hook.Record, o *explicit.Op) {
 	if n := e.hook.Unloads(); n != c.unloads { // handles of functions may mean others
 		c.unloads = n
 		e.runtime.ForgetLaunches()
 	}
-	c.access = c.access[:0]
-	o.Access = nil
+	c.of = c.of[:0]
 	switch rec.Kind {
 	case hook.Launch:
 		c.launch(e, rec, o)
 	case hook.Copy:
 		c.copy(rec)
 	}
-	o.Access = c.access
+	o.Access = c.of
 }
 
 // copy notes the accesses of a copy or a fill.
-func (c *recorder) copy(rec *hook.Record) {
+func (c *accesses) copy(rec *hook.Record) {
 	for i := range rec.Slots {
 		a := explicit.AccessReads
 		switch {
@@ -45,17 +44,14 @@ func (c *recorder) copy(rec *hook.Record) {
 		case rec.ID != hook.CopyH2D && rec.ID != hook.CopyD2H && rec.ID != hook.CopyD2D:
 			a = explicit.AccessUnknown
 		}
-		c.access = append(c.access, a)
+		c.of = append(c.of, a)
 	}
 }
 
 // launch notes those of a launch that has been recorded.
-func (c *recorder) launch(e *swap, rec *hook.Record, o *explicit.Op) {
+func (c *accesses) launch(e *swap, rec *hook.Record, o *explicit.Op) {
 	index, seen := c.writes[rec.ID]
 	if !seen {
-		if c.writes == nil {
-			c.writes = map[uint32]int{}
-		}
 		index = roles.WritesOneParameter(o.Name)
 		if c.writes[rec.ID] = index; index >= 0 {
 			e.hook.SetRecord(rec.ID)
@@ -73,7 +69,7 @@ func (c *recorder) launch(e *swap, rec *hook.Record, o *explicit.Op) {
 		return
 	}
 	written := e.runtime.SlotAt(cuda.Ptr(binary.LittleEndian.Uint64(l.Params[at:])))
-	if written == 0 || !slices.Contains(rec.Slots, written) {
+	if !slices.Contains(rec.Slots, written) {
 		return // of plain memory, or something that looks like an address
 	}
 	for _, s := range rec.Slots {
@@ -81,6 +77,6 @@ func (c *recorder) launch(e *swap, rec *hook.Record, o *explicit.Op) {
 		if s == written {
 			a, o.Again = explicit.AccessWrites, l
 		}
-		c.access = append(c.access, a)
+		c.of = append(c.of, a)
 	}
 }
