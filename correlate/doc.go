@@ -31,6 +31,6 @@
 //
 // # Caveats
 //
-// Nothing here is safe for concurrent use: the caller (package um) holds its
+// Nothing here is safe for concurrent use: the caller (an engine of package um) holds its
 // lock. A prediction is a guess; callers must stay correct when it is wrong.
 package correlate

@@ -1,6 +1,6 @@
 // Package replay runs a trace through the engine on the simulated GPU.
 //
-// The engine is the real one (package um, with the mover um/managed); what is
+// The engine is a real one (package um/managed or um/explicit); what is
 // simulated is the GPU, its driver and the passing of time (package cuda/sim),
 // and the application, which here is a trace: it queues its launches as fast as
 // the CPU could, up to as many as the driver's queue holds, waits where the

@@ -13,7 +13,7 @@ import (
 // managedEngine is the real runtime on the simulated GPU.
 type managedEngine struct {
 	loop
-	runtime  *um.Runtime
+	runtime  *managed.Runtime
 	steered  bool                // the driver evicts, and the runtime follows what it does
 	gates    []*sim.Gate         // by stream number
 	opened   []uint64            // by stream number: up to where its gate is open
@@ -35,14 +35,14 @@ func newManaged(t *trace.Trace, o Options, budget int64, p um.Policy) *managedEn
 	x := &managedEngine{slotOf: map[cuda.Ptr]uint32{}}
 	x.loop = newLoop(g, um.SmallBytes, plainSource{x}, x.wake)
 	x.app = newApplication(t, o, g, x)
-	arena := (t.PeakLiveBytes()*addressSpace/um.BlockBytes + 1) * um.BlockBytes
+	arena := (t.PeakLiveBytes()*addressSpace/managed.BlockBytes + 1) * managed.BlockBytes
 	base, err := x.driver.MemAllocManaged(arena)
 	if err != nil {
 		x.app.err = err
 		return x
 	}
 	x.steered = !o.SoftwareCap
-	x.runtime = um.New(um.Config{Policy: p, BudgetBytes: budget, ArenaBytes: arena, DriverEvicts: !o.SoftwareCap, EvictionsSeen: !o.SoftwareCap, AllWorkSeen: true}, x, base)
+	x.runtime = managed.New(managed.Config{Policy: p, BudgetBytes: budget, ArenaBytes: arena, DriverEvicts: !o.SoftwareCap, EvictionsSeen: !o.SoftwareCap, AllWorkSeen: true}, x, base)
 	x.ledger, x.tensors, x.slotAt = x.runtime, x.runtime, func(p cuda.Ptr) uint32 { return x.slotOf[p] }
 	g.Observe(x.observe)
 	// Several bring in, because the software part of a prefetch overlaps another's
@@ -103,12 +103,12 @@ func (x *managedEngine) launch(e *trace.Event, finished func(time.Duration)) {
 		x.gpu.WaitGate(o.stream, x.gates[o.number], o.seq)
 	}
 	x.gpu.Launch(o.stream, o.kernel)
-	x.runtime.Op(um.Op{Seq: o.seq, Stream: o.number, Signature: um.Signature(int(e.Kind), uint64(e.Copy)<<32|uint64(e.Function), len(x.slots)), Slots: x.slots, Gated: gated})
+	x.runtime.Op(managed.Op{Seq: o.seq, Stream: o.number, Signature: um.Signature(int(e.Kind), uint64(e.Copy)<<32|uint64(e.Function), len(x.slots)), Slots: x.slots, Gated: gated})
 	x.wake()
 }
 
 // move has a worker carry a move out.
-func (x *managedEngine) move(w *worker, mover *managed.Streamed, m *um.Move) {
+func (x *managedEngine) move(w *worker, mover *managed.Streamed, m *managed.Move) {
 	if err := mover.Start(m); err != nil {
 		x.fail(err)
 		return

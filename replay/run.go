@@ -9,6 +9,7 @@ import (
 	"github.com/penstock-gpu/penstock/oracle"
 	"github.com/penstock-gpu/penstock/trace"
 	"github.com/penstock-gpu/penstock/um"
+	"github.com/penstock-gpu/penstock/um/managed"
 )
 
 // InputError is a request that cannot be replayed, and says what to change.
@@ -127,7 +128,7 @@ func link(p sim.Profile, engine string) oracle.Options {
 	if engine == EngineExplicit {
 		return oracle.Options{H2DBytesPerSecond: p.CopyBytesPerSecond, D2HBytesPerSecond: p.CopyBytesPerSecond, DuplexBytesPerSecond: p.DuplexBytesPerSecond}
 	}
-	return oracle.Options{H2DBytesPerSecond: p.PrefetchBytesPerSecond, D2HBytesPerSecond: p.CopyBytesPerSecond, BlockBytes: um.BlockBytes}
+	return oracle.Options{H2DBytesPerSecond: p.PrefetchBytesPerSecond, D2HBytesPerSecond: p.CopyBytesPerSecond, BlockBytes: managed.BlockBytes}
 }
 
 func runOracle(ctx context.Context, t *trace.Trace, o Options, budget int64) (Result, error) {

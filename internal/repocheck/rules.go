@@ -53,9 +53,9 @@ var mayImport = map[string][]string{
 	"oracle":         {"trace"},
 	"oracle/rewrite": {"prefetch/again", "trace", "trace/roles"},
 	"pool/plan":      {"trace"},
-	"um":             {"cuda", "evict", "prefetch", "correlate", "pool", "trace", "internal/size", "um/internal/queue"},
+	"um":             {"cuda", "evict", "correlate", "trace", "internal/size", "um/internal/queue"},
 	"um/live/bound":  {"trace"},
-	"um/managed":     {"cuda", "evict", "prefetch", "correlate", "pool", "trace", "um"},
+	"um/managed":     {"cuda", "evict", "prefetch", "correlate", "trace", "internal/size", "um", "um/internal/queue"},
 
 	"pool/front":           {"cuda"},
 	"pool/planned":         {"cuda", "pool/follow", "pool/front", "pool/plan", "pool/stitch"},

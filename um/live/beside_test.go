@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"github.com/penstock-gpu/penstock/cuda"
-	"github.com/penstock-gpu/penstock/um"
+	"github.com/penstock-gpu/penstock/um/managed"
 )
 
 // TestBeside: a tensor that the arena has no range for lies in plain memory, for
@@ -42,7 +42,7 @@ func TestBeside(t *testing.T) {
 		if d := time.Since(began); d >= roomPatience {
 			t.Errorf("waited %v for room that others could make", d)
 		}
-		if n := r.d.blocks()*um.BlockBytes + r.d.plainUsed(); n > c.BudgetBytes {
+		if n := r.d.blocks()*managed.BlockBytes + r.d.plainUsed(); n > c.BudgetBytes {
 			t.Errorf("%d bytes on the device, the budget is %d", n, c.BudgetBytes)
 		}
 		r.l.mu.Lock()

@@ -12,6 +12,7 @@ import (
 	"github.com/penstock-gpu/penstock/cuda/uvm"
 	"github.com/penstock-gpu/penstock/internal/hook"
 	"github.com/penstock-gpu/penstock/um"
+	"github.com/penstock-gpu/penstock/um/managed"
 )
 
 const mib = 1 << 20
@@ -72,7 +73,7 @@ func (d *fakeDriver) MemInfo() (free, total int64, err error) {
 
 func (d *fakeDriver) address(bytes int64) cuda.Ptr {
 	p := d.next
-	d.next += cuda.Ptr((bytes + um.BlockBytes - 1) / um.BlockBytes * um.BlockBytes)
+	d.next += cuda.Ptr((bytes + managed.BlockBytes - 1) / managed.BlockBytes * managed.BlockBytes)
 	return p
 }
 
@@ -125,7 +126,7 @@ func (d *fakeDriver) Prefetch(r []cuda.Range, to cuda.Location, s cuda.Stream) e
 
 func (d *fakeDriver) set(ranges []cuda.Range, on bool) {
 	for _, r := range ranges {
-		for p := r.Base; p < r.End(); p += um.BlockBytes {
+		for p := r.Base; p < r.End(); p += managed.BlockBytes {
 			if on {
 				d.onDevice[p] = true
 			} else {
@@ -138,7 +139,7 @@ func (d *fakeDriver) set(ranges []cuda.Range, on bool) {
 }
 
 func (d *fakeDriver) noteBytes() {
-	d.mostBytes = max(d.mostBytes, d.used+int64(len(d.onDevice))*um.BlockBytes)
+	d.mostBytes = max(d.mostBytes, d.used+int64(len(d.onDevice))*managed.BlockBytes)
 }
 
 // peakBytes is the most that plain memory and blocks took together at any time.
@@ -173,7 +174,7 @@ func (d *fakeDriver) plainUsed() int64 {
 func (d *fakeDriver) holds(r cuda.Range) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	for p := r.Base; p < r.End(); p += um.BlockBytes {
+	for p := r.Base; p < r.End(); p += managed.BlockBytes {
 		if !d.onDevice[p] {
 			return false
 		}

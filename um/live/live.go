@@ -13,6 +13,7 @@ import (
 	"github.com/penstock-gpu/penstock/faults"
 	"github.com/penstock-gpu/penstock/internal/hook"
 	"github.com/penstock-gpu/penstock/um"
+	"github.com/penstock-gpu/penstock/um/managed"
 )
 
 // Hook is the launch hook as the engine sees it; *hook.Shared is the real one.
@@ -66,7 +67,7 @@ type Live struct {
 	managed    atomic.Bool // runtime is set and will stay
 	mu         sync.Mutex
 	work       [2]*sync.Cond // by direction: its workers may have something to do
-	runtime    *um.Runtime
+	runtime    *managed.Runtime
 	tensors    tensors    // runtime, or that of swap; nil while there are none
 	swap       *swap      // the explicit engine, set at the start and for good; nil in the managed one
 	space      *uvm.Space // nil: the driver cannot be asked directly
@@ -208,15 +209,15 @@ func (l *Live) openArena() error {
 	if err != nil {
 		return err
 	}
-	if p%um.BlockBytes != 0 {
-		return fmt.Errorf("the driver returned managed memory at %#x, not aligned to %d bytes", uint64(p), um.BlockBytes)
+	if p%managed.BlockBytes != 0 {
+		return fmt.Errorf("the driver returned managed memory at %#x, not aligned to %d bytes", uint64(p), managed.BlockBytes)
 	}
 	if l.space, err = uvm.Open(cuda.Range{Base: p, Bytes: bytes}, l.driver.Info()); err != nil {
 		l.log.Warn("the unified-memory driver cannot be asked directly: launches are not held back, and fault for what comes late", zap.Error(err))
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.runtime = um.New(um.Config{
+	l.runtime = managed.New(managed.Config{
 		Policy: l.config.Policy, BudgetBytes: l.budget, HostBudgetBytes: l.hostBudget(), ArenaBytes: bytes,
 		LookaheadBytes: l.config.LookaheadBytes,
 	}, process{l}, p)
@@ -253,8 +254,8 @@ func (l *Live) reserveArena() (p cuda.Ptr, bytes int64, err error) {
 		if limit := l.config.ManagedLimitBytes; limit > 0 {
 			bytes = min(bytes, limit)
 		}
-		bytes = bytes / um.BlockBytes * um.BlockBytes
-		if bytes < um.BlockBytes {
+		bytes = bytes / managed.BlockBytes * managed.BlockBytes
+		if bytes < managed.BlockBytes {
 			return 0, 0, fmt.Errorf("a managed limit of %d bytes leaves no room for an arena: raise PENSTOCK_MANAGED_LIMIT", l.config.ManagedLimitBytes)
 		}
 		if p, err = l.driver.MemAllocManaged(bytes); err == nil {

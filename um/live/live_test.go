@@ -15,6 +15,7 @@ import (
 	"github.com/penstock-gpu/penstock/internal/hook"
 	"github.com/penstock-gpu/penstock/um"
 	"github.com/penstock-gpu/penstock/um/live/bound"
+	"github.com/penstock-gpu/penstock/um/managed"
 )
 
 func TestNewRefuses(t *testing.T) {
@@ -338,7 +339,7 @@ func TestOversubscribed(t *testing.T) {
 			if s.Evictions == 0 || s.ResidentPeakBytes > 64*mib || s.LateLaunches > 0 || s.Failure != "" {
 				t.Errorf("%d evictions, %d bytes at most, %d late, failure %q", s.Evictions, s.ResidentPeakBytes, s.LateLaunches, s.Failure)
 			}
-			if _, out := r.d.moves(); out == 0 || r.d.peak() > 64*mib/um.BlockBytes {
+			if _, out := r.d.moves(); out == 0 || r.d.peak() > 64*mib/managed.BlockBytes {
 				t.Errorf("%d moves out, %d blocks on the device at most", out, r.d.peak())
 			}
 			for _, x := range p {

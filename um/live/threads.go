@@ -43,7 +43,7 @@ func (l *Live) drain() (n int) {
 		if rec.Flags&hook.FlagCaptured != 0 {
 			return // it runs when its graph is launched, and is reported then
 		}
-		op := um.Op{
+		op := managed.Op{
 			Seq: rec.Seq, Stream: l.opStream(rec.Stream, rec.Seq), Signature: um.Signature(rec.Kind, uint64(rec.ID), len(rec.Slots)),
 			Slots: rec.Slots, Gated: rec.Flags&hook.FlagGated != 0, Reports: rec.Flags&hook.FlagProgress != 0,
 		}
@@ -317,7 +317,7 @@ func (l *Live) prepare() {
 			l.fail(err)
 			return
 		}
-		l.preparedBytes += blocks * um.BlockBytes
+		l.preparedBytes += blocks * managed.BlockBytes
 		l.runtime.Done(m)
 	}
 }
@@ -370,7 +370,7 @@ func (l *Live) worker(d um.Direction) {
 		l.progress()
 		l.runtime.Done(m)
 		l.moveTime[d] += ended - began
-		if l.sink != nil && !l.paused && (m.Kind == um.MoveFetch || m.Kind == um.MoveEvict) {
+		if l.sink != nil && !l.paused && (m.Kind == managed.MoveFetch || m.Kind == managed.MoveEvict) {
 			l.sink.Move(m.Ranges, d, began, ended)
 		}
 		l.work[um.In+um.Out-d].Signal() // what came or went may be what the other side waits for

@@ -4,12 +4,11 @@ import (
 	"fmt"
 
 	"github.com/penstock-gpu/penstock/cuda"
-	"github.com/penstock-gpu/penstock/um"
 )
 
 // Mover carries out moves, and returns from each when it has been carried out.
 type Mover interface {
-	Do(m *um.Move) error
+	Do(m *Move) error
 	Close() error
 }
 
@@ -21,31 +20,31 @@ type operations interface {
 	discard(r []cuda.Range) error
 }
 
-func carryOut(o operations, m *um.Move) error {
+func carryOut(o operations, m *Move) error {
 	if err := steps(o, m); err != nil {
 		return fmt.Errorf("%s of %d ranges: %w", m.Kind, len(m.Ranges), err)
 	}
 	return nil
 }
 
-func steps(o operations, m *um.Move) error {
+func steps(o operations, m *Move) error {
 	switch m.Kind {
-	case um.MoveFetch:
+	case MoveFetch:
 		return o.prefetch(m.Ranges, cuda.Device)
-	case um.MoveTouch:
+	case MoveTouch:
 		return o.touch(m.Ranges)
-	case um.MovePopulate:
+	case MovePopulate:
 		if m.StaleFirst {
 			if err := o.discard(m.Ranges); err != nil {
 				return err
 			}
 		}
 		return o.prefetch(m.Ranges, cuda.Device)
-	case um.MoveEvict:
+	case MoveEvict:
 		return o.evict(m.Ranges)
-	case um.MoveDiscard:
+	case MoveDiscard:
 		return o.discard(m.Ranges)
-	case um.MovePrepare:
+	case MovePrepare:
 		return o.prefetch(m.Ranges, cuda.Host)
 	}
 	panic("managed: unknown kind of move")
@@ -67,7 +66,7 @@ func NewStreamed(d cuda.Driver) (*Streamed, error) {
 }
 
 // Do carries out a move.
-func (s *Streamed) Do(m *um.Move) error {
+func (s *Streamed) Do(m *Move) error {
 	if err := s.Start(m); err != nil {
 		return err
 	}
@@ -75,7 +74,7 @@ func (s *Streamed) Do(m *um.Move) error {
 }
 
 // Start queues a move on the mover's stream; it is done when the stream is.
-func (s *Streamed) Start(m *um.Move) error { return carryOut(s, m) }
+func (s *Streamed) Start(m *Move) error { return carryOut(s, m) }
 
 // Stream is the mover's stream.
 func (s *Streamed) Stream() cuda.Stream { return s.stream }
@@ -113,7 +112,7 @@ type Direct struct{ space Space }
 func NewDirect(s Space) *Direct { return &Direct{s} }
 
 // Do carries out a move.
-func (d *Direct) Do(m *um.Move) error { return carryOut(d, m) }
+func (d *Direct) Do(m *Move) error { return carryOut(d, m) }
 
 func (d *Direct) prefetch(ranges []cuda.Range, to cuda.Location) error {
 	return each(ranges, func(r cuda.Range) error { return d.space.Migrate(r, to) })

@@ -8,7 +8,6 @@ import (
 	"testing"
 
 	"github.com/penstock-gpu/penstock/cuda"
-	"github.com/penstock-gpu/penstock/um"
 )
 
 // calls is a Space, and a Driver, that writes down what it is asked.
@@ -54,8 +53,8 @@ func (c *calls) Discard(r []cuda.Range, s cuda.Stream) error {
 	return c.note("discard %d ranges %d", len(r), s)
 }
 
-func move(k um.MoveKind, stale bool) *um.Move {
-	return &um.Move{Kind: k, StaleFirst: stale, Ranges: []cuda.Range{{Base: 100, Bytes: 2}, {Base: 200, Bytes: 4}}}
+func move(k MoveKind, stale bool) *Move {
+	return &Move{Kind: k, StaleFirst: stale, Ranges: []cuda.Range{{Base: 100, Bytes: 2}, {Base: 200, Bytes: 4}}}
 }
 
 func TestMoves(t *testing.T) {
@@ -63,18 +62,18 @@ func TestMoves(t *testing.T) {
 	out := []string{"migrate 100+2 host", "migrate 200+4 host"}
 	drop := []string{"discard 100+2", "discard 200+4"}
 	for _, c := range []struct {
-		kind     um.MoveKind
+		kind     MoveKind
 		stale    bool
 		direct   []string
 		streamed []string
 	}{
-		{um.MoveFetch, false, in, []string{"prefetch 2 ranges device 9"}},
-		{um.MoveTouch, false, []string{"touch 100+2", "touch 200+4"}, []string{"prefetch 2 ranges device 9"}},
-		{um.MoveEvict, false, []string{"evict 100+2", "evict 200+4"}, []string{"prefetch 2 ranges host 9"}},
-		{um.MovePrepare, false, out, []string{"prefetch 2 ranges host 9"}},
-		{um.MovePopulate, false, in, []string{"prefetch 2 ranges device 9"}},
-		{um.MovePopulate, true, slices.Concat(drop, in), []string{"discard 2 ranges 9", "prefetch 2 ranges device 9"}},
-		{um.MoveDiscard, false, drop, []string{"discard 2 ranges 9"}},
+		{MoveFetch, false, in, []string{"prefetch 2 ranges device 9"}},
+		{MoveTouch, false, []string{"touch 100+2", "touch 200+4"}, []string{"prefetch 2 ranges device 9"}},
+		{MoveEvict, false, []string{"evict 100+2", "evict 200+4"}, []string{"prefetch 2 ranges host 9"}},
+		{MovePrepare, false, out, []string{"prefetch 2 ranges host 9"}},
+		{MovePopulate, false, in, []string{"prefetch 2 ranges device 9"}},
+		{MovePopulate, true, slices.Concat(drop, in), []string{"discard 2 ranges 9", "prefetch 2 ranges device 9"}},
+		{MoveDiscard, false, drop, []string{"discard 2 ranges 9"}},
 	} {
 		d := space{&calls{}}
 		mover := NewDirect(d)
@@ -105,7 +104,7 @@ func TestOldDriver(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, m := range []*um.Move{move(um.MoveDiscard, false), move(um.MovePopulate, true)} {
+	for _, m := range []*Move{move(MoveDiscard, false), move(MovePopulate, true)} {
 		if err := s.Start(m); err != nil {
 			t.Error(err)
 		}
@@ -120,11 +119,11 @@ func TestOldDriver(t *testing.T) {
 
 func TestFailures(t *testing.T) {
 	d := space{&calls{fail: "evict"}}
-	if err := NewDirect(d).Do(move(um.MoveEvict, false)); err == nil || err.Error() != "evict of 2 ranges: no luck" || len(d.log) != 1 {
+	if err := NewDirect(d).Do(move(MoveEvict, false)); err == nil || err.Error() != "evict of 2 ranges: no luck" || len(d.log) != 1 {
 		t.Errorf("a failing eviction: %v after %q", err, d.log)
 	}
 	d = space{&calls{fail: "discard"}}
-	if err := NewDirect(d).Do(move(um.MovePopulate, true)); err == nil || err.Error() != "populate of 2 ranges: no luck" || len(d.log) != 1 {
+	if err := NewDirect(d).Do(move(MovePopulate, true)); err == nil || err.Error() != "populate of 2 ranges: no luck" || len(d.log) != 1 {
 		t.Errorf("a failing discard: %v after %q; nothing may be migrated after it", err, d.log)
 	}
 	if _, err := NewStreamed(&calls{fail: "create"}); err == nil || !strings.Contains(err.Error(), "managed mover") {
@@ -135,7 +134,7 @@ func TestFailures(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := s.Do(move(um.MoveFetch, false)); err == nil {
+		if err := s.Do(move(MoveFetch, false)); err == nil {
 			t.Errorf("a failing %s is not reported", word)
 		}
 	}

@@ -1,6 +1,9 @@
-package um
+package managed
 
-import "github.com/penstock-gpu/penstock/cuda"
+import (
+	"github.com/penstock-gpu/penstock/cuda"
+	"github.com/penstock-gpu/penstock/um"
+)
 
 // ready says whether every tensor of an operation is on the device and stays.
 func (r *Runtime) ready(x *op) bool {
@@ -27,7 +30,7 @@ func (r *Runtime) openGates() {
 		for len(r.gated[s]) > 0 {
 			x := r.gated[s][0]
 			if !r.ready(x) {
-				if r.config.Policy.Fetch != FetchOnFault || !r.roomToFault(x) {
+				if r.config.Policy.Fetch != um.FetchOnFault || !r.roomToFault(x) {
 					break
 				}
 				r.arriveByFault(x)

@@ -1,4 +1,4 @@
-package um
+package managed
 
 import (
 	"fmt"
@@ -7,6 +7,7 @@ import (
 
 	"github.com/penstock-gpu/penstock/cuda"
 	"github.com/penstock-gpu/penstock/internal/short"
+	"github.com/penstock-gpu/penstock/um"
 )
 
 // iteration allocates and uses what it frees at its end, and uses x last.
@@ -31,7 +32,7 @@ func iteration(m *machine, x cuda.Ptr, blocks ...int) {
 // TestEvictsAhead: what is used last in an iteration leaves before anything of the next one is
 // queued, for room that the next one is predicted to need; and no further than that.
 func TestEvictsAhead(t *testing.T) {
-	m := newMachine(t, Config{Policy: Penstock, BudgetBytes: budget(12), DriverEvicts: true, MoveBytes: budget(2)})
+	m := newMachine(t, Config{Policy: um.Penstock, BudgetBytes: budget(12), DriverEvicts: true, MoveBytes: budget(2)})
 	optimizer := m.malloc(6, 0)
 	for range 8 {
 		iteration(m, optimizer, 2, 2, 2, 2)
@@ -48,7 +49,7 @@ func TestEvictsAhead(t *testing.T) {
 func TestAllocatedWhilePopulated(t *testing.T) {
 	for _, dies := range []bool{false, true} {
 		t.Run(fmt.Sprintf("dies=%t", dies), func(t *testing.T) {
-			m := newMachine(t, Config{Policy: Penstock, BudgetBytes: budget(8), DriverEvicts: true, MoveBytes: budget(4)})
+			m := newMachine(t, Config{Policy: um.Penstock, BudgetBytes: budget(8), DriverEvicts: true, MoveBytes: budget(4)})
 			m.flying = append(m.flying, m.r.populate([]run{{10, 4}}, nil))
 			p := m.malloc(4, 0)
 			if first := m.r.byPtr[p].first; first != 10 {
@@ -58,7 +59,7 @@ func TestAllocatedWhilePopulated(t *testing.T) {
 			if m.resident[m.slot(p)] || m.gpu() {
 				t.Fatal("it is used before its blocks have come")
 			}
-			if m.take(In) {
+			if m.take(um.In) {
 				t.Error("something else is brought in for it")
 			}
 			if dies {
@@ -80,7 +81,7 @@ func TestAllocatedWhilePopulated(t *testing.T) {
 // TestDiscardedFirstIsNotAllocated: dead pages that the host holds are discarded before their
 // blocks are populated, and nobody may own them by then.
 func TestDiscardedFirstIsNotAllocated(t *testing.T) {
-	m := newMachine(t, Config{Policy: Penstock, BudgetBytes: budget(8), DriverEvicts: true, ArenaBytes: budget(4)})
+	m := newMachine(t, Config{Policy: um.Penstock, BudgetBytes: budget(8), DriverEvicts: true, ArenaBytes: budget(4)})
 	e := m.r.arena.take(0, 2)[0]
 	m.r.arena.stale[0], m.r.arena.stale[1] = true, true
 	m.r.arena.give(e.first, e.n, e.stream, e.seq, e.others)
@@ -103,7 +104,7 @@ func TestRandomIterations(t *testing.T) {
 	for seed := range int64(short.Of(24, 8)) { // of these 15, 19 and 23 once never came to rest
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			rng := rand.New(rand.NewSource(seed))
-			m := newMachine(t, Config{Policy: Penstock, BudgetBytes: budget(480), DriverEvicts: true, ArenaBytes: budget(4096), MoveBytes: budget(16)})
+			m := newMachine(t, Config{Policy: um.Penstock, BudgetBytes: budget(480), DriverEvicts: true, ArenaBytes: budget(4096), MoveBytes: budget(16)})
 			var weights []cuda.Ptr
 			for range 20 {
 				weights = append(weights, m.malloc(10, 0))
@@ -124,12 +125,12 @@ func TestRandomIterations(t *testing.T) {
 				for range rng.Intn(5) {
 					switch rng.Intn(4) {
 					case 0:
-						m.take(Out)
+						m.take(um.Out)
 					case 1:
 						m.finish()
 					default:
 						before := m.r.foresight
-						if m.take(In) {
+						if m.take(um.In) {
 							switch x := m.flying[len(m.flying)-1]; {
 							case x.Kind == MovePopulate && len(x.displaced) > 0:
 								displacing++

@@ -1,4 +1,4 @@
-package um
+package managed
 
 // recency mirrors the order in which the driver would evict blocks: a block
 // becomes the most recent when a migration to the device touches it, also when

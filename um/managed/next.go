@@ -1,22 +1,24 @@
-package um
+package managed
 
 import (
 	"slices"
 	"sort"
+
+	"github.com/penstock-gpu/penstock/um"
 )
 
 // Next answers a worker that is free: what to move now, if anything.
-func (r *Runtime) Next(d Direction) (*Move, bool) {
+func (r *Runtime) Next(d um.Direction) (*Move, bool) {
 	if r.config.BudgetBytes <= 0 {
 		return nil, false
 	}
 	var m *Move
 	switch {
-	case r.config.Policy.Fetch == FetchOnFault:
-		if d == Out {
+	case r.config.Policy.Fetch == um.FetchOnFault:
+		if d == um.Out {
 			m = r.nextForFaults()
 		}
-	case d == In:
+	case d == um.In:
 		m = r.nextIn()
 	default:
 		m = r.nextOut()

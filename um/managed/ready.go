@@ -1,4 +1,4 @@
-package um
+package managed
 
 import "slices"
 

@@ -1,4 +1,4 @@
-package um
+package managed
 
 // Prepare hands out untouched address space whose host pages are to be made: a
 // migration to the host of memory that was never touched makes them in one piece

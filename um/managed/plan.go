@@ -1,4 +1,4 @@
-package um
+package managed
 
 import (
 	"cmp"
@@ -7,6 +7,7 @@ import (
 	"github.com/penstock-gpu/penstock/correlate"
 	"github.com/penstock-gpu/penstock/evict"
 	"github.com/penstock-gpu/penstock/prefetch"
+	"github.com/penstock-gpu/penstock/um"
 )
 
 // planEvents is how many events a plan outlives: fetching and evicting in order
@@ -77,9 +78,9 @@ func (r *Runtime) planned() *plan {
 		fetch: p.fetch[:0], evict: p.evict[:0], turns: p.turns[:0], frees: p.frees[:0],
 	}
 	switch r.config.Policy.Fetch {
-	case FetchOnFault:
+	case um.FetchOnFault:
 		return p // see nextForFaults
-	case FetchTables:
+	case um.FetchTables:
 		r.foretell()
 	}
 	r.look(p)
@@ -107,7 +108,7 @@ func (o *outlook) free(position int64, blocks int32) {
 // look fills a plan.
 func (r *Runtime) look(p *plan) {
 	o := &r.outlook
-	o.ahead, o.now, o.start = r.config.Policy.Fetch == FetchAhead, r.history.Now(), r.history.Now()
+	o.ahead, o.now, o.start = r.config.Policy.Fetch == um.FetchAhead, r.history.Now(), r.history.Now()
 	o.Reset(r.config.Policy.Victims)
 	if first, ok := r.pending.First(); ok {
 		o.start = first.position
@@ -147,7 +148,7 @@ type freeing struct {
 // large one for which blocks are made ready (makeReady).
 func (r *Runtime) spareAfter(blocks int32) uint64 {
 	p := &r.plan
-	ready := r.recency != nil && r.config.Policy.Fetch == FetchAhead && blocks >= largeBlocks
+	ready := r.recency != nil && r.config.Policy.Fetch == um.FetchAhead && blocks >= largeBlocks
 	if !p.valid || ready || p.spareBlocks < blocks/8 && p.farBlocks >= blocks {
 		return 0
 	}
@@ -404,9 +405,9 @@ func (r *Runtime) wanted(t *tensor, next int64) bool {
 		return true
 	case !t.named:
 		return !t.offered
-	case r.config.Policy.Fetch == FetchTables:
+	case r.config.Policy.Fetch == um.FetchTables:
 		return r.foretold[t.slot]
-	case r.config.Policy.Fetch == FetchAhead:
+	case r.config.Policy.Fetch == um.FetchAhead:
 		return next < correlate.Unknown
 	}
 	return false

@@ -1,4 +1,4 @@
-package um
+package managed
 
 import "github.com/penstock-gpu/penstock/cuda"
 

@@ -1,4 +1,4 @@
-package um
+package managed
 
 // begin enters a move into the ledger.
 func (r *Runtime) begin(m *Move) {

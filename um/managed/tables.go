@@ -1,4 +1,4 @@
-package um
+package managed
 
 // learnTables feeds DeepUM's correlation tables with an operation's blocks.
 func (r *Runtime) learnTables(signature uint64, x *op) {

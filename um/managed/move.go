@@ -1,4 +1,4 @@
-package um
+package managed
 
 import "github.com/penstock-gpu/penstock/cuda"
 
@@ -18,15 +18,6 @@ const (
 func (k MoveKind) String() string {
 	return [...]string{"fetch", "evict", "populate", "discard", "prepare", "touch"}[k]
 }
-
-// Direction is which kind of worker a move belongs to.
-type Direction int
-
-// The workers: one kind brings in, the other takes out.
-const (
-	In Direction = iota
-	Out
-)
 
 // Move is something for a worker to do: discard first where StaleFirst says so,
 // then migrate (or discard) Ranges.

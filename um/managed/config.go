@@ -1,58 +1,13 @@
-package um
+package managed
 
-import (
-	"fmt"
-
-	"github.com/penstock-gpu/penstock/evict"
-)
+import "github.com/penstock-gpu/penstock/um"
 
 // BlockBytes is the unit of residency: the driver's va_block.
 const BlockBytes = 2 << 20
 
-// SmallBytes is the size below which an allocation lives in plain device memory.
-const SmallBytes = 1 << 20
-
-// Fetching says when blocks are brought to the device.
-type Fetching int
-
-// Ways of fetching.
-const (
-	FetchOnFault  Fetching = iota // never: kernels fault
-	FetchOnLaunch                 // what a queued operation names
-	FetchTables                   // what DeepUM's correlation tables foretell
-	FetchAhead                    // what queued and predicted operations name
-)
-
-// Policy is a way of running the managed engine.
-type Policy struct {
-	Name      string
-	Fetch     Fetching
-	Victims   evict.Policy
-	DeadKnown bool // freed memory is known to be dead
-	Gate      bool // operations wait on their stream for their tensors
-}
-
-// Policies that the engine runs under.
-var (
-	Naive    = Policy{Name: "naive", Fetch: FetchOnFault, Victims: evict.LRU}
-	LRU      = Policy{Name: "lru", Fetch: FetchOnLaunch, Victims: evict.LRU, DeadKnown: true, Gate: true}
-	DeepUM   = Policy{Name: "deepum", Fetch: FetchTables, Victims: evict.DeepUM, DeadKnown: true, Gate: true}
-	Penstock = Policy{Name: "penstock", Fetch: FetchAhead, Victims: evict.NextUse, DeadKnown: true, Gate: true}
-)
-
-// PolicyByName finds a policy.
-func PolicyByName(name string) (Policy, error) {
-	for _, p := range []Policy{Naive, LRU, DeepUM, Penstock} {
-		if p.Name == name {
-			return p, nil
-		}
-	}
-	return Policy{}, fmt.Errorf("unknown policy %q: choose one of naive, lru, deepum, penstock", name)
-}
-
 // Config says how a Runtime behaves.
 type Config struct {
-	Policy          Policy
+	Policy          um.Policy
 	BudgetBytes     int64 // device memory for tensors and plain memory together
 	HostBudgetBytes int64 // host memory for what does not fit; 0 = as much as the arena has
 	ArenaBytes      int64 // address space for tensors

@@ -1,7 +1,6 @@
-package um
+package managed
 
 import (
-	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -10,6 +9,7 @@ import (
 	"github.com/penstock-gpu/penstock/correlate"
 	"github.com/penstock-gpu/penstock/cuda"
 	"github.com/penstock-gpu/penstock/internal/size"
+	"github.com/penstock-gpu/penstock/um"
 	"github.com/penstock-gpu/penstock/um/internal/queue"
 )
 
@@ -39,15 +39,6 @@ type Op struct {
 	Name      string // for messages; may be empty
 }
 
-// Signature is an operation's: its kind and what of that kind it is, a kernel or a
-// direction of copying, with how many tensors it names. Replays ask the same as a live process.
-func Signature(kind int, what uint64, slots int) uint64 {
-	const k = 0x9e3779b97f4a7c15
-	x := uint64(kind)<<56 ^ what<<16 ^ uint64(slots)
-	x *= k
-	return x ^ x>>31
-}
-
 // op is a queued operation.
 type op struct {
 	position int64
@@ -59,12 +50,6 @@ type op struct {
 	name     string
 	tensors  []*tensor
 }
-
-// Errors.
-var (
-	ErrOutOfMemory = errors.New("out of memory")
-	ErrNotOurs     = errors.New("not an address that Penstock handed out")
-)
 
 // Runtime is the engine. See the package comment.
 type Runtime struct {
@@ -157,7 +142,7 @@ func New(c Config, p Process, arenaBase cuda.Ptr) *Runtime {
 		detached: make(map[int32][]extent),
 		slots:    make([]*tensor, 1), foretold: make([]bool, 1),
 	}
-	if c.Policy.Fetch == FetchTables {
+	if c.Policy.Fetch == um.FetchTables {
 		r.tables = correlate.NewTables(correlate.TablesConfig{})
 	}
 	r.scratch = &arena{base: arenaBase, blocks: r.arena.blocks, deferred: r.arena.deferred, compactAt: math.MaxInt}
@@ -233,14 +218,14 @@ func (r *Runtime) outOfMemory(bytes int64) error {
 		host = size.Text(r.config.HostBudgetBytes)
 	}
 	return fmt.Errorf("%w: %s asked for with %s live; the device budget is %s and the host budget %s (largest free range %s): raise --budget or --host-budget",
-		ErrOutOfMemory, size.Text(bytes), size.Text(r.liveBytes), size.Text(r.config.BudgetBytes), host, size.Text(int64(r.arena.largestFree())*BlockBytes))
+		um.ErrOutOfMemory, size.Text(bytes), size.Text(r.liveBytes), size.Text(r.config.BudgetBytes), host, size.Text(int64(r.arena.largestFree())*BlockBytes))
 }
 
 // RecordStream says that work on another stream uses the allocation.
 func (r *Runtime) RecordStream(p cuda.Ptr, stream int) error {
 	t := r.byPtr[p]
 	if t == nil {
-		return ErrNotOurs
+		return um.ErrNotOurs
 	}
 	if stream == t.stream {
 		return nil
@@ -261,7 +246,7 @@ func (r *Runtime) Owns(p cuda.Ptr) bool { return r.arena.contains(p) }
 func (r *Runtime) Free(p cuda.Ptr) error {
 	t := r.byPtr[p]
 	if t == nil {
-		return fmt.Errorf("%w: %#x", ErrNotOurs, uint64(p))
+		return fmt.Errorf("%w: %#x", um.ErrNotOurs, uint64(p))
 	}
 	delete(r.byPtr, p)
 	r.process.Withdraw(t.slot, cuda.Range{Base: p, Bytes: int64(t.n) * BlockBytes})

@@ -1,4 +1,4 @@
-package um
+package managed
 
 import (
 	"errors"
@@ -11,6 +11,7 @@ import (
 	"github.com/penstock-gpu/penstock/cuda"
 	"github.com/penstock-gpu/penstock/internal/short"
 	"github.com/penstock-gpu/penstock/internal/size"
+	"github.com/penstock-gpu/penstock/um"
 )
 
 const testBase = cuda.Ptr(1 << 40)
@@ -103,7 +104,7 @@ func (m *machine) gpu() bool {
 }
 
 // take lets a worker begin a move; finish ends the oldest.
-func (m *machine) take(d Direction) bool {
+func (m *machine) take(d um.Direction) bool {
 	x, ok := m.r.Next(d)
 	if ok {
 		m.flying = append(m.flying, x)
@@ -128,8 +129,8 @@ func (m *machine) settle() {
 		if i > 100000 {
 			m.t.Fatal("the engine never comes to rest")
 		}
-		busy := m.take(In)
-		busy = m.take(Out) || busy
+		busy := m.take(um.In)
+		busy = m.take(um.Out) || busy
 		for m.finish() {
 			busy = true
 		}
@@ -149,7 +150,7 @@ func (m *machine) settle() {
 func budget(blocks int) int64 { return int64(blocks) * BlockBytes }
 
 func TestFreshMemoryIsPopulatedNotMoved(t *testing.T) {
-	m := newMachine(t, Config{Policy: Penstock, BudgetBytes: budget(16)})
+	m := newMachine(t, Config{Policy: um.Penstock, BudgetBytes: budget(16)})
 	p := m.malloc(4, 0)
 	m.launch(0, p)
 	m.settle()
@@ -159,7 +160,7 @@ func TestFreshMemoryIsPopulatedNotMoved(t *testing.T) {
 }
 
 func TestDeadMemoryIsReusedWithoutAMove(t *testing.T) {
-	m := newMachine(t, Config{Policy: Penstock, BudgetBytes: budget(8)})
+	m := newMachine(t, Config{Policy: um.Penstock, BudgetBytes: budget(8)})
 	for i := 0; i < 50; i++ {
 		p := m.malloc(6, 0)
 		m.launch(0, p)
@@ -174,7 +175,7 @@ func TestDeadMemoryIsReusedWithoutAMove(t *testing.T) {
 }
 
 func TestResidencyStaysUnderBudget(t *testing.T) {
-	for _, p := range []Policy{LRU, DeepUM, Penstock, Naive} {
+	for _, p := range []um.Policy{um.LRU, um.DeepUM, um.Penstock, um.Naive} {
 		t.Run(p.Name, func(t *testing.T) {
 			m := newMachine(t, Config{Policy: p, BudgetBytes: budget(10)})
 			var ps []cuda.Ptr
@@ -204,7 +205,7 @@ func TestResidencyStaysUnderBudget(t *testing.T) {
 // A sweep over more than fits is the worst case of LRU and the best of next-use.
 func TestNextUseMovesLessThanLRU(t *testing.T) {
 	moved := map[string]int64{}
-	for _, p := range []Policy{LRU, Penstock} {
+	for _, p := range []um.Policy{um.LRU, um.Penstock} {
 		m := newMachine(t, Config{Policy: p, BudgetBytes: budget(16)})
 		var ps []cuda.Ptr
 		for i := 0; i < 24; i++ {
@@ -226,7 +227,7 @@ func TestNextUseMovesLessThanLRU(t *testing.T) {
 }
 
 func TestOversizeOperationGoesOutAndIsCounted(t *testing.T) {
-	m := newMachine(t, Config{Policy: Penstock, BudgetBytes: budget(4)})
+	m := newMachine(t, Config{Policy: um.Penstock, BudgetBytes: budget(4)})
 	a, b := m.malloc(3, 0), m.malloc(3, 0)
 	m.launch(0, a, b)
 	m.settle()
@@ -237,10 +238,10 @@ func TestOversizeOperationGoesOutAndIsCounted(t *testing.T) {
 }
 
 func TestOutOfMemoryNamesBothBudgets(t *testing.T) {
-	m := newMachine(t, Config{Policy: Penstock, BudgetBytes: budget(4), HostBudgetBytes: budget(8)})
+	m := newMachine(t, Config{Policy: um.Penstock, BudgetBytes: budget(4), HostBudgetBytes: budget(8)})
 	m.malloc(10, 0)
 	_, err := m.r.Malloc(budget(3), 0)
-	if !errors.Is(err, ErrOutOfMemory) {
+	if !errors.Is(err, um.ErrOutOfMemory) {
 		t.Fatal(err)
 	}
 	for _, n := range []int64{budget(4), budget(8), budget(3)} {
@@ -254,15 +255,15 @@ func TestOutOfMemoryNamesBothBudgets(t *testing.T) {
 }
 
 func TestFreedMemoryIsNotReusedByAnotherStreamBeforeItsWorkIsDone(t *testing.T) {
-	m := newMachine(t, Config{Policy: Penstock, BudgetBytes: budget(64), ArenaBytes: budget(8)})
+	m := newMachine(t, Config{Policy: um.Penstock, BudgetBytes: budget(64), ArenaBytes: budget(8)})
 	p := m.malloc(8, 0)
 	m.launch(0, p)
-	for m.take(In) || m.finish() {
+	for m.take(um.In) || m.finish() {
 	}
 	if err := m.r.Free(p); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := m.r.Malloc(budget(8), 1); !errors.Is(err, ErrOutOfMemory) {
+	if _, err := m.r.Malloc(budget(8), 1); !errors.Is(err, um.ErrOutOfMemory) {
 		t.Fatalf("another stream got memory that queued work still uses: %v", err)
 	}
 	if q := m.malloc(8, 0); q != p {
@@ -271,7 +272,7 @@ func TestFreedMemoryIsNotReusedByAnotherStreamBeforeItsWorkIsDone(t *testing.T) 
 }
 
 func TestRecordStreamHoldsMemoryBack(t *testing.T) {
-	m := newMachine(t, Config{Policy: Penstock, BudgetBytes: budget(64), ArenaBytes: budget(8)})
+	m := newMachine(t, Config{Policy: um.Penstock, BudgetBytes: budget(64), ArenaBytes: budget(8)})
 	p := m.malloc(8, 0)
 	m.launch(1, p)
 	if err := m.r.RecordStream(p, 1); err != nil {
@@ -280,7 +281,7 @@ func TestRecordStreamHoldsMemoryBack(t *testing.T) {
 	if err := m.r.Free(p); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := m.r.Malloc(budget(8), 0); !errors.Is(err, ErrOutOfMemory) {
+	if _, err := m.r.Malloc(budget(8), 0); !errors.Is(err, um.ErrOutOfMemory) {
 		t.Fatalf("memory was reused while another stream used it: %v", err)
 	}
 	m.settle()
@@ -295,10 +296,10 @@ func TestRecordStreamHoldsMemoryBack(t *testing.T) {
 // Discarding is the one thing that can lose data: only blocks that are free, and
 // that no queued work can touch, may be discarded.
 func TestOnlyIdleFreeBlocksAreDiscarded(t *testing.T) {
-	m := newMachine(t, Config{Policy: Penstock, BudgetBytes: budget(8), ArenaBytes: budget(64)})
+	m := newMachine(t, Config{Policy: um.Penstock, BudgetBytes: budget(8), ArenaBytes: budget(64)})
 	p := m.malloc(8, 0)
 	m.launch(0, p)
-	for m.take(In) || m.finish() {
+	for m.take(um.In) || m.finish() {
 	}
 	if err := m.r.Free(p); err != nil { // the launch has not run yet
 		t.Fatal(err)
@@ -306,7 +307,7 @@ func TestOnlyIdleFreeBlocksAreDiscarded(t *testing.T) {
 	q := m.malloc(12, 0)
 	m.launch(0, q)
 	for i := 0; i < 20; i++ {
-		for _, d := range []Direction{In, Out} {
+		for _, d := range []um.Direction{um.In, um.Out} {
 			if x, ok := m.r.Next(d); ok {
 				if x.Kind == MoveDiscard {
 					t.Fatalf("discarded %v although a queued launch uses it", x.Ranges)
@@ -320,7 +321,7 @@ func TestOnlyIdleFreeBlocksAreDiscarded(t *testing.T) {
 // Random work under every policy: nothing is held back for ever, the ledger adds
 // up, and live tensors are never discarded.
 func TestRandomWork(t *testing.T) {
-	for _, p := range []Policy{Naive, LRU, DeepUM, Penstock} {
+	for _, p := range []um.Policy{um.Naive, um.LRU, um.DeepUM, um.Penstock} {
 		for _, driver := range []bool{false, true} {
 			if driver && p.Name == "naive" {
 				continue
@@ -361,9 +362,9 @@ func randomWork(t *testing.T, c Config, seed int64) {
 			}
 			m.launch(rng.Intn(2), ps[:1]...)
 		case k == 8:
-			m.take(In)
+			m.take(um.In)
 		case k == 9:
-			m.take(Out)
+			m.take(um.Out)
 		case k == 10:
 			m.finish()
 		default:
@@ -388,27 +389,27 @@ func randomWork(t *testing.T, c Config, seed int64) {
 // TestWakesWhoTakesOut: workers that take out looked before there was anything for them;
 // a worker that brings in makes the plan that has something, and that is an event.
 func TestWakesWhoTakesOut(t *testing.T) {
-	m := newMachine(t, Config{Policy: Penstock, BudgetBytes: 8 * BlockBytes})
+	m := newMachine(t, Config{Policy: um.Penstock, BudgetBytes: 8 * BlockBytes})
 	a, b := m.malloc(8, 0), m.malloc(4, 0)
 	m.launch(0, a)
-	for m.take(In) {
+	for m.take(um.In) {
 		m.finish()
 	}
 	for m.gpu() {
 	}
 	m.launch(0, b)
 	m.r.plan = plan{valid: true, serial: m.r.plan.serial + 1, epoch: m.r.epoch, version: m.r.history.Version()} // as made before that launch
-	if m.take(Out) {
+	if m.take(um.Out) {
 		t.Fatal("the plan has something to take out")
 	}
 	before := m.r.Epoch()
-	if m.take(In) {
+	if m.take(um.In) {
 		t.Fatal("there is room")
 	}
 	if m.r.Epoch() == before {
 		t.Error("nobody is told to look again")
 	}
-	if !m.take(Out) {
+	if !m.take(um.Out) {
 		t.Error("there is nothing to take out")
 	}
 }
@@ -417,7 +418,7 @@ func TestWakesWhoTakesOut(t *testing.T) {
 // nothing else meanwhile: from dead blocks first, then from tensors, also from one that is
 // foreseen for the next operation, and at last from blocks that nothing has proved idle yet.
 func TestPlainMemoryGrows(t *testing.T) {
-	for _, p := range []Policy{LRU, DeepUM, Penstock} {
+	for _, p := range []um.Policy{um.LRU, um.DeepUM, um.Penstock} {
 		t.Run(p.Name, func(t *testing.T) {
 			m := newMachine(t, Config{Policy: p, BudgetBytes: budget(16)})
 			a, b := m.malloc(8, 0), m.malloc(8, 0)
@@ -437,7 +438,7 @@ func TestPlainMemoryGrows(t *testing.T) {
 				if got, most := m.r.arena.resident, int32(16-plain); got > most {
 					t.Errorf("%d blocks on the device beside %d of plain memory, the budget is 16", got, plain)
 				}
-				if x := m.r.byPtr[b]; p.Name == Penstock.Name && x != nil && x.present != bStays { // the others keep a watermark
+				if x := m.r.byPtr[b]; p.Name == um.Penstock.Name && x != nil && x.present != bStays { // the others keep a watermark
 					t.Errorf("%d blocks of the live tensor on the device beside %d of plain memory, want %d", x.present, plain, bStays)
 				}
 			}
@@ -454,7 +455,7 @@ func TestPlainMemoryGrows(t *testing.T) {
 // TestPlainMemoryDue: room is made for plain memory before it is taken, and only what is
 // taken counts as being on the device.
 func TestPlainMemoryDue(t *testing.T) {
-	m := newMachine(t, Config{Policy: Penstock, BudgetBytes: budget(16)})
+	m := newMachine(t, Config{Policy: um.Penstock, BudgetBytes: budget(16)})
 	m.launch(0, m.malloc(16, 0))
 	m.settle()
 	m.r.SetPlainBytes(0, budget(4))
@@ -475,7 +476,7 @@ func TestPlainMemoryDue(t *testing.T) {
 // TestRangesForTheLargest: where address space is tight, small tensors leave the range of
 // the largest whole, although its blocks are on the device, until there is no other place.
 func TestRangesForTheLargest(t *testing.T) {
-	m := newMachine(t, Config{Policy: Penstock, BudgetBytes: budget(24), ArenaBytes: budget(24)})
+	m := newMachine(t, Config{Policy: um.Penstock, BudgetBytes: budget(24), ArenaBytes: budget(24)})
 	free := func(p cuda.Ptr) {
 		t.Helper()
 		if err := m.r.Free(p); err != nil {
@@ -510,7 +511,7 @@ func TestRangesForTheLargest(t *testing.T) {
 // not stays, and an operation that needs it goes on, although there is always another
 // move to be begun before the last one ends.
 func TestSparedBlocksAreNotWaitedForLong(t *testing.T) {
-	m := newMachine(t, Config{Policy: Penstock, BudgetBytes: budget(8), DriverEvicts: true, EvictionsSeen: true, MoveBytes: budget(2)})
+	m := newMachine(t, Config{Policy: um.Penstock, BudgetBytes: budget(8), DriverEvicts: true, EvictionsSeen: true, MoveBytes: budget(2)})
 	needed := m.malloc(4, 0)
 	m.launch(0, needed)
 	m.settle()
@@ -522,7 +523,7 @@ func TestSparedBlocksAreNotWaitedForLong(t *testing.T) {
 		m.launch(0, p)
 	}
 	for range 4 {
-		m.take(In)
+		m.take(um.In)
 	}
 	if m.r.arena.driverVictim[0] == false {
 		t.Fatal("nothing of the tensor is to be evicted")
@@ -533,7 +534,7 @@ func TestSparedBlocksAreNotWaitedForLong(t *testing.T) {
 		m.launch(0, p)
 	}
 	for range 6 {
-		m.take(In)
+		m.take(um.In)
 		m.finish()
 		m.gpu()
 		if m.opened[1] == waiting {
