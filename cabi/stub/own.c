@@ -27,39 +27,36 @@ static void k_checksum(const stub_launch *l) {
     memcpy((void *)(uintptr_t)out, sums, sizeof sums);
 }
 
-/* scan(table of (address, words) for each block, two lists of count and room words, room, and for each list lo and span) */
+/* scan(table of (address, words) for each block, two counts, two lists of room words, room, and for each list lo and span) */
 static void k_scan(const stub_launch *l) {
-    uint64_t table = STUB_PARAM(l, uint64_t, 0), lists = STUB_PARAM(l, uint64_t, 1), room = STUB_PARAM(l, uint64_t, 2);
-    if (stub_touch(table, l->grid[0] * 16ul) || stub_touch(lists, 2 * (room + 1) * 8)) return;
+    uint64_t table = STUB_PARAM(l, uint64_t, 0), counts = STUB_PARAM(l, uint64_t, 1), lists = STUB_PARAM(l, uint64_t, 2), room = STUB_PARAM(l, uint64_t, 3);
+    if (stub_touch(table, l->grid[0] * 16ul) || stub_touch(counts, 16) || stub_touch(lists, 2 * room * 8)) return;
     for (unsigned b = 0; b < l->grid[0]; b++) {
         const uint64_t *piece = (const uint64_t *)(uintptr_t)table + 2 * b;
         if (stub_touch(piece[0], piece[1] * 8)) return;
         const uint64_t *w = (const uint64_t *)(uintptr_t)piece[0];
         for (unsigned k = 0; k < 2; k++) {
-            uint64_t *list = (uint64_t *)(uintptr_t)lists + k * (room + 1);
-            uint64_t lo = STUB_PARAM(l, uint64_t, 3 + 2 * k), span = STUB_PARAM(l, uint64_t, 4 + 2 * k);
+            uint64_t *count = (uint64_t *)(uintptr_t)counts + k, *list = (uint64_t *)(uintptr_t)lists + k * room;
+            uint64_t lo = STUB_PARAM(l, uint64_t, 4 + 2 * k), span = STUB_PARAM(l, uint64_t, 5 + 2 * k);
             for (uint64_t i = 0; i < piece[1]; i++) {
                 if (w[i] - lo >= span) continue;
-                if (list[0] < room) list[1 + list[0]] = w[i];
-                list[0]++;
+                if (*count < room) list[*count] = w[i];
+                ++*count;
             }
         }
     }
 }
 
-/* collect(two lists, where they are copied to, room) */
+/* collect(two counts, where they are copied to) */
 static void k_collect(const stub_launch *l) {
-    uint64_t lists = STUB_PARAM(l, uint64_t, 0), to = STUB_PARAM(l, uint64_t, 1), room = STUB_PARAM(l, uint64_t, 2);
-    if (stub_touch(lists, 2 * (room + 1) * 8) || stub_touch(to, 2 * (room + 1) * 8)) return;
-    for (unsigned k = 0; k < 2; k++) {
-        uint64_t *list = (uint64_t *)(uintptr_t)lists + k * (room + 1), n = list[0] < room ? list[0] : room;
-        memcpy((uint64_t *)(uintptr_t)to + k * (room + 1), list, (1 + n) * 8);
-        list[0] = 0;
-    }
+    uint64_t counts = STUB_PARAM(l, uint64_t, 0), to = STUB_PARAM(l, uint64_t, 1);
+    if (stub_touch(counts, 16) || stub_touch(to, 16)) return;
+    memcpy((void *)(uintptr_t)to, (void *)(uintptr_t)counts, 16);
+    memset((void *)(uintptr_t)counts, 0, 16);
 }
 
 void stub_register_own_kernels(struct kernel_def *(*add)(const char *name, stub_kernel_fn fn, void *user, unsigned nparams, const size_t *sizes)) {
     add("penstock_checksum", k_checksum, NULL, 4, (const size_t[]){8, 8, 8, 8});
-    add("penstock_scan", k_scan, NULL, 7, (const size_t[]){8, 8, 8, 8, 8, 8, 8});
-    add("penstock_collect", k_collect, NULL, 3, (const size_t[]){8, 8, 8});
+    add("penstock_scan", k_scan, NULL, 8, (const size_t[]){8, 8, 8, 8, 8, 8, 8, 8});
+    add("penstock_collect", k_collect, NULL, 2, (const size_t[]){8, 8});
 }

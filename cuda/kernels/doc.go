@@ -34,11 +34,12 @@
 //
 // A checksum writes one pair of sums for each of its blocks to memory of the
 // caller (SumBytes of it, pinned), and the host adds them up: no atomics, nothing
-// to clear before. A Finder has a list in device memory for each of two spans of
-// addresses, with a counter in front. One launch looks through all ranges, cut into
-// pieces with a block for each, and one of a single block copies the lists to pinned
-// memory and empties them, both on the stream of the caller. No copy engine takes part:
-// it may be busy for hundreds of microseconds.
+// to clear before. A Finder counts in device memory the words of each of two spans of
+// addresses, and writes the words themselves to pinned memory, as data of a job may
+// hold tens of thousands that look like addresses. One launch looks through all
+// ranges, cut into pieces with a block for each, and one of a single thread copies the
+// counts to pinned memory and makes them 0, both on the stream of the caller. No copy
+// engine takes part: it may be busy for hundreds of microseconds.
 //
 // # Caveats
 //

@@ -28,13 +28,16 @@ func (s Span) addresses() uint64 {
 // Finder looks in device memory for words that are addresses of two spans. It
 // serves one search at a time: Search, then, once the stream has passed it, Found.
 // A search is two launches and no copy, which would wait for what the copy engines are
-// busy with.
+// busy with. The words lie in pinned memory, to which the device writes: data may hold
+// many that look like addresses, and device memory is the job's.
 type Finder struct {
 	k        *Kernels
 	capacity int64
-	lists    cuda.Ptr // device: for each span, how many of its words were found, and those kept
-	mirror   cuda.Ptr // pinned: a copy of the lists, and the table of pieces
+	counts   cuda.Ptr // device: of each span, how many words have been found. 0 between searches
+	pinned   cuda.Ptr // a copy of the counts, the words kept of each span, and the table of pieces
 }
+
+const countsBytes = spans * 8
 
 // NewFinder makes one that keeps up to capacity words of each span. The calling thread waits
 // for the device.
@@ -44,40 +47,43 @@ func (k *Kernels) NewFinder(capacity int) (*Finder, error) {
 	}
 	f := &Finder{k: k, capacity: int64(capacity)}
 	var err error
-	if f.lists, err = k.driver.MemAlloc(f.listsBytes()); err != nil {
+	if f.counts, err = k.driver.MemAlloc(countsBytes); err != nil {
 		return nil, err
 	}
-	if f.mirror, err = k.driver.HostAlloc(f.listsBytes() + mostPieces*pieceBytes); err != nil {
-		_ = k.driver.MemFree(f.lists)
+	if f.pinned, err = k.driver.HostAlloc(countsBytes + spans*8*f.capacity + mostPieces*pieceBytes); err != nil {
+		_ = k.driver.MemFree(f.counts)
 		return nil, err
 	}
-	if err = f.empty(); err != nil {
+	if err = f.zero(); err != nil {
 		_ = f.Close()
 		return nil, err
 	}
 	return f, nil
 }
 
-// empty empties the lists of the device. Those of the mirror are.
-func (f *Finder) empty() (err error) {
+// zero sets the counts of the device to 0, which their copy is.
+func (f *Finder) zero() (err error) {
 	s, err := f.k.driver.StreamCreate()
 	if err != nil {
 		return err
 	}
 	defer release(&err, f.k.driver.StreamDestroy, s)
-	if err := f.k.driver.CopyAsync(f.lists, f.mirror, f.listsBytes(), s); err != nil {
+	if err := f.k.driver.CopyAsync(f.counts, f.pinned, countsBytes, s); err != nil {
 		return err
 	}
 	return f.k.driver.StreamSynchronize(s)
 }
 
-// listsBytes is a multiple of 16, as the table behind the lists has to begin at one.
-func (f *Finder) listsBytes() int64 { return spans * 8 * (1 + f.capacity) }
+// list is where the words of one span are kept, and table, at a multiple of 16, what is behind the lists.
+func (f *Finder) list(span int) cuda.Ptr {
+	return f.pinned + countsBytes + cuda.Ptr(int64(span)*8*f.capacity)
+}
+func (f *Finder) table() cuda.Ptr { return f.list(spans) }
 
 // Close frees the memory. No search may be under way.
 func (f *Finder) Close() error {
-	err := f.k.driver.MemFree(f.lists)
-	if e := f.k.driver.HostFree(f.mirror); err == nil {
+	err := f.k.driver.MemFree(f.counts)
+	if e := f.k.driver.HostFree(f.pinned); err == nil {
 		err = e
 	}
 	return err
@@ -87,17 +93,15 @@ func (f *Finder) Close() error {
 func (f *Finder) Search(ranges []cuda.Range, of [spans]Span, s cuda.Stream) error {
 	n, err := f.cut(ranges)
 	if err != nil || n == 0 {
-		for list := range spans {
-			f.list(list)[0] = 0
-		}
+		clear(words(f.pinned, spans))
 		return err
 	}
-	d, threads := f.k.driver, [3]uint32{blockThreads, 1, 1}
-	if err := d.Launch(f.k.scan, [3]uint32{n, 1, 1}, threads, s, uint64(f.mirror)+uint64(f.listsBytes()), uint64(f.lists), uint64(f.capacity),
+	d := f.k.driver
+	if err := d.Launch(f.k.scan, [3]uint32{n, 1, 1}, [3]uint32{blockThreads, 1, 1}, s, uint64(f.table()), uint64(f.counts), uint64(f.list(0)), uint64(f.capacity),
 		uint64(of[0].Lo), of[0].addresses(), uint64(of[1].Lo), of[1].addresses()); err != nil {
 		return err
 	}
-	return d.Launch(f.k.collect, [3]uint32{1, 1, 1}, threads, s, uint64(f.lists), uint64(f.mirror), uint64(f.capacity))
+	return d.Launch(f.k.collect, [3]uint32{1, 1, 1}, [3]uint32{1, 1, 1}, s, uint64(f.counts), uint64(f.pinned))
 }
 
 // cut fills the table with the pieces of ranges, and says how many there are.
@@ -113,7 +117,7 @@ func (f *Finder) cut(ranges []cuda.Range) (pieces uint32, err error) {
 		total += r.Bytes
 	}
 	each := max(leastPieceBytes, (total/(mostPieces/2)+15)&^15)
-	table := words(f.mirror+cuda.Ptr(f.listsBytes()), mostPieces*pieceBytes/8)
+	table := words(f.table(), mostPieces*pieceBytes/8)
 	for _, r := range ranges {
 		end := r.End() &^ 7
 		for at := (r.Base + 7) &^ 7; at < end; at += cuda.Ptr(each) {
@@ -124,15 +128,9 @@ func (f *Finder) cut(ranges []cuda.Range) (pieces uint32, err error) {
 	return pieces, nil
 }
 
-// list is the mirror of one span's list.
-func (f *Finder) list(span int) []uint64 {
-	return words(f.mirror+cuda.Ptr(int64(span)*8*(1+f.capacity)), 1+f.capacity)
-}
-
 // Found is what was found of a span, in no order, repeats included; all of it only when
-// total is not larger than the list. The slice is valid until the next Search.
+// total is not larger than what is kept. The slice is valid until the next Search.
 func (f *Finder) Found(span int) (kept []uint64, total int64) {
-	list := f.list(span)
-	total = int64(list[0])
-	return list[1 : 1+min(total, f.capacity)], total
+	total = int64(words(f.pinned, spans)[span])
+	return words(f.list(span), min(total, f.capacity)), total
 }

@@ -137,7 +137,7 @@ func TestPieces(t *testing.T) {
 		if err != nil || n > mostPieces {
 			t.Fatalf("%d ranges, the first of %d bytes: %d pieces, %v", len(ranges), ranges[0].Bytes, n, err)
 		}
-		table := words(f.mirror+cuda.Ptr(f.listsBytes()), mostPieces*pieceBytes/8)
+		table := words(f.table(), mostPieces*pieceBytes/8)
 		for _, r := range ranges {
 			at, end := (r.Base+7)&^7, r.End()&^7
 			for ; n > 0 && at < end && cuda.Ptr(table[0]) == at; n, table = n-1, table[2:] {

@@ -218,9 +218,9 @@ over:
 }
 
 // scanPTX: a table of pieces, one for each block (its address, a multiple of 8, and its
-// words); the lists (see Finder) and how many words each holds; and for each list the
-// lowest address sought and how many there are from it on. A list starts with the number of
-// words found, which may be more than it holds.
+// words); of each list how many words have been found; the lists, of room words each; and for
+// each list the lowest address sought and how many there are from it on. More words may be
+// found than a list holds.
 func scanPTX() string {
 	label := 0
 	look := func(w string) string {
@@ -230,24 +230,25 @@ func scanPTX() string {
 			fmt.Fprintf(&b, `	sub.u64 t, %[1]s, lo%[2]d;
 	setp.ge.u64 p, t, span%[2]d;
 	@p bra no%[3]d;
-	atom.global.add.u64 i, [list%[2]d], 1;
+	atom.global.add.u64 i, [counts+%[4]d], 1;
 	setp.ge.u64 p, i, room;
 	@p bra no%[3]d;
 	shl.b64 i, i, 3;
 	add.u64 i, i, list%[2]d;
-	st.global.u64 [i+8], %[1]s;
+	st.global.u64 [i], %[1]s;
 no%[3]d:
-`, w, list, label)
+`, w, list, label, 8*list)
 		}
 		return b.String()
 	}
 	return `
-.visible .entry ` + scanName + `(.param .u64 ptable, .param .u64 plists, .param .u64 proom, .param .u64 plo0, .param .u64 pspan0, .param .u64 plo1, .param .u64 pspan1)
+.visible .entry ` + scanName + `(.param .u64 ptable, .param .u64 pcounts, .param .u64 plists, .param .u64 proom, .param .u64 plo0, .param .u64 pspan0, .param .u64 plo1, .param .u64 pspan1)
 {
-` + loadRegisters + `	.reg .b64 lo0, span0, lo1, span1, list0, list1, room, entry, slot, first, rest, i;
+` + loadRegisters + `	.reg .b64 lo0, span0, lo1, span1, counts, list0, list1, room, entry, slot, first, rest, i;
 	.shared .align 16 .b8 piece[16];
 
 	ld.param.u64 entry, [ptable];
+	ld.param.u64 counts, [pcounts];
 	ld.param.u64 list0, [plists];
 	ld.param.u64 room, [proom];
 	ld.param.u64 lo0, [plo0];
@@ -255,10 +256,10 @@ no%[3]d:
 	ld.param.u64 lo1, [plo1];
 	ld.param.u64 span1, [pspan1];
 	cvta.to.global.u64 entry, entry;
+	cvta.to.global.u64 counts, counts;
 	cvta.to.global.u64 list0, list0;
 	shl.b64 list1, room, 3;
 	add.u64 list1, list1, list0;
-	add.u64 list1, list1, 8;
 	mov.u32 bid, %ctaid.x;
 	mul.wide.u32 t, bid, 16;
 	add.u64 entry, entry, t;
@@ -300,56 +301,23 @@ read:
 `
 }
 
-// collectPTX: the lists, where they are copied to, and how many words each holds. One block
-// copies what was found and empties the lists for the next search.
+// collectPTX: how many words of each list have been found, and where that is copied to. One
+// thread copies it and makes it 0 for the next search.
 func collectPTX() string {
-	var b strings.Builder
-	for list := range spans {
-		fmt.Fprintf(&b, `
-	ld.global.u64 n, [from];
-	bar.sync 0;
-	cvt.u64.u32 u, tid;
-	setp.ne.u64 p, u, 0;
-	@p bra counted%[1]d;
-	st.global.u64 [to], n;
-	st.global.u64 [from], none;
-counted%[1]d:
-	setp.ge.u64 p, n, room;
-	@p mov.u64 n, room;
-next%[1]d:
-	setp.ge.u64 p, u, n;
-	@p bra copied%[1]d;
-	shl.b64 t, u, 3;
-	add.u64 at, from, t;
-	ld.global.u64 w, [at+8];
-	add.u64 at, to, t;
-	st.global.u64 [at+8], w;
-	add.u64 u, u, step;
-	bra next%[1]d;
-copied%[1]d:
-	shl.b64 t, room, 3;
-	add.u64 t, t, 8;
-	add.u64 from, from, t;
-	add.u64 to, to, t;
-`, list)
-	}
 	return `
-.visible .entry ` + collectName + `(.param .u64 plists, .param .u64 pto, .param .u64 proom)
+.visible .entry ` + collectName + `(.param .u64 pcounts, .param .u64 pto)
 {
-	.reg .pred p;
-	.reg .b32 tid, threads;
-	.reg .b64 from, to, room, none, n, u, t, at, w, step;
+	.reg .b64 counts, to, none, n0, n1;
 
-	ld.param.u64 from, [plists];
+	ld.param.u64 counts, [pcounts];
 	ld.param.u64 to, [pto];
-	ld.param.u64 room, [proom];
-	cvta.to.global.u64 from, from;
+	cvta.to.global.u64 counts, counts;
 	cvta.to.global.u64 to, to;
 	mov.u64 none, 0;
-	mov.u32 tid, %tid.x;
-	mov.u32 threads, %ntid.x;
-	cvt.u64.u32 step, threads;
-` + b.String() + `	ret;
+	ld.global.v2.u64 {n0, n1}, [counts];
+	st.global.v2.u64 [to], {n0, n1};
+	st.global.v2.u64 [counts], {none, none};
+	ret;
 }
 `
 }

@@ -65,12 +65,12 @@ func TestPTXSearch(t *testing.T) {
 	of := [spans]Span{{1000, 1900}, {1950, 1960}}
 	r := rand.New(rand.NewPCG(3, 4))
 	for _, offset := range []int{0, 8} {
-		for _, counts := range [][]int{{1}, {2}, {3}, {8}, {33, 1}, {64}, {65, 2, 64}, {200}, {1001, 7}} {
+		for _, sizes := range [][]int{{1}, {2}, {3}, {8}, {33, 1}, {64}, {65, 2, 64}, {200}, {1001, 7}} {
 			for _, room := range []int{1, 5, 2000} {
-				table := heap[uint64](2 * len(counts))
+				table := heap[uint64](2 * len(sizes))
 				var want [spans][]uint64
 				var pieces [][]byte
-				for i, count := range counts {
+				for i, count := range sizes {
 					b := aligned(count*8, offset)
 					pieces = append(pieces, b)
 					w := unsafe.Slice((*uint64)(unsafe.Pointer(&b[0])), count)
@@ -85,30 +85,34 @@ func TestPTXSearch(t *testing.T) {
 						}
 					}
 				}
-				lists, mirror := heap[uint64](spans*(1+room)+1), heap[uint64](spans*(1+room)+1)
-				lists[spans*(1+room)], mirror[spans*(1+room)] = 77, 77
 				at := func(w []uint64) uint64 { return uint64(uintptr(unsafe.Pointer(&w[0]))) }
-				for range 2 { // the second time in lists that the first has emptied
-					scan.run(t, len(counts), 16, at(table), at(lists), uint64(room),
-						uint64(of[0].Lo), of[0].addresses(), uint64(of[1].Lo), of[1].addresses())
-					collect.run(t, 1, 16, at(lists), at(mirror), uint64(room))
+				counts, copied, lists := heap[uint64](spans+1), heap[uint64](spans+1), heap[uint64](spans*room+1)
+				for _, w := range [][]uint64{counts, copied, lists} {
+					w[len(w)-1] = 77
 				}
-				if lists[spans*(1+room)] != 77 || mirror[spans*(1+room)] != 77 {
-					t.Fatalf("%v words: something was written behind the lists", counts)
+				for range 2 { // the second time with counts that the first has made 0
+					scan.run(t, len(pieces), 16, at(table), at(counts), at(lists), uint64(room),
+						uint64(of[0].Lo), of[0].addresses(), uint64(of[1].Lo), of[1].addresses())
+					collect.run(t, 1, 1, at(counts), at(copied))
+				}
+				for _, w := range [][]uint64{counts, copied, lists} {
+					if w[len(w)-1] != 77 {
+						t.Fatalf("%v words: something was written behind the lists", sizes)
+					}
 				}
 				for k := range of {
-					list := mirror[k*(1+room):][:1+room]
-					if lists[k*(1+room)] != 0 {
-						t.Fatalf("%v words: the list is not emptied", counts)
+					list, found := lists[k*room:][:room], copied[k]
+					if counts[k] != 0 {
+						t.Fatalf("%v words: the count is not made 0", sizes)
 					}
-					if list[0] != uint64(len(want[k])) {
-						t.Fatalf("%v words at offset %d: %d found of span %d, want %d", counts, offset, list[0], k, len(want[k]))
+					if found != uint64(len(want[k])) {
+						t.Fatalf("%v words at offset %d: %d found of span %d, want %d", sizes, offset, found, k, len(want[k]))
 					}
-					got := list[1 : 1+min(room, len(want[k]))]
+					got := list[:min(room, len(want[k]))]
 					slices.Sort(got)
 					slices.Sort(want[k])
 					if room >= len(want[k]) && !slices.Equal(got, want[k]) {
-						t.Fatalf("%v words at offset %d: found %v, want %v", counts, offset, got, want[k])
+						t.Fatalf("%v words at offset %d: found %v, want %v", sizes, offset, got, want[k])
 					}
 					for _, g := range got {
 						if !slices.Contains(want[k], g) {

@@ -90,9 +90,10 @@ const (
 	mostAddresses = 1 << 40
 	// reservationHint is where the reservation should lie: memory is searched for
 	// words of its range, and words that begin so are rare in data (as bfloat16,
-	// they hold 1e37; as half precision, not a number).
+	// they hold 1e37; as half precision, not a number; of integers up to 32,767 it is
+	// 0.4 %, of 64 MiB of an int8 product some 5,000). So many are told apart.
 	reservationHint = 0x7d00_0000_0000
-	findCapacity    = 4096
+	findCapacity    = 1 << 16
 	mostInFlight    = 8                      // moves in one direction
 	shortWait       = 10 * time.Microsecond  // while work is queued
 	plainPatience   = 3 * time.Second        // for tensors to leave before plain memory grows, while nothing is unfinished

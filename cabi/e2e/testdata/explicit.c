@@ -50,7 +50,7 @@ static void finish(void) {
     CHECK(strstr(stats(), "\"engine\":\"explicit\""));
     /* What it moves is never above the budget; beside it there are the few words that the engine's own kernels write. */
     CHECK(count("physical_peak_bytes") <= (uint64_t)stat_now("budget_bytes"));
-    CHECK(count("device_peak_bytes") <= (uint64_t)stat_now("budget_bytes") + 128 * 1024 + unmanaged);
+    CHECK(count("device_peak_bytes") <= (uint64_t)stat_now("budget_bytes") + 4096 + unmanaged);
     printf("STATS %s\n", stats());
     P.close();
 }
@@ -271,28 +271,38 @@ static void plain_tables(void) {
     check_value(&t), check_value(&small);
 }
 
-/* More addresses than are told apart: then everything has to be there. */
+/* Data that looks like addresses, as an int8 product leaves it: tens of thousands of such words are told apart, and the one
+ * among them that is an address is found. Where there are more, everything has to be there. */
 static void many_addresses(void) {
-    enum { MANY = 5000 };
+    enum { DATA = 20000, MORE = 70000 };
     CUstream s = new_stream();
     f_table = function("table_add");
-    tensor t, table;
+    tensor t, data;
     must(&t, BYTES, s, 100);
-    must(&table, MANY * 8, s, 0);
+    must(&data, BYTES, s, 0);
     SYNC(s);
     begin_pressure();
+    static uint64_t list[MORE];
+    uint64_t one = 1, words = BYTES / 4, nobodys = DEVICE(&t) + (8ull << 30);
+    CUdeviceptr at = DEVICE(&data);
+    uint32_t inc = 3;
+    list[0] = DEVICE(&t);
+    for (uint64_t i = 1; i < DATA; i++) list[i] = nobodys + 8 * i;
+    away(&t);
+    OK(CALL(cuMemcpyHtoD_v2, at, list, U64(sizeof list)));
+    launch(BY_DLSYM, s, f_table, (void *[]){&at, &one, &words, &inc});
+    t.value += inc;
+    SYNC(s);
+    CHECK_EQ(stat_now("unresolved_launches"), 0); /* for not everything could be there */
     away(&t);
     for (int i = 0; i < FILLERS; i++) drop(&filler[i]);
-    uint64_t list[MANY], many = MANY, one = 1;
-    for (int i = 0; i < MANY; i++) list[i] = DEVICE(&t);
-    CUdeviceptr at = DEVICE(&table);
-    uint32_t inc = 3, first;
+    for (uint64_t i = DATA; i < MORE; i++) list[i] = nobodys + 8 * i;
     OK(CALL(cuMemcpyHtoD_v2, at, list, U64(sizeof list)));
-    launch(BY_DLSYM, s, f_table, (void *[]){&at, &many, &one, &inc});
+    launch(BY_DLSYM, s, f_table, (void *[]){&at, &one, &words, &inc});
+    t.value += inc;
     SYNC(s);
-    OK(CALL(cuMemcpyDtoH_v2, &first, DEVICE(&t), U64(sizeof first)));
-    CHECK_EQ(first, 100 + MANY * inc);
-    CHECK(stat_now("unresolved_launches") == 1);
+    CHECK_EQ(stat_now("unresolved_launches"), 1);
+    check_value(&t);
 }
 
 /* Tables in memory that the engine did not give out: pinned, registered, and device memory that a library
