@@ -9,7 +9,7 @@ import (
 	"github.com/penstock-gpu/penstock/cuda/sim"
 	"github.com/penstock-gpu/penstock/internal/size"
 	"github.com/penstock-gpu/penstock/oracle"
-	"github.com/penstock-gpu/penstock/um/explicit"
+	"github.com/penstock-gpu/penstock/um"
 	"github.com/penstock-gpu/penstock/um/live/bound"
 )
 
@@ -91,6 +91,6 @@ func busOf(device string, in, out float64) bus {
 func newBus(name string, in, out, both float64) bus {
 	return bus{
 		name:    fmt.Sprintf("%s: %.1f GB/s in, %.1f GB/s out", name, in/1e9, out/1e9),
-		options: oracle.Options{H2DBytesPerSecond: in, D2HBytesPerSecond: out, DuplexBytesPerSecond: both, SmallBytes: explicit.SmallBytes, Patience: boundPatience},
+		options: oracle.Options{H2DBytesPerSecond: in, D2HBytesPerSecond: out, DuplexBytesPerSecond: both, SmallBytes: um.SmallBytes, Patience: boundPatience},
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/penstock-gpu/penstock/cuda/sim"
 	"github.com/penstock-gpu/penstock/evict"
 	"github.com/penstock-gpu/penstock/trace"
+	"github.com/penstock-gpu/penstock/um"
 	"github.com/penstock-gpu/penstock/um/explicit"
 )
 
@@ -49,7 +50,7 @@ type lane struct {
 // directionWorker is the worker of one direction.
 type directionWorker struct {
 	worker
-	direction explicit.Direction
+	direction um.Direction
 	mover     *explicit.Mover
 }
 
@@ -77,7 +78,7 @@ func (h *hostMemory) give(r []cuda.Range) { h.free[r[0].Bytes] = append(h.free[r
 func newExplicit(t *trace.Trace, o Options, budget int64) *explicitEngine {
 	g := sim.New(o.Profile, sim.Options{CapacityBytes: budget})
 	x := &explicitEngine{arrived: g.NewGate(), states: make([]explicit.State, 1), tickets: make([]uint32, 1), lastSeq: make([]uint64, 1)}
-	x.loop = newLoop(g, explicit.SmallBytes, roomSource{x}, x.wake)
+	x.loop = newLoop(g, um.SmallBytes, roomSource{x}, x.wake)
 	x.app = newApplication(t, o, g, x)
 	x.app.queue, x.app.copiesSlow = strictQueue, true
 	if x.app.err = x.open(t, o, budget); x.app.err != nil {
@@ -108,7 +109,7 @@ func (x *explicitEngine) open(t *trace.Trace, o Options, budget int64) error {
 	}
 	x.runtime = explicit.New(c, x)
 	x.ledger, x.tensors, x.slotAt = x.runtime, x.runtime, x.runtime.SlotAt
-	for _, d := range []explicit.Direction{explicit.In, explicit.Out} {
+	for _, d := range []um.Direction{um.In, um.Out} {
 		w := &directionWorker{direction: d, worker: worker{thread: x.gpu.Thread([]string{"in", "out"}[d])}}
 		word, err := w.thread.HostAlloc(4096)
 		if err != nil {
@@ -188,14 +189,15 @@ func (x *explicitEngine) launch(e *trace.Event, finished func(time.Duration)) {
 	}
 	if done := o.kernel.Done; x.times(e) {
 		o.kernel.Done = func(at time.Duration) {
-			x.runtime.Timed(o.seq, duration(e))
+			x.runtime.Timed(o.Seq, duration(e))
 			done(at)
 		}
 	}
 	for _, slot := range x.slots {
-		x.lastSeq[slot] = o.seq
+		x.lastSeq[slot] = o.Seq
 	}
-	x.runtime.Op(explicit.Op{Seq: o.seq, Stream: o.number, Slots: x.slots, Work: uint32(e.Copy)<<28 ^ e.Function, Shape: shape(e), ToHost: e.Kind == trace.KindCopy && e.Copy == trace.CopyDeviceToHost})
+	o.Shape, o.ToHost = shape(e), e.Kind == trace.KindCopy && e.Copy == trace.CopyDeviceToHost
+	x.runtime.Op(o.Op)
 	slots := append([]uint32(nil), x.slots...)
 	x.held, x.heldSeq = func() {
 		var ticket uint32
@@ -208,7 +210,7 @@ func (x *explicitEngine) launch(e *trace.Event, finished func(time.Duration)) {
 			x.gpu.WaitGate(o.stream, x.arrived, uint64(ticket))
 		}
 		x.gpu.Launch(o.stream, o.kernel)
-	}, o.seq
+	}, o.Seq
 	if !x.release() {
 		x.app.blocked = true
 	}
@@ -274,7 +276,7 @@ func (x *explicitEngine) copyOut() {
 	x.gpu.Callback(l.copier.Stream(), func(time.Duration) {
 		if piece.Last {
 			l.moves = l.moves[1:]
-			x.finish(x.directions[explicit.Out], m, 0)
+			x.finish(x.directions[um.Out], m, 0)
 		}
 		if len(l.moves) == 0 {
 			return
@@ -289,7 +291,7 @@ func (x *explicitEngine) copyOut() {
 
 // finish ends a move whose copy is done.
 func (x *explicitEngine) finish(w *directionWorker, m *explicit.Move, ticket uint32) {
-	if w.direction == explicit.In {
+	if w.direction == um.In {
 		x.arrived.Open(uint64(ticket))
 	}
 	if err := w.mover.Finish(m); err != nil {

@@ -8,6 +8,7 @@ import (
 	"github.com/penstock-gpu/penstock/cuda/sim"
 	"github.com/penstock-gpu/penstock/pool"
 	"github.com/penstock-gpu/penstock/trace"
+	"github.com/penstock-gpu/penstock/um"
 )
 
 // loop is what every engine has on the simulated GPU: the job's operations, numbered, and the
@@ -65,8 +66,7 @@ func (l *loop) wake() {
 type operation struct {
 	kernel sim.Kernel
 	stream cuda.Stream
-	number int // of the stream
-	seq    uint64
+	um.Op  // as an engine is told of it; its stream's number is the engine's
 }
 
 // operation numbers one of the trace, whose slots are then the loop's.
@@ -77,14 +77,15 @@ func (l *loop) operation(e *trace.Event, finished func(time.Duration)) (operatio
 	}
 	l.seq++
 	seq := l.seq
-	return operation{stream: s, number: number, seq: seq, kernel: sim.Kernel{
+	kernel := sim.Kernel{
 		Duration: duration(e), Accesses: l.accesses(e),
 		Done: func(at time.Duration) {
 			l.ledger.Progress(number, seq)
 			finished(at)
 			l.changed()
 		},
-	}}, nil
+	}
+	return operation{kernel, s, um.Op{Seq: seq, Stream: number, Slots: l.slots, Work: uint32(e.Copy)<<28 ^ e.Function}}, nil
 }
 
 func (l *loop) fail(err error) { l.app.err = fmt.Errorf("replay: %w", err) }

@@ -90,20 +90,21 @@ func (x *managedEngine) launch(e *trace.Event, finished func(time.Duration)) {
 		x.app.err = err
 		return
 	}
-	for len(x.gates) <= o.number {
+	for len(x.gates) <= o.Stream {
 		x.gates = append(x.gates, x.gpu.NewGate())
 		x.opened, x.held = append(x.opened, 0), append(x.held, 0)
 	}
-	gated := x.opened[o.number] < x.held[o.number] // behind one that is held back
+	gated := x.opened[o.Stream] < x.held[o.Stream] // behind one that is held back
 	for _, slot := range x.slots {
 		gated = gated || !x.resident[slot]
 	}
 	if gated {
-		x.held[o.number] = o.seq
-		x.gpu.WaitGate(o.stream, x.gates[o.number], o.seq)
+		x.held[o.Stream] = o.Seq
+		x.gpu.WaitGate(o.stream, x.gates[o.Stream], o.Seq)
 	}
 	x.gpu.Launch(o.stream, o.kernel)
-	x.runtime.Op(managed.Op{Seq: o.seq, Stream: o.number, Signature: um.Signature(int(e.Kind), uint64(e.Copy)<<32|uint64(e.Function), len(x.slots)), Slots: x.slots, Gated: gated})
+	o.Gated = gated
+	x.runtime.Op(o.Op)
 	x.wake()
 }
 

@@ -4,8 +4,9 @@
 //
 // # Story
 //
-// A [Policy] says when memory is brought to the device and in which order it leaves.
-// Workers of two directions ([Direction]) carry out what an engine decides.
+// An engine embeds a [Base], and hears of each operation ([Op]) what the hook saw of it: its place, what it names,
+// what it does with that as far as it is known, and how it could be made again. A [Policy] says
+// when memory is brought to the device and in which order it leaves. Workers of two directions ([Direction]) carry out what an engine decides.
 //
 // # Locking
 //

@@ -5,6 +5,7 @@ import (
 
 	"github.com/penstock-gpu/penstock/correlate"
 	"github.com/penstock-gpu/penstock/cuda"
+	"github.com/penstock-gpu/penstock/um"
 )
 
 // This file is for tensors that come back by being computed again, from what is on the device, instead of over the bus.
@@ -19,16 +20,6 @@ import (
 // Whether an operation writes to what it names is not known of most kernels. It is found out by trying: an operation that
 // named an input of a recipe, or what it makes, after the recipe's launch has not written to it if what was made is the
 // same in the end, and may have done so if it is not. That is remembered by function and place among what it names.
-
-// Access is what an operation does with something that it names.
-type Access uint8
-
-// Accesses.
-const (
-	AccessUnknown Access = iota
-	AccessReads
-	AccessWrites // and may read
-)
 
 // step is a launch of a recipe.
 type step struct {
@@ -81,41 +72,41 @@ type again struct {
 }
 
 // learn notes what an operation does with the allocations that it names.
-func (r *Runtime) learn(x *op, o *Op) {
+func (r *Runtime) learn(x *op, o *um.Op) {
 	for i, s := range o.Slots {
-		t := r.liveAt(s)
+		t := r.LiveAt(s)
 		if t == nil {
 			continue
 		}
-		a := AccessUnknown
+		a := um.AccessUnknown
 		if i < len(o.Access) {
 			a = o.Access[i]
 		}
 		m := &t.recipe
 		switch {
-		case a == AccessReads:
-		case a == AccessWrites && o.Again != nil && !m.spoilt && t.parts == nil && len(m.steps) < mostSteps:
+		case a == um.AccessReads:
+		case a == um.AccessWrites && o.Again != nil && !m.spoilt && t.parts == nil && len(m.steps) < mostSteps:
 			s := r.stepOf(x, o, i)
-			m.steps, m.spoilt, m.written = append(m.steps, s), s.launch == nil, x.position
-		case a == AccessWrites, !m.touched, len(m.doubts) == mostDoubts, len(o.Slots) > mostNamed:
-			*m = recipe{spoilt: true, written: x.position}
+			m.steps, m.spoilt, m.written = append(m.steps, s), s.launch == nil, x.Position
+		case a == um.AccessWrites, !m.touched, len(m.doubts) == mostDoubts, len(o.Slots) > mostNamed:
+			*m = recipe{spoilt: true, written: x.Position}
 		default:
-			m.doubts = append(m.doubts, doubt{x.position, place{o.Work, uint8(i), uint8(len(o.Slots))}})
+			m.doubts = append(m.doubts, doubt{x.Position, place{o.Work, uint8(i), uint8(len(o.Slots))}})
 		}
 		m.touched = true
 	}
 }
 
 // stepOf is an operation as a step that makes what it names at a place; without a launch when it cannot be one.
-func (r *Runtime) stepOf(x *op, o *Op, at int) step {
-	made := step{launch: o.Again, function: o.Work, position: x.position}
+func (r *Runtime) stepOf(x *op, o *um.Op, at int) step {
+	made := step{launch: o.Again, function: o.Work, position: x.Position}
 	for i, s := range o.Slots {
-		t := r.liveAt(s)
+		t := r.LiveAt(s)
 		if t == nil {
 			return step{}
 		}
 		if i != at {
-			made.inputs = append(made.inputs, input{t, t.instance})
+			made.inputs = append(made.inputs, input{t, t.Instance})
 		}
 	}
 	return made
@@ -124,7 +115,7 @@ func (r *Runtime) stepOf(x *op, o *Op, at int) step {
 // makeable says whether a tensor could be made again, if what its recipe reads were on the device.
 func (r *Runtime) makeable(t *tensor) bool {
 	m := &t.recipe
-	if !r.config.Replay || len(m.steps) == 0 || m.spoilt || t.freed || t.borrowed || len(t.chunks) != 1 || r.struck(m.doubts, m.steps[0].position) {
+	if !r.config.Replay || len(m.steps) == 0 || m.spoilt || t.Freed || t.borrowed || len(t.chunks) != 1 || r.struck(m.doubts, m.steps[0].position) {
 		return false
 	}
 	for i := range m.steps {
@@ -134,7 +125,7 @@ func (r *Runtime) makeable(t *tensor) bool {
 		}
 		for _, in := range s.inputs {
 			u := in.tensor
-			if u.freed || u.instance != in.instance || u.recipe.written > s.position || r.struck(u.recipe.doubts, s.position) {
+			if u.Freed || u.Instance != in.instance || u.recipe.written > s.position || r.struck(u.recipe.doubts, s.position) {
 				return false
 			}
 		}
@@ -229,7 +220,7 @@ func (r *Runtime) made(m *Move) {
 // not trusted again, nor where it was a launch that failed.
 func (r *Runtime) Unmade(m *Move, launched bool) {
 	suspects := 0
-	if t := m.tensor; !t.freed {
+	if t := m.tensor; !t.Freed {
 		if launched {
 			for p := range r.doubtsOf(t) {
 				if r.again.reads[p] == 0 {
@@ -243,18 +234,18 @@ func (r *Runtime) Unmade(m *Move, launched bool) {
 				r.again.banned[t.recipe.steps[i].function] = true
 			}
 		}
-		t.recipe = recipe{spoilt: true, touched: true, written: r.history.Now()}
+		t.recipe = recipe{spoilt: true, touched: true, written: r.History.Now()}
 	}
 	m.unpin()
 	r.stats.Unmade++
 	m.Kind, m.Launches = MoveFetch, nil
 	r.fetching++
-	r.epoch++
+	r.Happened()
 }
 
 // ForgetLaunches gives all recipes up: functions that they launch may be gone.
 func (r *Runtime) ForgetLaunches() {
-	for _, t := range r.slots {
+	for _, t := range r.Slots.All() {
 		if t != nil && len(t.recipe.steps) > 0 {
 			t.recipe.spoilt, t.recipe.steps = true, nil
 		}

@@ -29,7 +29,7 @@ func (r *Runtime) borrow(before, bytes int64, stream int) *tensor {
 	if x == nil || x.died == notYet || x.died-x.born > briefOps || !r.roomForPacks() {
 		return nil
 	}
-	now, k := r.history.Now(), x.kind()
+	now, k := r.History.Now(), x.kind()
 	if at, ok := r.borrowers[k]; ok && now-at < againOps {
 		return nil
 	}

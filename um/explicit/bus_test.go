@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/penstock-gpu/penstock/cuda"
+	"github.com/penstock-gpu/penstock/um"
 )
 
 // atTheTurn is a runtime with n tensors on the host that the next operations use and that are
@@ -18,16 +19,16 @@ func atTheTurn(t *testing.T, budgetChunks, n int64, busy, soon bool) *Runtime {
 	var seq uint64
 	use := func(x *tensor) {
 		seq++
-		r.Op(Op{Seq: seq, Slots: []uint32{x.slot}, Name: "kernel"})
+		r.Op(um.Op{Seq: seq, Slots: []uint32{x.Slot}, Name: "kernel"})
 	}
 	make := func() *tensor {
 		p, err := r.Malloc(chunk, 0)
 		if err != nil {
 			t.Fatal(err)
 		}
-		return r.byPtr[p]
+		return r.ByPtr[p]
 	}
-	move := func(d Direction, want Kind) {
+	move := func(d um.Direction, want Kind) {
 		t.Helper()
 		m, ok := r.Next(d)
 		if !ok || m.Kind != want {
@@ -37,7 +38,7 @@ func atTheTurn(t *testing.T, budgetChunks, n int64, busy, soon bool) *Runtime {
 		r.Done(m)
 	}
 	plans := func(p plan) {
-		p.valid, p.serial, p.epoch, p.version = true, r.plan.serial+1, r.epoch, r.history.Version()
+		p.valid, p.serial, p.epoch, p.version = true, r.plan.serial+1, r.Epoch(), r.History.Version()
 		for _, x := range p.evict {
 			x.serial, x.leaves = p.serial, x.size
 		}
@@ -47,16 +48,16 @@ func atTheTurn(t *testing.T, budgetChunks, n int64, busy, soon bool) *Runtime {
 	for range n {
 		x := make()
 		use(x)
-		move(In, MoveMap)
+		move(um.In, MoveMap)
 		r.Progress(0, seq)
 		plans(plan{evict: []*tensor{x}})
-		move(Out, MoveEvict)
+		move(um.Out, MoveEvict)
 		away = append(away, x)
 	}
 	if busy {
 		x := make()
 		use(x)
-		move(In, MoveMap)
+		move(um.In, MoveMap)
 	}
 	use(make())
 	if soon {
@@ -84,7 +85,7 @@ func TestTheBusIsNotLeftIdle(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			r := atTheTurn(t, c.budgetChunks, 6, c.busy, c.soon)
 			for i, want := range c.want {
-				m, ok := r.Next(In)
+				m, ok := r.Next(um.In)
 				if !ok || m.Kind != want {
 					t.Fatalf("move %d is %v, want %v", i, m, want)
 				}

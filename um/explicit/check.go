@@ -3,6 +3,8 @@ package explicit
 import (
 	"fmt"
 	"slices"
+
+	"github.com/penstock-gpu/penstock/um"
 )
 
 // Check recounts the ledger and returns what does not add up.
@@ -47,7 +49,7 @@ func (r *Runtime) Check() error {
 				absent += c.bytes
 			}
 		}
-		if !t.freed && absent != t.absent {
+		if !t.Freed && absent != t.absent {
 			return fmt.Errorf("tensor at %#x: %d bytes absent, the tensor says %d", uint64(t.base), absent, t.absent)
 		}
 		if flying != t.flying {
@@ -56,7 +58,7 @@ func (r *Runtime) Check() error {
 		return nil
 	}
 	seen := map[*tensor]bool{}
-	for p, t := range r.byPtr {
+	for p, t := range r.ByPtr {
 		if t.parts == nil {
 			live += t.bytes
 		} else if x := t.partAt(p); x != nil {
@@ -74,7 +76,7 @@ func (r *Runtime) Check() error {
 		}
 	}
 	for p, t := range r.reserved {
-		if t.freed || !slices.ContainsFunc(t.parts, func(x part) bool { return x.state == reserved && t.place(&x).Base == p }) {
+		if t.Freed || !slices.ContainsFunc(t.parts, func(x part) bool { return x.state == reserved && t.place(&x).Base == p }) {
 			return fmt.Errorf("pack at %#x: %#x is reserved in it, and not one of its parts", uint64(t.base), uint64(p))
 		}
 	}
@@ -85,7 +87,7 @@ func (r *Runtime) Check() error {
 		}
 	}
 	for p, t := range r.held {
-		if !t.freed || !t.held || t.base != p || r.slots[t.slot] != t {
+		if !t.Freed || !t.held || t.base != p || r.Slots.At(t.Slot) != t {
 			return fmt.Errorf("tensor at %#x: held, and not dead with a slot of its own", uint64(p))
 		}
 		if t.buried { // it is counted there
@@ -101,10 +103,10 @@ func (r *Runtime) Check() error {
 			return err
 		}
 	}
-	inFlight := r.flying[In]+r.flying[Out] > 0 || r.making != nil // of dead tensors, which are nowhere listed
+	inFlight := r.flying[um.In]+r.flying[um.Out] > 0 || r.making != nil // of dead tensors, which are nowhere listed
 	switch {
-	case live != r.liveBytes || liveSize != r.liveSize:
-		return fmt.Errorf("%d live bytes in %d, the ledger says %d in %d", live, liveSize, r.liveBytes, r.liveSize)
+	case live != r.LiveBytes() || liveSize != r.liveSize:
+		return fmt.Errorf("%d live bytes in %d, the ledger says %d in %d", live, liveSize, r.LiveBytes(), r.liveSize)
 	case kept != r.kept.bytes || r.kept.bytes == 0 && r.kept.chunks.Len() > 0:
 		return fmt.Errorf("%d bytes of the device are kept on the host, too, the ledger says %d", kept, r.kept.bytes)
 	case !inFlight && host != r.stats.HostBytes:
@@ -117,7 +119,7 @@ func (r *Runtime) Check() error {
 		return fmt.Errorf("%d bytes mapped, the ledger says %d", mapped, r.physical.mapped)
 	case !inFlight && (arrivingBytes != r.incoming || leavingBytes != r.outgoing || r.physical.limbo != 0):
 		return fmt.Errorf("nothing moves, yet %d bytes arriving, %d leaving, %d in limbo", r.incoming, r.outgoing, r.physical.limbo)
-	case r.RoomBytes() < 0 && r.plainBytes < r.config.BudgetBytes/2:
+	case r.RoomBytes() < 0 && r.PlainBytes < r.config.BudgetBytes/2:
 		return fmt.Errorf("%d bytes of device memory over the budget", -r.RoomBytes())
 	}
 	return nil
@@ -125,8 +127,8 @@ func (r *Runtime) Check() error {
 
 // unborn are the packs of which no part is alive.
 func (r *Runtime) unborn() (all []*tensor) {
-	for _, t := range r.slots {
-		if t != nil && !t.freed && t.parts != nil && t.alive == 0 {
+	for _, t := range r.Slots.All() {
+		if t != nil && !t.Freed && t.parts != nil && t.alive == 0 {
 			all = append(all, t)
 		}
 	}

@@ -63,7 +63,7 @@ type kept struct {
 
 // keep keeps the host copy of a chunk that has come, or gives it back.
 func (r *Runtime) keep(t *tensor, c *chunk) {
-	if t.freed || c.host == nil || !r.trial.on || !c.summed || !c.habit.worth() {
+	if t.Freed || c.host == nil || !r.trial.on || !c.summed || !c.habit.worth() {
 		r.giveHost(c)
 		return
 	}

@@ -10,9 +10,6 @@ import (
 // PageBytes is the granularity of physical memory.
 const PageBytes = 2 << 20
 
-// SmallBytes is the size below which an allocation lives in plain device memory.
-const SmallBytes = 1 << 20
-
 // Config says how a Runtime behaves.
 type Config struct {
 	BudgetBytes     int64      // device memory for tensors and plain memory together

@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/penstock-gpu/penstock/cuda"
+	"github.com/penstock-gpu/penstock/um"
 )
 
 // This file is for dead ranges that the job takes again without asking: an
@@ -20,14 +21,14 @@ import (
 // Hold reports that an allocation was freed, and that the job may take its range
 // again; it answers the bytes of the range, 0 for what the job may not take: a part of a pack, or a range that was borrowed.
 func (r *Runtime) Hold(p cuda.Ptr) (size int64, err error) {
-	t := r.byPtr[p]
+	t := r.ByPtr[p]
 	if t == nil {
-		return 0, fmt.Errorf("%w: %#x", ErrNotOurs, uint64(p))
+		return 0, fmt.Errorf("%w: %#x", um.ErrNotOurs, uint64(p))
 	}
 	if t.parts != nil || t.borrowed {
 		return 0, r.Free(p)
 	}
-	r.leave(p, t.bytes, t.life, t.named)
+	r.leave(p, t.bytes, t.life, t.Named)
 	r.die(t)
 	t.held = true
 	r.held[p] = t
@@ -48,14 +49,14 @@ func (r *Runtime) Retake(p cuda.Ptr, bytes int64, stream int) (size int64, err e
 	}
 	t := r.held[p]
 	if t == nil || WholePages(bytes) != t.size {
-		return 0, fmt.Errorf("%w: %#x", ErrNotOurs, uint64(p))
+		return 0, fmt.Errorf("%w: %#x", um.ErrNotOurs, uint64(p))
 	}
 	if t.buried {
 		r.graves.remove(t)
 	}
 	delete(r.held, p)
-	t.held, t.freed, t.freedAt = false, false, nil
-	t.bytes, t.stream, t.others, t.named, t.kept, t.borrowed = bytes, stream, nil, false, false, false
+	t.held, t.Freed, t.freedAt = false, false, nil
+	t.bytes, t.Stream, t.Others, t.Named, t.kept, t.borrowed = bytes, stream, nil, false, false, false
 	for i := range t.chunks {
 		t.chunks[i].summed = false // of garbage, and of as much as there was before
 	}
@@ -72,7 +73,7 @@ func (r *Runtime) Retake(p cuda.Ptr, bytes int64, stream int) (size int64, err e
 // made ready for it, or had been borrowed.
 func (r *Runtime) offer(t *tensor) {
 	r.takeSlot(t)
-	if !r.process.Offer(cuda.Range{Base: t.base, Bytes: t.size}, t.stream) {
+	if !r.process.Offer(cuda.Range{Base: t.base, Bytes: t.size}, t.Stream) {
 		r.giveSlot(t)
 		return
 	}

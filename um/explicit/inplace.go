@@ -13,7 +13,7 @@ func (r *Runtime) placeFor(x *op) *Move {
 		return nil
 	}
 	var t *tensor
-	for _, y := range x.tensors {
+	for _, y := range x.Tensors {
 		if y.absent > 0 && (t == nil || y.size > t.size) {
 			t = y
 		}
@@ -25,7 +25,7 @@ func (r *Runtime) placeFor(x *op) *Move {
 		r.oversize = x
 		r.stats.OversizeOps++
 		if needs := x.bytes(); needs > r.stats.OversizeBytes {
-			r.stats.OversizeBytes, r.stats.OversizeName = needs, x.name
+			r.stats.OversizeBytes, r.stats.OversizeName = needs, x.Name
 		}
 	}
 	for i := range t.chunks {
@@ -48,10 +48,10 @@ func (r *Runtime) placeFor(x *op) *Move {
 
 // stuck says whether nothing that is under way, or could be, makes room for x.
 func (r *Runtime) stuck(x *op) bool {
-	if r.Moving() || !r.plan.valid || r.plan.epoch != r.epoch || len(r.plan.evict) > 0 {
+	if r.Moving() || !r.plan.valid || r.plan.epoch != r.Epoch() || len(r.plan.evict) > 0 {
 		return false
 	}
-	for y := range r.pending.All() {
+	for y := range r.Pending.All() {
 		if !y.waiting {
 			return false // when it has finished, what it uses may leave
 		}
@@ -66,8 +66,8 @@ func (r *Runtime) backToPool() *Move {
 		return nil
 	}
 	const soon = 64 // operations
-	for _, t := range r.slots {
-		if t == nil || !r.evictable(t) || t.bytesIn(inPlace) == 0 || r.nextUse(t) < r.history.Now()+soon {
+	for _, t := range r.Slots.All() {
+		if t == nil || !r.evictable(t) || t.bytesIn(inPlace) == 0 || r.nextUse(t) < r.History.Now()+soon {
 			continue
 		}
 		if m, _ := r.take(t, inPlace); m != nil {

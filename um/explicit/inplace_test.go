@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/penstock-gpu/penstock/cuda"
+	"github.com/penstock-gpu/penstock/um"
 )
 
 // What a dead tensor has in place is unmapped and released also when it is plain
@@ -16,8 +17,8 @@ func TestDeadInPlace(t *testing.T) {
 	small := w.malloc(4*PageBytes, 0)
 	w.report(0, []cuda.Ptr{large, small}, true, 2)
 	for n := 0; len(w.waiting) > 0 && n < 100; n++ { // nothing goes out, so what is in place stays there
-		w.begin(In)
-		w.oldest(In)
+		w.begin(um.In)
+		w.oldest(um.In)
 		w.launch()
 	}
 	w.drainStreams()
@@ -29,7 +30,7 @@ func TestDeadInPlace(t *testing.T) {
 	if w.r.ReservePlain(PageBytes) {
 		t.Fatal("there is room for plain memory in a full budget")
 	}
-	for w.begin(In) {
+	for w.begin(um.In) {
 	}
 	if err := w.r.Check(); err != nil {
 		t.Error(err)

@@ -3,6 +3,8 @@ package explicit
 import (
 	"testing"
 	"time"
+
+	"github.com/penstock-gpu/penstock/um"
 )
 
 // TestLaunchCost: what the job's CPU takes is known where that keeps the job back, and nowhere else.
@@ -34,7 +36,7 @@ func TestLaunchCost(t *testing.T) {
 			if c.every > 0 && seq%c.every == 0 {
 				b.now += 5 * time.Millisecond
 			}
-			r.Op(Op{Seq: uint64(seq), Work: uint32(seq % 500)})
+			r.Op(um.Op{Seq: uint64(seq), Work: uint32(seq % 500)})
 			if c.waitEach > 0 && seq%c.waitEach == 0 {
 				b.now += time.Millisecond
 				r.Granted(uint64(seq))
@@ -52,7 +54,7 @@ func TestLaunchCost(t *testing.T) {
 		}
 	}
 	r, _ := bystanding(0)
-	r.Op(Op{Seq: 1})
+	r.Op(um.Op{Seq: 1})
 	if got := r.Recent().LaunchCost(); got != 0 {
 		t.Errorf("%v of nothing", got)
 	}

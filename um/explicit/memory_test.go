@@ -9,6 +9,7 @@ import (
 	"github.com/penstock-gpu/penstock/evict"
 	"github.com/penstock-gpu/penstock/internal/short"
 	"github.com/penstock-gpu/penstock/internal/size"
+	"github.com/penstock-gpu/penstock/um"
 )
 
 // TestAddressesOfEverNewSizes: a job whose sizes never come again finds addresses as
@@ -104,7 +105,7 @@ func TestFullBudgetsExchange(t *testing.T) {
 			next := cuda.Handle(77)
 			moves := func() {
 				for looks := 0; looks < 4; looks++ {
-					m, ok := r.Next(Direction(looks % 2))
+					m, ok := r.Next(um.Direction(looks % 2))
 					if !ok {
 						continue
 					}
@@ -119,7 +120,7 @@ func TestFullBudgetsExchange(t *testing.T) {
 			seq := uint64(0)
 			use := func(slot int) {
 				seq++
-				r.Op(Op{Seq: seq, Slots: []uint32{uint32(slot)}, Name: "kernel"})
+				r.Op(um.Op{Seq: seq, Slots: []uint32{uint32(slot)}, Name: "kernel"})
 				moves()
 				if !r.Ready(seq) {
 					t.Fatalf("it waits with %d tensors: %s", slot, r.Explain())
@@ -129,7 +130,7 @@ func TestFullBudgetsExchange(t *testing.T) {
 			n := 0
 			for ; ; n++ {
 				if _, err := r.Malloc(bytes, 0); err != nil {
-					if !errors.Is(err, ErrOutOfMemory) || r.PlainFits(bytes) {
+					if !errors.Is(err, um.ErrOutOfMemory) || r.PlainFits(bytes) {
 						t.Fatalf("%v; plain memory may grow: %v", err, r.PlainFits(bytes))
 					}
 					break

@@ -6,15 +6,7 @@ import (
 	"github.com/penstock-gpu/penstock/cuda"
 	"github.com/penstock-gpu/penstock/cuda/kernels"
 	"github.com/penstock-gpu/penstock/internal/size"
-)
-
-// Direction is a side that moves go to.
-type Direction int
-
-// Directions.
-const (
-	In Direction = iota
-	Out
+	"github.com/penstock-gpu/penstock/um"
 )
 
 // Kind is what a move does.
@@ -91,28 +83,28 @@ func (m *Move) going() int64 {
 }
 
 // Direction is the side that the chunk goes to.
-func (m *Move) Direction() Direction {
+func (m *Move) Direction() um.Direction {
 	if m.Kind == MoveEvict {
-		return Out
+		return um.Out
 	}
-	return In
+	return um.In
 }
 
 // Next answers a worker that is free: what to move now, if anything.
-func (r *Runtime) Next(d Direction) (*Move, bool) {
-	if r.flying[d] >= r.most(d) || r.nothing[d] == r.epoch+1 {
+func (r *Runtime) Next(d um.Direction) (*Move, bool) {
+	if r.flying[d] >= r.most(d) || r.nothing[d] == r.Epoch()+1 {
 		return nil, false
 	}
 	r.refused = false
 	var m *Move
-	if d == In {
+	if d == um.In {
 		m = r.nextIn()
 	} else {
 		m = r.nextOut()
 	}
 	if m == nil {
 		if !r.refused {
-			r.nothing[d] = r.epoch + 1 // until something happens
+			r.nothing[d] = r.Epoch() + 1 // until something happens
 		}
 		return nil, false
 	}
@@ -123,8 +115,8 @@ func (r *Runtime) Next(d Direction) (*Move, bool) {
 }
 
 // most is how many moves may be under way in a direction.
-func (r *Runtime) most(d Direction) int {
-	if d == In {
+func (r *Runtime) most(d um.Direction) int {
+	if d == um.In {
 		return 2 * r.config.Depth // what is needed at once does not wait for what was fetched ahead
 	}
 	return r.config.Depth
@@ -149,14 +141,14 @@ func (r *Runtime) nextIn() *Move {
 	// What a thread is waiting for comes next, and until it has come whatever
 	// room appears is for it.
 	if x != nil {
-		for _, t := range x.tensors {
+		for _, t := range x.Tensors {
 			if t.absent > 0 {
 				m := r.bring(t, anyIdle)
 				if m != nil && m.Kind == MoveMap {
-					r.blame(x, ForMap)
+					r.blame(x, um.ForMap)
 				}
 				if m == nil {
-					r.blame(x, ForSpace)
+					r.blame(x, um.ForSpace)
 					r.noRoom()
 					m = r.placeFor(x)
 				}
@@ -201,11 +193,11 @@ const urgentOps = 1024
 // allocations, and the time is lacking later. Where the GPU has nothing to do until then
 // one fetch is enough. Nothing is fetched into the room that the launch needs.
 func (r *Runtime) occupyBus(x *op) *Move {
-	if !r.mayFetchAhead() || r.fetching > 0 && r.stalled != nil && !r.ready(r.stalled) {
+	if !r.mayFetchAhead() || r.fetching > 0 && r.Stalls.Of != nil && !r.ready(r.Stalls.Of) {
 		return nil
 	}
 	t := r.planned().nextFetch()
-	if t == nil || r.nextUse(t) > r.history.Now()+urgentOps {
+	if t == nil || r.nextUse(t) > r.History.Now()+urgentOps {
 		return nil
 	}
 	if x != nil && r.room()+r.physical.spares+r.reclaimable(anyIdle) < x.lacks()+t.chunks[0].bytes {
@@ -219,7 +211,7 @@ func (r *Runtime) occupyBus(x *op) *Move {
 
 // noRoom is told that there is none for what is waited for: the plan must know.
 func (r *Runtime) noRoom() {
-	if !r.Moving() && r.plan.epoch != r.epoch {
+	if !r.Moving() && r.plan.epoch != r.Epoch() {
 		r.plan.valid = false // made before
 	}
 	if p := r.planned(); !r.Moving() && len(p.evict) == 0 {
@@ -242,7 +234,7 @@ func (r *Runtime) bring(t *tensor, which reclaiming) *Move {
 		if c.where == onHost {
 			m.Kind, m.Host, m.Bytes = MoveFetch, c.host, t.used(c)
 			m.Sum, m.Summed = c.sum, c.summed
-			r.blame(r.stalled, ForFetch)
+			r.blame(r.Stalls.Of, um.ForFetch)
 			r.makeInstead(m)
 			if m.Kind == MoveFetch {
 				r.fetching++
@@ -263,7 +255,7 @@ func (r *Runtime) makeReady(births []birth) *Move {
 	if r.making == nil {
 		clear(r.covered)
 		for _, b := range births {
-			if b.position <= r.history.Now() {
+			if b.position <= r.History.Now() {
 				continue // it has come since the plan was made
 			}
 			if r.covered[b.size]++; r.covered[b.size] <= len(r.graves.bySize[b.size]) {
@@ -276,7 +268,7 @@ func (r *Runtime) makeReady(births []birth) *Move {
 			if !ok {
 				return nil
 			}
-			r.making = &tensor{base: base, size: b.size, freed: true, chunks: cut(b.size, r.config.ChunkBytes), absent: b.size}
+			r.making = &tensor{Tensor: um.Tensor{Freed: true}, base: base, size: b.size, chunks: cut(b.size, r.config.ChunkBytes), absent: b.size}
 			break
 		}
 		if r.making == nil {
@@ -363,8 +355,8 @@ func (r *Runtime) withdraw(t *tensor) bool {
 		return true
 	}
 	t.state = Absent
-	r.process.SetState(t.slot, Absent, 0)
-	if r.process.LastSeq(t.slot) > r.drained {
+	r.process.SetState(t.Slot, Absent, 0)
+	if r.process.LastSeq(t.Slot) > r.Reported() {
 		r.stats.TakenBack++
 		r.setState(t)
 		return false
@@ -396,7 +388,7 @@ func (r *Runtime) Submitted(m *Move, ticket uint32) {
 		c.handle = m.Handle
 		r.setState(m.tensor)
 	}
-	r.epoch++
+	r.Happened()
 	r.accountStall()
 }
 
@@ -425,15 +417,15 @@ func (r *Runtime) Failed(m *Move) error {
 		r.making = nil
 	}
 	switch {
-	case !t.freed:
+	case !t.Freed:
 		r.setState(t)
 	case t.flying == 0 && !t.held:
 		r.bury(t)
 	}
 	r.Shrink()
-	if r.config.BudgetBytes < r.plainBytes+c.bytes {
+	if r.config.BudgetBytes < r.PlainBytes+c.bytes {
 		return fmt.Errorf("%w: the driver has none left for %d bytes, and only %s of it are held, %s as plain memory",
-			ErrOutOfMemory, c.bytes, size.Text(r.config.BudgetBytes), size.Text(r.plainBytes))
+			um.ErrOutOfMemory, c.bytes, size.Text(r.config.BudgetBytes), size.Text(r.PlainBytes))
 	}
 	return nil
 }
@@ -450,7 +442,7 @@ func (r *Runtime) Done(m *Move) {
 		if m.empties {
 			r.empties--
 		}
-		r.epoch++
+		r.Happened()
 		return
 	}
 	c := &t.chunks[m.index]
@@ -464,7 +456,7 @@ func (r *Runtime) Done(m *Move) {
 		r.incoming -= c.bytes
 		c.where, c.submitted, c.handle = onDevice, false, m.Handle
 		r.keep(t, c)
-		r.recent.delay(t.queued.All(), r.process.Now()) // what names it waited for it
+		r.recent.delay(t.Queued.All(), r.process.Now()) // what names it waited for it
 		t.arrived = r.moves
 		switch m.Kind {
 		case MoveFetch:
@@ -496,15 +488,15 @@ func (r *Runtime) Done(m *Move) {
 		}
 	}
 	switch {
-	case !t.freed:
+	case !t.Freed:
 		r.setState(t)
 	case t.flying == 0 && t != r.making && !t.held:
 		r.bury(t)
-		if t.slot == 0 && t.whole() { // it was never anyone's: it has been made ready
-			t.stream = r.lastStream // for no stream in particular
+		if t.Slot == 0 && t.whole() { // it was never anyone's: it has been made ready
+			t.Stream = r.lastStream // for no stream in particular
 			r.offer(t)
 		}
 	}
-	r.epoch++
+	r.Happened()
 	r.accountStall()
 }

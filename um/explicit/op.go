@@ -6,46 +6,21 @@ import (
 	"strings"
 	"time"
 
-	"github.com/penstock-gpu/penstock/correlate"
 	"github.com/penstock-gpu/penstock/cuda"
 	"github.com/penstock-gpu/penstock/internal/size"
+	"github.com/penstock-gpu/penstock/um"
 )
-
-// Op is an operation that a thread is about to launch: a kernel, a copy, a fill.
-type Op struct {
-	Seq    uint64 // ascending over all streams
-	Stream int    // stream index
-	Slots  []uint32
-	Name   string // for messages; may be empty
-	// Keep says that addresses of what it names are left where no operation will show them: that stays from then on.
-	Keep bool
-	// Work is the same whenever the same work is done, and else seldom: which kernel or kind of copy,
-	// whatever it touches; not by how many tensors either, for allocations that share a range are one.
-	Work uint32
-	// Shape is that of the work: a hash of a launch's dimensions, or of a copy's bytes. With Work it tells what takes as long.
-	Shape uint32
-	// Access is what it does with each of Slots, as far as it is known; it may be shorter.
-	Access []Access
-	// Again is the launch, when it can be made again: it writes to what Access says, and reads nothing that it writes.
-	Again *cuda.RecordedLaunch
-	// ToHost says that it copies to the host, for which programs wait: nothing depends on it but how the job is judged ([Recent]).
-	ToHost bool
-}
 
 // op is an operation that has been reported and not finished.
 type op struct {
-	position int64
-	seq      uint64
-	stream   int
-	at       time.Duration // it was reported
-	waiting  bool          // something that it names was not usable when it was last looked at
-	name     string
-	tensors  []*tensor
+	um.Operation[*tensor]
+	at      time.Duration // it was reported
+	waiting bool          // something that it names was not usable when it was last looked at
 }
 
 // bytes are what an operation names.
 func (x *op) bytes() (n int64) {
-	for _, t := range x.tensors {
+	for _, t := range x.Tensors {
 		n += t.size
 	}
 	return n
@@ -53,7 +28,7 @@ func (x *op) bytes() (n int64) {
 
 // asked are the bytes in whole pages that were asked for: not what is borrowed beyond.
 func (x *op) asked() (n int64) {
-	for _, t := range x.tensors {
+	for _, t := range x.Tensors {
 		n += WholePages(t.bytes)
 	}
 	return n
@@ -61,50 +36,36 @@ func (x *op) asked() (n int64) {
 
 // lacks are the bytes of what it names that nobody has brought in or is bringing.
 func (x *op) lacks() (n int64) {
-	for _, t := range x.tensors {
+	for _, t := range x.Tensors {
 		n += t.absent
 	}
 	return n
 }
 
 // Op reports an operation, in the order of Seq, before it is launched.
-func (r *Runtime) Op(o Op) {
-	x := &op{position: r.history.Now(), seq: o.Seq, stream: o.Stream, name: o.Name}
-	touched := make([]correlate.InstanceID, 0, len(o.Slots))
-	for _, s := range o.Slots {
-		t := r.liveAt(s)
-		if t == nil {
-			continue // freed by another thread meanwhile: the job's own race
-		}
-		x.tensors = append(x.tensors, t)
-		touched = append(touched, t.instance)
-		t.named, t.kept = true, t.kept || o.Keep
-		t.queued.Add(x.position)
-		t.lastUse, t.lastName = x.position, x.name
-		t.usedOn(o.Stream) // whether or not record_stream said so
+func (r *Runtime) Op(o um.Op) {
+	x := &op{Operation: r.Begin(&o)}
+	for _, t := range x.Tensors {
+		t.kept = t.kept || o.Keep
+		t.lastName = x.Name
+		t.UsedOn(o.Stream) // whether or not record_stream said so
 	}
 	if r.config.Replay {
 		r.learn(x, &o)
 	}
 	r.mostNamed = max(r.mostNamed, x.asked())
-	r.history.Observe(uint64(o.Work), touched)
-	r.drained = o.Seq
-	for len(r.lastOn) <= o.Stream {
-		r.lastOn = append(r.lastOn, 0)
-	}
-	r.lastOn[o.Stream] = o.Seq
-	r.pending.Add(x.stream, x.seq, x)
+	r.Enter(x, &x.Operation, uint64(o.Work))
 	r.stats.Ops++
 	now := r.process.Now()
 	if r.config.Checksums {
-		r.trial.look(r.history.Now(), r.history.Period(), now, r.stats.Stall[ForSpace])
+		r.trial.look(r.History.Now(), r.History.Period(), now, r.Stalls.Spent[um.ForSpace])
 	}
 	if x.waiting = !r.ready(x); x.waiting {
 		r.noteWait(x)
 	}
 	x.at = now
-	r.recent.launch(x.position, now, &o, x.kindOf(&o), x.waiting)
-	r.epoch++
+	r.recent.launch(x.Position, now, &o, x.kindOf(&o), x.waiting)
+	r.Happened()
 	r.accountStall()
 }
 
@@ -114,10 +75,10 @@ const foreachKernel = "multi_tensor_apply_kernel"
 // noteWait counts what an operation waits for.
 func (r *Runtime) noteWait(x *op) {
 	r.stats.WaitedOps++
-	if strings.Contains(x.name, foreachKernel) {
+	if strings.Contains(x.Name, foreachKernel) {
 		r.stats.WaitedForeach++
 	}
-	for _, t := range x.tensors {
+	for _, t := range x.Tensors {
 		if t.state != Absent {
 			continue
 		}
@@ -139,7 +100,7 @@ func (r *Runtime) noteWait(x *op) {
 
 // ready says whether an operation may be launched.
 func (r *Runtime) ready(x *op) bool {
-	for _, t := range x.tensors {
+	for _, t := range x.Tensors {
 		if t.state == Absent {
 			return false
 		}
@@ -160,7 +121,7 @@ func (r *Runtime) Settled(seq uint64) bool {
 	if x == nil {
 		return true
 	}
-	for _, t := range x.tensors {
+	for _, t := range x.Tensors {
 		if t.state != Resident {
 			return false
 		}
@@ -170,7 +131,7 @@ func (r *Runtime) Settled(seq uint64) bool {
 
 // awaits says whether copies of what an operation names are under way. What the job has freed since counts as well.
 func (x *op) awaits() bool {
-	return slices.ContainsFunc(x.tensors, func(t *tensor) bool {
+	return slices.ContainsFunc(x.Tensors, func(t *tensor) bool {
 		if t.flying == 0 {
 			return false
 		}
@@ -180,7 +141,7 @@ func (x *op) awaits() bool {
 }
 
 func (r *Runtime) find(seq uint64) *op {
-	if x, ok := r.pending.From(seq); ok && x.seq == seq {
+	if x, ok := r.Pending.From(seq); ok && x.Seq == seq {
 		return x
 	}
 	return nil
@@ -195,7 +156,7 @@ func (r *Runtime) Extend(seq uint64, addresses []cuda.Ptr) (n int) {
 	}
 	for _, p := range addresses {
 		t := r.at(p)
-		if t == nil || slices.Contains(x.tensors, t) {
+		if t == nil || slices.Contains(x.Tensors, t) {
 			continue
 		}
 		r.join(x, t)
@@ -211,12 +172,12 @@ func (r *Runtime) ExtendAll(seq uint64) error {
 	if x == nil {
 		return nil
 	}
-	if r.liveSize+r.plainBytes > r.config.BudgetBytes {
+	if r.liveSize+r.PlainBytes > r.config.BudgetBytes {
 		return fmt.Errorf("what %s reaches cannot be told, as its parameters cannot be read or name memory with too many words that look like addresses, so that everything has to be on the device for it: %s are live, the budget is %s; raise --budget to that, or use --engine managed",
-			nameOf(x.name), size.Text(r.liveSize+r.plainBytes), size.Text(r.config.BudgetBytes))
+			nameOf(x.Name), size.Text(r.liveSize+r.PlainBytes), size.Text(r.config.BudgetBytes))
 	}
-	for _, t := range r.slots {
-		if t != nil && !t.freed && !slices.Contains(x.tensors, t) {
+	for _, t := range r.Slots.All() {
+		if t != nil && !t.Freed && !slices.Contains(x.Tensors, t) {
 			r.join(x, t)
 		}
 	}
@@ -232,19 +193,19 @@ func nameOf(name string) string {
 
 // join adds a tensor to an operation.
 func (r *Runtime) join(x *op, t *tensor) {
-	x.tensors = append(x.tensors, t)
-	t.named = true
-	t.queued.Add(x.position)
-	r.history.Touch(t.instance, x.position) // so that it is there before it is asked for next time
+	x.Tensors = append(x.Tensors, t)
+	t.Named = true
+	t.Queued.Add(x.Position)
+	r.History.Touch(t.Instance, x.Position) // so that it is there before it is asked for next time
 	r.mostNamed = max(r.mostNamed, x.asked())
 	x.waiting = x.waiting || t.state == Absent
 	r.plan.valid = false
-	r.epoch++
+	r.Happened()
 }
 
 // head is the oldest operation that cannot be launched yet, or nil.
 func (r *Runtime) head() *op {
-	for x := range r.pending.All() {
+	for x := range r.Pending.All() {
 		if x.waiting {
 			if x.waiting = !r.ready(x); x.waiting {
 				return x
@@ -260,8 +221,8 @@ func (r *Runtime) Held() bool { return r.head() != nil }
 // Running says for how long an operation has been unfinished that has been launched: when it ends, what it uses may
 // leave. One that waits here does not run, nor does the one with the number asking, which waits for something else.
 func (r *Runtime) Running(asking uint64) time.Duration {
-	for x := range r.pending.All() {
-		if x.seq != asking && (!x.waiting || r.ready(x)) {
+	for x := range r.Pending.All() {
+		if x.Seq != asking && (!x.waiting || r.ready(x)) {
 			return r.process.Now() - x.at
 		}
 	}
@@ -274,18 +235,14 @@ func (r *Runtime) WantsPlain() bool { return r.plainNeed > 0 }
 // Progress reports that a stream has finished every operation up to seq. Those have been
 // reported: what is told of the end of one before the operation never learns of it.
 func (r *Runtime) Progress(stream int, seq uint64) {
-	for len(r.progress) <= stream {
-		r.progress = append(r.progress, 0)
-	}
-	if seq <= r.progress[stream] {
+	if !r.Finished(stream, seq) {
 		return
 	}
-	r.progress[stream] = seq
 	var last int64
-	finished := r.pending.Finish(stream, seq, func(x *op) {
-		last = x.position
-		for _, t := range x.tensors {
-			t.queued.Remove(x.position)
+	finished := r.Pending.Finish(stream, seq, func(x *op) {
+		last = x.Position
+		for _, t := range x.Tensors {
+			t.Queued.Remove(x.Position)
 		}
 	})
 	if !finished {
@@ -294,7 +251,7 @@ func (r *Runtime) Progress(stream int, seq uint64) {
 	if len(r.recent.seen) > 0 {
 		r.recent.finish(stream, last, r.process.Now())
 	}
-	r.epoch++
+	r.Happened()
 	r.accountStall()
 }
 
@@ -305,12 +262,12 @@ func (r *Runtime) Explain() string {
 		return "no operation waits"
 	}
 	var used, fresh, kept, idle, dead, deadBusy int64 // of device memory
-	for _, t := range r.slots {
+	for _, t := range r.Slots.All() {
 		switch {
-		case t == nil || t.freed:
-		case t.busy():
+		case t == nil || t.Freed:
+		case t.Busy():
 			used += t.deviceBytes()
-		case !t.named:
+		case !t.Named:
 			fresh += t.deviceBytes()
 		case t.kept:
 			kept += t.deviceBytes()
@@ -327,11 +284,11 @@ func (r *Runtime) Explain() string {
 	}
 	text := fmt.Sprintf("%s touches %s, %s of it absent; of the budget of %s plain memory has %s and asks for %s, %d unfinished operations use %s, %s were never used, %s stay because their addresses were copied to memory of others, %s could leave, "+
 		"%s are freed and %s freed and in use, %s are spare, %s on their way in, %s out, %s being released",
-		nameOf(x.name), size.Text(x.bytes()), size.Text(x.lacks()), size.Text(r.config.BudgetBytes), size.Text(r.plainBytes), size.Text(r.plainNeed), r.pending.Len(), size.Text(used), size.Text(fresh), size.Text(kept),
+		nameOf(x.Name), size.Text(x.bytes()), size.Text(x.lacks()), size.Text(r.config.BudgetBytes), size.Text(r.PlainBytes), size.Text(r.plainNeed), r.Pending.Len(), size.Text(used), size.Text(fresh), size.Text(kept),
 		size.Text(idle), size.Text(dead), size.Text(deadBusy), size.Text(r.physical.spares), size.Text(r.incoming), size.Text(r.outgoing), size.Text(r.physical.limbo))
-	for s := range r.lastOn { // one that stands still is what the others wait for
-		if first, ok := r.pending.FirstOn(s); ok && first != x {
-			text += fmt.Sprintf("; stream %d was given operations up to %d and has not finished %d, %s", s, r.lastOn[s], first.seq, nameOf(first.name))
+	for s := range r.Streams() { // one that stands still is what the others wait for
+		if first, ok := r.Pending.FirstOn(s); ok && first != x {
+			text += fmt.Sprintf("; stream %d was given operations up to %d and has not finished %d, %s", s, r.ReportedOn(s), first.Seq, nameOf(first.Name))
 		}
 	}
 	return text
@@ -347,16 +304,16 @@ func (r *Runtime) Hopeless() error {
 	}
 	needs := x.bytes()
 	var chunk int64
-	for _, t := range x.tensors {
+	for _, t := range x.Tensors {
 		for i := range t.chunks {
 			if c := &t.chunks[i]; c.where == blank || c.where == onHost {
 				chunk = max(chunk, c.bytes)
 			}
 		}
 	}
-	if chunk <= r.config.BudgetBytes-r.plainBytes {
+	if chunk <= r.config.BudgetBytes-r.PlainBytes {
 		return nil
 	}
 	return fmt.Errorf("%w: %s touches %s, and of the device budget of %s plain memory takes %s: give --budget %dMiB or more",
-		ErrOutOfMemory, nameOf(x.name), size.Text(needs), size.Text(r.config.BudgetBytes), size.Text(r.plainBytes), (needs+r.plainBytes+1<<20-1)>>20)
+		um.ErrOutOfMemory, nameOf(x.Name), size.Text(needs), size.Text(r.config.BudgetBytes), size.Text(r.PlainBytes), (needs+r.PlainBytes+1<<20-1)>>20)
 }

@@ -6,6 +6,7 @@ import (
 
 	"github.com/penstock-gpu/penstock/correlate"
 	"github.com/penstock-gpu/penstock/cuda"
+	"github.com/penstock-gpu/penstock/um"
 )
 
 // This file is for allocations that share a range of memory, a pack: a chunk costs as much to
@@ -60,11 +61,11 @@ func (x *life) kind() kind { return kind{WholePages(x.bytes), x.stream} }
 
 // repeats is the life that an allocation repeats, noLife when none is known.
 func (r *Runtime) repeats(bytes int64, stream int) int64 {
-	period := r.history.Period()
+	period := r.History.Period()
 	if !r.config.Packs || period == 0 {
 		return noLife
 	}
-	return r.lives.like(bytes, stream, r.history.Now()-period)
+	return r.lives.like(bytes, stream, r.History.Now()-period)
 }
 
 // packs says whether the repetition of a life is worth packing with others.
@@ -91,14 +92,14 @@ func (r *Runtime) fits(first, x *life, total int64) bool {
 // early is a pack of which no part may have been born yet.
 type early struct {
 	*tensor
-	due  int64       // the position at which the first one is to come
-	made []streamSeq // what may still have used the memory when the pack was made; nothing has since
+	due  int64     // the position at which the first one is to come
+	made []um.Mark // what may still have used the memory when the pack was made; nothing has since
 }
 
 // prepare makes the packs that are due soon after the repetition of a life, and ends those whose time has passed
 // without an allocation for them.
 func (r *Runtime) prepare(before int64) {
-	for len(r.early) > 0 && (r.early[0].alive > 0 || r.early[0].freed || r.early[0].due+packOps < r.history.Now()) {
+	for len(r.early) > 0 && (r.early[0].alive > 0 || r.early[0].Freed || r.early[0].due+packOps < r.History.Now()) {
 		t := r.early[0].tensor
 		r.early = r.early[1:]
 		r.endEmpty(t)
@@ -119,7 +120,7 @@ func (r *Runtime) prepare(before int64) {
 // mapEarly maps memory for a pack before an operation names it.
 func (r *Runtime) mapEarly() *Move {
 	for _, t := range r.early {
-		if !t.freed && !t.named && t.absent > 0 {
+		if !t.Freed && !t.Named && t.absent > 0 {
 			return r.bring(t.tensor, surplusOnly)
 		}
 	}
@@ -131,16 +132,16 @@ func (r *Runtime) mapEarly() *Move {
 func (r *Runtime) vacateEarly() {
 	for _, early := range r.early {
 		t := early.tensor
-		if t.freed || t.flying > 0 || t.absent > 0 || !r.unreserveAll(t) {
+		if t.Freed || t.flying > 0 || t.absent > 0 || !r.unreserveAll(t) {
 			continue
 		}
 		base, ok := r.addresses.take(t.size)
 		if !ok {
 			return
 		}
-		r.process.Withdraw(t.slot, cuda.Range{Base: t.base, Bytes: t.size})
+		r.process.Withdraw(t.Slot, cuda.Range{Base: t.base, Bytes: t.size})
 		// The range that lay there before may be in use. But not by the launch that waits for it.
-		dead := &tensor{base: t.base, size: t.size, stream: t.stream, chunks: t.chunks, freed: true, freedAt: early.made}
+		dead := &tensor{Tensor: um.Tensor{Stream: t.Stream, Freed: true}, base: t.base, size: t.size, chunks: t.chunks, freedAt: early.made}
 		r.bury(dead)
 		t.base, t.chunks, t.absent = base, cut(t.size, r.config.ChunkBytes), t.size
 		r.publish(t)
@@ -149,7 +150,7 @@ func (r *Runtime) vacateEarly() {
 				r.reserve(t, &t.parts[k], r.newest)
 			}
 		}
-		r.epoch++
+		r.Happened()
 	}
 }
 
@@ -189,7 +190,7 @@ func (r *Runtime) mallocPacked(before int64, stream int) cuda.Ptr {
 func (r *Runtime) takePart(t *tensor, at cuda.Ptr, bytes int64, stream int) error {
 	k := slices.IndexFunc(t.parts, func(p part) bool { return p.state == reserved && at == t.place(&p).Base })
 	if k < 0 || bytes > t.parts[k].bytes {
-		return fmt.Errorf("%w: %#x", ErrNotOurs, uint64(at))
+		return fmt.Errorf("%w: %#x", um.ErrNotOurs, uint64(at))
 	}
 	p := &t.parts[k]
 	delete(r.reserved, at)
@@ -199,7 +200,7 @@ func (r *Runtime) takePart(t *tensor, at cuda.Ptr, bytes int64, stream int) erro
 	}
 	p.bytes = bytes
 	r.bear(t, p)
-	t.usedOn(stream)
+	t.UsedOn(stream)
 	r.prepare(before)
 	return nil
 }
@@ -244,7 +245,7 @@ func (r *Runtime) unreserve(t *tensor, p *part) bool {
 
 // endEmpty ends a pack of which no part is alive, unless the job has taken one.
 func (r *Runtime) endEmpty(t *tensor) {
-	if t.alive == 0 && !t.freed && r.unreserveAll(t) {
+	if t.alive == 0 && !t.Freed && r.unreserveAll(t) {
 		r.end(t)
 	}
 }
@@ -299,8 +300,8 @@ func (r *Runtime) newPack(life, before int64) {
 		past[k], died = x.instance, max(died, x.died)
 		r.reserve(t, &parts[k], before)
 	}
-	r.history.Foretell(t.instance, past, first.born, died)
-	r.early = append(r.early, early{t, r.history.Now() + first.born - r.lives.of(before).born, r.reported(t)})
+	r.History.Foretell(t.Instance, past, first.born, died)
+	r.early = append(r.early, early{t, r.History.Now() + first.born - r.lives.of(before).born, r.reported(t)})
 	r.stats.Packs++
 }
 
@@ -308,7 +309,7 @@ func (r *Runtime) newPack(life, before int64) {
 // not where one operation names most of the budget, for it names whole packs, nor where most of all memory
 // has been allocated at a time, for a pack is until its last part is freed.
 func (r *Runtime) roomForPacks() bool {
-	device := r.config.BudgetBytes - r.plainBytes
+	device := r.config.BudgetBytes - r.PlainBytes
 	return r.mostNamed <= device/4*3 && r.mostLive <= (device+r.config.HostBudgetBytes)/8*7
 }
 

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/penstock-gpu/penstock/cuda"
+	"github.com/penstock-gpu/penstock/um"
 )
 
 // iteration is a forward and a backward pass of so many layers, each of which leaves an
@@ -79,8 +80,8 @@ func (x *iteration) run() {
 			acts[i] = 0
 		}
 	}
-	for _, t := range w.r.slots {
-		if t == nil || t.freed || len(t.parts) == 0 || t.parts[0].bytes < large {
+	for _, t := range w.r.Slots.All() {
+		if t == nil || t.Freed || len(t.parts) == 0 || t.parts[0].bytes < large {
 			continue
 		}
 		if x.pairs++; !x.unsteady && (t.size != 2*large || len(t.parts) != 2) {
@@ -118,8 +119,8 @@ func (x *iteration) runAll(n int, changes bool) {
 
 // nothingLives checks that all has been freed, by the job's account and the ledger's.
 func (w *world) nothingLives() {
-	if len(w.live) != 0 || w.r.liveBytes != 0 || w.r.liveSize != 0 || len(w.r.byPtr) != 0 {
-		w.t.Errorf("%d allocations live, by the ledger %d bytes in %d at %d addresses", len(w.live), w.r.liveBytes, w.r.liveSize, len(w.r.byPtr))
+	if len(w.live) != 0 || w.r.LiveBytes() != 0 || w.r.liveSize != 0 || len(w.r.ByPtr) != 0 {
+		w.t.Errorf("%d allocations live, by the ledger %d bytes in %d at %d addresses", len(w.live), w.r.LiveBytes(), w.r.liveSize, len(w.r.ByPtr))
 	}
 }
 
@@ -266,8 +267,8 @@ func TestLoose(t *testing.T) {
 
 	r = newRuntime()
 	malloc(r, even)
-	for seq := uint64(1); r.history.Period() == 0; seq++ { // layers that repeat may be taken for an iteration
-		if r.Op(Op{Seq: seq, Slots: []uint32{1}, Work: uint32(seq % 8)}); seq > 1<<12 {
+	for seq := uint64(1); r.History.Period() == 0; seq++ { // layers that repeat may be taken for an iteration
+		if r.Op(um.Op{Seq: seq, Slots: []uint32{1}, Work: uint32(seq % 8)}); seq > 1<<12 {
 			t.Fatal("no iteration is seen")
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/penstock-gpu/penstock/cuda"
+	"github.com/penstock-gpu/penstock/um"
 )
 
 // TestRoomForPlainMemoryIsNotTakenAgain: what dead ranges have left for plain memory stays free until
@@ -15,7 +16,7 @@ func TestRoomForPlainMemoryIsNotTakenAgain(t *testing.T) {
 	r := New(Config{BudgetBytes: n * PageBytes, HostBudgetBytes: 64 * PageBytes, Addresses: cuda.Range{Base: 1 << 44, Bytes: 1 << 32}, Ahead: true}, b)
 	next := cuda.Handle(77)
 	move := func() bool {
-		m, ok := r.Next(In)
+		m, ok := r.Next(um.In)
 		if !ok {
 			return false
 		}
@@ -32,7 +33,7 @@ func TestRoomForPlainMemoryIsNotTakenAgain(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		r.Op(Op{Seq: seq, Slots: []uint32{uint32(seq)}})
+		r.Op(um.Op{Seq: seq, Slots: []uint32{uint32(seq)}})
 		for move() {
 		}
 		r.Progress(0, seq)
@@ -48,10 +49,10 @@ func TestRoomForPlainMemoryIsNotTakenAgain(t *testing.T) {
 	}
 	births := make([]birth, n)
 	for i := range births {
-		births[i] = birth{r.history.Now() + 1, 2 * PageBytes}
+		births[i] = birth{r.History.Now() + 1, 2 * PageBytes}
 	}
 	for range 4 { // without a look from who waits
-		r.plan = plan{valid: true, epoch: r.epoch, version: r.history.Version(), births: births, soon: n, wanted: map[int64][]int64{}}
+		r.plan = plan{valid: true, epoch: r.Epoch(), version: r.History.Version(), births: births, soon: n, wanted: map[int64][]int64{}}
 		if move(); r.RoomBytes() < 2*PageBytes {
 			t.Fatalf("there is room for %d bytes, and plain memory asked for %d", r.RoomBytes(), 2*PageBytes)
 		}
@@ -72,7 +73,7 @@ func corpses(t *testing.T, n int) (r *Runtime, handles map[cuda.Handle]bool, mov
 	handles = map[cuda.Handle]bool{}
 	next := cuda.Handle(77)
 	moves = func() {
-		for m, ok := r.Next(In); ok; m, ok = r.Next(In) {
+		for m, ok := r.Next(um.In); ok; m, ok = r.Next(um.In) {
 			for _, h := range m.Release {
 				if !handles[h] {
 					t.Fatalf("handle %d is released, and is none", h)
@@ -94,7 +95,7 @@ func corpses(t *testing.T, n int) (r *Runtime, handles map[cuda.Handle]bool, mov
 		if err != nil {
 			t.Fatal(err)
 		}
-		r.Op(Op{Seq: uint64(i + 1), Stream: stream, Slots: []uint32{uint32(i + 1)}})
+		r.Op(um.Op{Seq: uint64(i + 1), Stream: stream, Slots: []uint32{uint32(i + 1)}})
 		moves()
 		all = append(all, p)
 	}
@@ -131,11 +132,11 @@ func TestEmptyCacheWhileSwapping(t *testing.T) {
 	r.Progress(1, n)
 	births := make([]int64, wanted)
 	for i := range births {
-		births[i] = r.history.Now() + 1
+		births[i] = r.History.Now() + 1
 	}
 	r.stats.HostBytes = PageBytes // as if something were there
 	r.EmptyCache()
-	r.plan = plan{valid: true, epoch: r.epoch, version: r.history.Version(), wanted: map[int64][]int64{PageBytes: births}}
+	r.plan = plan{valid: true, epoch: r.Epoch(), version: r.History.Version(), wanted: map[int64][]int64{PageBytes: births}}
 	if moves(); r.Emptying() || len(handles) != 1+wanted {
 		t.Errorf("emptying %t, %d handles; 1 page is live, %d are wanted", r.Emptying(), len(handles), wanted)
 	}

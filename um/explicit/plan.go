@@ -52,7 +52,7 @@ type birth struct{ position, size int64 }
 // nextFetch is the first tensor to bring in, or nil.
 func (p *plan) nextFetch() *tensor {
 	for len(p.fetch) > 0 {
-		if t := p.fetch[0]; !t.freed && t.absent > 0 {
+		if t := p.fetch[0]; !t.Freed && t.absent > 0 {
 			return t
 		}
 		p.fetch = p.fetch[1:]
@@ -63,12 +63,12 @@ func (p *plan) nextFetch() *tensor {
 // planned returns the current plan, made anew when it is out of date.
 func (r *Runtime) planned() *plan {
 	p := &r.plan
-	age := r.epoch - p.epoch
-	if p.valid && p.version == r.history.Version() && age < planEvents && (age < idleEvents || len(p.fetch) > 0 || len(p.evict) > 0) {
+	age := r.Epoch() - p.epoch
+	if p.valid && p.version == r.History.Version() && age < planEvents && (age < idleEvents || len(p.fetch) > 0 || len(p.evict) > 0) {
 		return p
 	}
 	*p = plan{
-		valid: true, serial: p.serial + 1, epoch: r.epoch, version: r.history.Version(),
+		valid: true, serial: p.serial + 1, epoch: r.Epoch(), version: r.History.Version(),
 		fetch: p.fetch[:0], evict: p.evict[:0], births: p.births[:0], wanted: p.wanted,
 	}
 	if p.wanted == nil {
@@ -85,14 +85,14 @@ func (r *Runtime) planned() *plan {
 
 // look fills a plan.
 func (r *Runtime) look(p *plan) {
-	now, o := r.history.Now(), &r.planner
+	now, o := r.History.Now(), &r.planner
 	o.Reset(r.config.Victims)
 	start := now
-	if first, ok := r.pending.First(); ok {
-		start = first.position
+	if first, ok := r.Pending.First(); ok {
+		start = first.Position
 	}
 	r.lookAtTensors(now)
-	free := r.config.BudgetBytes - r.plainBytes - r.plainNeed - r.physical.mapped - r.physical.limbo + r.outgoing + r.graves.bytes
+	free := r.config.BudgetBytes - r.PlainBytes - r.plainNeed - r.physical.mapped - r.physical.limbo + r.outgoing + r.graves.bytes
 	if free < 0 { // room is short already
 		at := start
 		if r.plainNeed > 0 {
@@ -147,8 +147,8 @@ func (r *Runtime) choose(p *plan, now int64, v *evict.Victim[prefetch.Leaver[*te
 // lookAtTensors enters what live tensors need, and which of them could leave.
 func (r *Runtime) lookAtTensors(now int64) {
 	o := &r.planner
-	for _, t := range r.slots {
-		if t == nil || t.freed {
+	for _, t := range r.Slots.All() {
+		if t == nil || t.Freed {
 			continue
 		}
 		if t.absent > 0 {
@@ -156,16 +156,16 @@ func (r *Runtime) lookAtTensors(now int64) {
 			switch {
 			case r.wanted(t, next):
 				o.Need(t, next, t.absent)
-			case !t.named: // it will be, soon
+			case !t.Named: // it will be, soon
 				o.Step(prefetch.Step{Position: next + 1, FreshBytes: t.absent})
 			case next == correlate.Never: // its end will free nothing on the device
-				if death := r.history.Death(t.instance); death < correlate.Unknown {
+				if death := r.History.Death(t.Instance); death < correlate.Unknown {
 					o.Step(prefetch.Step{Position: death, FreshBytes: t.absent})
 				}
 			}
 		}
-		if t.named && !t.kept && r.config.Ahead {
-			if from, until, ok := r.history.Rest(t.instance, shortRest); ok {
+		if t.Named && !t.kept && r.config.Ahead {
+			if from, until, ok := r.History.Rest(t.Instance, shortRest); ok {
 				o.MayLeaveLater(t, from, until, t.candidate(now, until, t.size))
 			}
 		}
@@ -179,7 +179,7 @@ func (r *Runtime) lookAtTensors(now int64) {
 
 // lookAtFuture enters the predicted allocations and frees.
 func (r *Runtime) lookAtFuture(p *plan, now int64) {
-	r.history.Future(func(position, fresh, freed int64) bool {
+	r.History.Future(func(position, fresh, freed int64) bool {
 		if fresh != 0 || freed != 0 {
 			r.planner.Step(prefetch.Step{Position: position, FreshBytes: fresh, FreedBytes: freed})
 		}
@@ -188,7 +188,7 @@ func (r *Runtime) lookAtFuture(p *plan, now int64) {
 	// What dies before the next is born serves it, in turn: memory is wanted for as
 	// many of a size as there are at a time.
 	clear(r.born)
-	r.history.Turns(now+wantedOps, func(position, bytes int64, death bool) {
+	r.History.Turns(now+wantedOps, func(position, bytes int64, death bool) {
 		if death {
 			r.born[bytes]--
 			return
@@ -212,14 +212,14 @@ func (r *Runtime) lookAtFuture(p *plan, now int64) {
 
 // nextUse is the position of the next operation that names the tensor, queued or predicted.
 func (r *Runtime) nextUse(t *tensor) int64 {
-	if t.busy() {
-		return t.queued.First()
+	if t.Busy() {
+		return t.Queued.First()
 	}
-	now := r.history.Now()
-	if !t.named {
+	now := r.History.Now()
+	if !t.Named {
 		return now // fresh memory is used soon
 	}
-	return r.credible(t, now, r.history.NextUse(t.instance))
+	return r.credible(t, now, r.History.NextUse(t.Instance))
 }
 
 // overdueOps is how many operations late a use may be, beside twice as many as it was foretold before.
@@ -231,7 +231,7 @@ func (r *Runtime) credible(t *tensor, now, next int64) int64 {
 	switch {
 	case next >= correlate.Unknown:
 		return next
-	case t.foretold <= t.lastUse || next > now+overdueOps: // not since it was used, or it is another one
+	case t.foretold <= t.LastUse || next > now+overdueOps: // not since it was used, or it is another one
 		t.foretold, t.foretoldAt = next, now
 	case now-t.foretold > t.foretold-t.foretoldAt+overdueOps:
 		return correlate.Unknown
@@ -244,7 +244,7 @@ func (r *Runtime) credible(t *tensor, now, next int64) int64 {
 func (r *Runtime) freeUntil(t *tensor) int64 {
 	next := r.nextUse(t)
 	if next == correlate.Never && r.config.Ahead {
-		return min(next, r.history.Death(t.instance))
+		return min(next, r.History.Death(t.Instance))
 	}
 	return next
 }
@@ -252,13 +252,13 @@ func (r *Runtime) freeUntil(t *tensor) int64 {
 // wanted says whether an absent tensor is to be brought in at all. One that nothing
 // has named yet could not leave again, so it is not mapped before it is named.
 func (r *Runtime) wanted(t *tensor, next int64) bool {
-	return t.busy() || t.named && r.config.Ahead && next < correlate.Unknown
+	return t.Busy() || t.Named && r.config.Ahead && next < correlate.Unknown
 }
 
 // evictable says whether a tensor may leave at all: nothing that was reported
 // still uses it, nor does a making, something has used it, and nobody may use it unseen.
 func (r *Runtime) evictable(t *tensor) bool {
-	return t.named && !t.kept && !t.freed && !t.busy() && t.pins == 0
+	return t.Named && !t.kept && !t.Freed && !t.Busy() && t.pins == 0
 }
 
 // mayLeave says whether a tensor may leave to make room at a position.
@@ -269,5 +269,5 @@ func (r *Runtime) mayLeave(t *tensor, position int64) bool {
 	if next := r.nextUse(t); next != correlate.Never {
 		return next > position
 	}
-	return r.history.Death(t.instance) > position
+	return r.History.Death(t.Instance) > position
 }

@@ -5,6 +5,7 @@ import (
 
 	"github.com/penstock-gpu/penstock/correlate"
 	"github.com/penstock-gpu/penstock/cuda"
+	"github.com/penstock-gpu/penstock/um"
 )
 
 // TestSmallChunksStay: where a job goes round, what has just been used is used last
@@ -28,7 +29,7 @@ func TestSmallChunksStay(t *testing.T) {
 			w.settle()
 		}
 		for _, p := range ptrs {
-			c := &w.r.byPtr[p].chunks[0]
+			c := &w.r.ByPtr[p].chunks[0]
 			if c.habit.left && iteration >= 10 {
 				left[c.bytes]++
 			}
@@ -44,24 +45,24 @@ func TestSmallChunksStay(t *testing.T) {
 // that comes late is, and so is one that is foretold anew.
 func TestCredible(t *testing.T) {
 	r := New(Config{BudgetBytes: 64 << 20}, nil)
-	x := &tensor{lastUse: 100}
+	x := &tensor{Tensor: um.Tensor{LastUse: 100}}
 	for now := int64(101); now < 101+overdueOps; now++ {
 		if next := r.credible(x, now, now+1); next != now+1 {
-			t.Fatalf("after %d operations the next use is at %d", now-x.lastUse, next)
+			t.Fatalf("after %d operations the next use is at %d", now-x.LastUse, next)
 		}
 	}
 	const late = 110 + overdueOps
 	if next := r.credible(x, late, late+1); next != correlate.Unknown {
-		t.Errorf("after %d operations it is still believed", late-x.lastUse)
+		t.Errorf("after %d operations it is still believed", late-x.LastUse)
 	}
 	if next := r.credible(x, late, late+2*overdueOps); next != late+2*overdueOps {
 		t.Errorf("what is foretold anew is not believed: %d", next)
 	}
-	x.lastUse = late + 2*overdueOps
-	if next := r.credible(x, x.lastUse+5, x.lastUse+3); next != x.lastUse+5 {
-		t.Errorf("what is overdue is to come at %d, %d after the last use", next, next-x.lastUse)
+	x.LastUse = late + 2*overdueOps
+	if next := r.credible(x, x.LastUse+5, x.LastUse+3); next != x.LastUse+5 {
+		t.Errorf("what is overdue is to come at %d, %d after the last use", next, next-x.LastUse)
 	}
-	if next := r.credible(x, x.lastUse+5, correlate.Never); next != correlate.Never {
+	if next := r.credible(x, x.LastUse+5, correlate.Never); next != correlate.Never {
 		t.Errorf("what is not used again is at %d", next)
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/penstock-gpu/penstock/cuda"
 	"github.com/penstock-gpu/penstock/cuda/kernels"
 	"github.com/penstock-gpu/penstock/internal/short"
+	"github.com/penstock-gpu/penstock/um"
 )
 
 // world is a process and a device in which every byte range has contents, so that
@@ -366,7 +367,7 @@ func (w *world) report(stream int, ptrs []cuda.Ptr, writes bool, signature uint6
 	}
 	w.waiting = append(w.waiting, x)
 	w.late = append(w.late, func() {
-		w.r.Op(Op{Seq: x.seq, Stream: stream, Work: uint32(signature), Slots: x.slots})
+		w.r.Op(um.Op{Seq: x.seq, Stream: stream, Work: uint32(signature), Slots: x.slots})
 		for k, p := range ptrs {
 			if got, first := w.r.Unwritten(p, x.seq), x.owners[k].after == x.seq-1; got != first {
 				w.t.Errorf("operation %d: %#x is unwritten: %t, and was allocated after operation %d", x.seq, uint64(p), got, x.owners[k].after)
@@ -466,7 +467,7 @@ func (w *world) unmap(x Mapping) {
 }
 
 // begin is the mover's first half.
-func (w *world) begin(d Direction) bool {
+func (w *world) begin(d um.Direction) bool {
 	m, ok := w.r.Next(d)
 	if !ok {
 		return false
@@ -532,7 +533,7 @@ func (w *world) begin(d Direction) bool {
 		}
 		fallthrough
 	default:
-		if d == In {
+		if d == um.In {
 			w.ticket++
 			w.r.Submitted(m, w.ticket)
 		} else {
@@ -560,7 +561,7 @@ func (w *world) weigh(m *Move) {
 // copyIn ends the oldest copy to the device.
 func (w *world) copyIn() {
 	for i, m := range w.moves {
-		if m.Direction() == In {
+		if m.Direction() == um.In {
 			w.end(i)
 			return
 		}
@@ -635,14 +636,14 @@ func (w *world) settle() {
 				idle = 0
 			}
 		}
-		for _, d := range []Direction{In, Out} {
+		for _, d := range []um.Direction{um.In, um.Out} {
 			for w.begin(d) {
 				idle = 0
 			}
 		}
 	}
 	n := 0
-	for _, x := range w.r.slots {
+	for _, x := range w.r.Slots.All() {
 		if x != nil && w.r.evictable(x) {
 			n++
 		}
@@ -650,7 +651,7 @@ func (w *world) settle() {
 	w.t.Fatalf("nothing goes on: %d operations wait; %s; room %d, %d evictable, physical %+v, flying %v, plan to evict %d", len(w.waiting), w.r.Explain(), w.r.RoomBytes(), n, w.r.physical, w.r.flying, len(w.r.plan.evict))
 }
 
-func (w *world) oldest(d Direction) {
+func (w *world) oldest(d um.Direction) {
 	for i, m := range w.moves {
 		if m.Direction() == d {
 			w.end(i)
@@ -665,13 +666,13 @@ func (w *world) step() {
 	case 6:
 		w.tell(w.rng.Intn(len(w.late) + 1))
 	case 0:
-		w.begin(In)
+		w.begin(um.In)
 	case 1:
-		w.begin(Out)
+		w.begin(um.Out)
 	case 2:
-		w.oldest(In)
+		w.oldest(um.In)
 	case 3:
-		w.oldest(Out)
+		w.oldest(um.Out)
 	case 4:
 		w.finish(w.rng.Intn(2))
 	case 5:
@@ -751,8 +752,8 @@ func TestRandomWork(t *testing.T) {
 				w.free(p)
 			}
 			w.settle()
-			if early := len(w.r.unborn()); len(w.ranges) != len(w.r.held)+early || len(w.r.byPtr) != 0 {
-				t.Fatalf("%d slots are in use, with %d dead ranges held, %d packs of which no part was born yet and %d live", len(w.ranges), len(w.r.held), early, len(w.r.byPtr))
+			if early := len(w.r.unborn()); len(w.ranges) != len(w.r.held)+early || len(w.r.ByPtr) != 0 {
+				t.Fatalf("%d slots are in use, with %d dead ranges held, %d packs of which no part was born yet and %d live", len(w.ranges), len(w.r.held), early, len(w.r.ByPtr))
 			}
 			retaken, surprise, offered = retaken+w.retaken, surprise+w.surprise, offered+w.offered
 			if len(w.hostUsed) != 0 {

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/penstock-gpu/penstock/trace"
+	"github.com/penstock-gpu/penstock/um"
 )
 
 // recent remembers when the last operations were reported and seen to end: what the log of
@@ -49,17 +50,17 @@ func (r *Runtime) Remember(ops int) {
 
 func (x *recent) at(position int64) *launched { return &x.launched[position%int64(len(x.launched))] }
 
-func (x *recent) launch(position int64, at time.Duration, o *Op, kind trace.OpKind, waits bool) {
+func (x *recent) launch(position int64, at time.Duration, o *um.Op, kind trace.OpKind, waits bool) {
 	if x.newest = position; len(x.launched) > 0 {
 		*x.at(position) = launched{at, o.Seq, kind, int32(o.Stream), o.Work, Report{at, waits}, o.ToHost}
 	}
 }
 
 // kindOf tells apart what does other work. Allocations that share a range do not always share one.
-func (x *op) kindOf(o *Op) trace.OpKind {
+func (x *op) kindOf(o *um.Op) trace.OpKind {
 	k := trace.OpKind{Rough: trace.Mix(uint64(o.Work), uint64(o.Shape))}
-	k.Exact = trace.Mix(k.Rough, uint64(len(x.tensors)))
-	for _, t := range x.tensors {
+	k.Exact = trace.Mix(k.Rough, uint64(len(x.Tensors)))
+	for _, t := range x.Tensors {
 		if t.parts == nil {
 			k.Exact = trace.Mix(k.Exact, uint64(t.bytes))
 		}
@@ -95,9 +96,9 @@ func (x *recent) finish(stream int, position int64, at time.Duration) {
 // Granted says that an operation that had been reported may go only now.
 func (r *Runtime) Granted(seq uint64) {
 	if x := r.find(seq); x != nil {
-		r.recent.delay([]int64{x.position}, r.process.Now())
+		r.recent.delay([]int64{x.Position}, r.process.Now())
 		if len(r.recent.launched) > 0 {
-			r.recent.at(x.position).report.Waited = true
+			r.recent.at(x.Position).report.Waited = true
 		}
 	}
 }
@@ -131,7 +132,7 @@ func (r *Runtime) Recent() Recent {
 	}
 	var reports []Report
 	var kinds []trace.OpKind
-	events, position := r.history.Events(r.history.Now() - int64(len(x.launched)))
+	events, position := r.History.Events(r.History.Now() - int64(len(x.launched)))
 	marks := slices.Concat(x.seen[x.next%len(x.seen):], x.seen[:x.next%len(x.seen)])
 	if x.next < len(x.seen) {
 		marks = x.seen[:x.next]

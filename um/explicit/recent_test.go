@@ -8,6 +8,7 @@ import (
 	"github.com/penstock-gpu/penstock/cuda"
 	"github.com/penstock-gpu/penstock/evict"
 	"github.com/penstock-gpu/penstock/trace"
+	"github.com/penstock-gpu/penstock/um"
 )
 
 func bystanding(remembered int) (*Runtime, *bystander) {
@@ -27,13 +28,13 @@ func TestRecent(t *testing.T) {
 	}
 	op := func(seq uint64, at time.Duration, slots ...uint32) {
 		b.now = at
-		r.Op(Op{Seq: seq, Slots: slots, Work: uint32(100 + seq)})
+		r.Op(um.Op{Seq: seq, Slots: slots, Work: uint32(100 + seq)})
 	}
 	op(1, 10*ms, 1) // waits for it to be mapped
 	op(2, 11*ms)
 	op(3, 12*ms, 1)
 	b.now = 20 * ms
-	m, ok := r.Next(In)
+	m, ok := r.Next(um.In)
 	if !ok {
 		t.Fatal("nothing is mapped")
 	}
@@ -76,7 +77,7 @@ func TestRecent(t *testing.T) {
 	// Only so many, however long it goes on; and a stream that never says how far it is does no harm.
 	for seq := uint64(5); seq < 100; seq++ {
 		b.now += ms
-		r.Op(Op{Seq: seq, Stream: int(seq % 2), Slots: []uint32{1}, Work: 9})
+		r.Op(um.Op{Seq: seq, Stream: int(seq % 2), Slots: []uint32{1}, Work: 9})
 		b.now += ms
 		r.Progress(0, seq)
 	}
@@ -110,7 +111,7 @@ func TestTimed(t *testing.T) {
 	}
 	for seq := uint64(2); seq <= 400; seq += 2 { // some numbers are of records that are none
 		b.now += time.Millisecond
-		r.Op(Op{Seq: seq, Work: 1, Shape: uint32(seq/2) % 2, Slots: []uint32{uint32(seq/4)%2 + 1}})
+		r.Op(um.Op{Seq: seq, Work: 1, Shape: uint32(seq/2) % 2, Slots: []uint32{uint32(seq/4)%2 + 1}})
 		r.Timed(seq, time.Duration(seq))
 		r.Timed(seq-1, 1)
 		r.Timed(seq+2, 1)
@@ -131,7 +132,7 @@ func TestTimed(t *testing.T) {
 		t.Errorf("%+v", recent.Trace.Estimate)
 	}
 	off, _ := bystanding(0)
-	off.Op(Op{Seq: 1})
+	off.Op(um.Op{Seq: 1})
 	off.Timed(1, 1)
 }
 
@@ -151,15 +152,15 @@ func BenchmarkOp(b *testing.B) {
 				}
 				slots = append(slots, uint32(i+1))
 			}
-			r.Op(Op{Seq: 1, Slots: slots})
-			for m, ok := r.Next(In); ok; m, ok = r.Next(In) {
+			r.Op(um.Op{Seq: 1, Slots: slots})
+			for m, ok := r.Next(um.In); ok; m, ok = r.Next(um.In) {
 				m.Handle = 7
 				r.Done(m)
 			}
 			r.Progress(0, 1)
 			for seq := uint64(2); b.Loop(); seq++ {
 				p.now = time.Since(began) // what asking for the time costs
-				r.Op(Op{Seq: seq, Slots: slots, Work: uint32(seq % 4000)})
+				r.Op(um.Op{Seq: seq, Slots: slots, Work: uint32(seq % 4000)})
 				if seq%16 == 0 {
 					r.Progress(0, seq)
 				}

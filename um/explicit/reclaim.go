@@ -53,7 +53,7 @@ func (r *Runtime) inherit(m *Move, which reclaiming) bool {
 	r.beginSearch()
 	for {
 		g := r.nextGrave(m.Chunk.Bytes, which)
-		if g == nil || g.chunkOf(m.Chunk.Bytes) < 0 || r.wantedAt(g, 0) <= r.history.Now()+lateOps {
+		if g == nil || g.chunkOf(m.Chunk.Bytes) < 0 || r.wantedAt(g, 0) <= r.History.Now()+lateOps {
 			return false
 		}
 		if g.passed = r.searches; r.recall(g) {
@@ -120,7 +120,7 @@ func (r *Runtime) trim(bytes int64) *Move {
 // a moment, only the ranges go that no coming allocation wants: many jobs empty their cache in every iteration.
 func (r *Runtime) EmptyCache() {
 	r.emptying = true
-	r.epoch++
+	r.Happened()
 }
 
 // Emptying says whether some of that is still to be done.
@@ -228,7 +228,7 @@ func (r *Runtime) wantedAt(g *tensor, gone int) int64 {
 func (r *Runtime) nextGrave(bytes int64, which reclaiming) *tensor {
 	var largest, last *tensor
 	var lastAt int64
-	soon := r.history.Now() + lateOps
+	soon := r.History.Now() + lateOps
 	for _, g := range r.graves.order {
 		if g.passed == r.searches || !r.idle(g) {
 			continue

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/penstock-gpu/penstock/cuda"
+	"github.com/penstock-gpu/penstock/um"
 )
 
 // TestWhatIsKeptForSoonIsNotTakenForLater: a range that is made for a late allocation
@@ -31,14 +32,14 @@ func TestWhatIsKeptForSoonIsNotTakenForLater(t *testing.T) {
 	if have, room := len(w.r.graves.bySize[kept]), w.r.RoomBytes(); have != 4 || room != 4*PageBytes {
 		t.Fatalf("%d dead ranges and room for %d bytes", have, room)
 	}
-	now := w.r.history.Now()
+	now := w.r.History.Now()
 	next := now + 1
 	w.r.plan = plan{
-		valid: true, epoch: w.r.epoch, version: w.r.history.Version(),
+		valid: true, epoch: w.r.Epoch(), version: w.r.History.Version(),
 		births: []birth{{now, past}, {next, kept}, {next, kept}, {next, kept}, {next, kept}, {next, late}}, soon: 4,
 		wanted: map[int64][]int64{kept: {1, 2, 3, 4}, late: {5}},
 	}
-	for w.begin(In) {
+	for w.begin(um.In) {
 		for len(w.moves) > 0 {
 			w.end(0)
 		}
@@ -61,14 +62,14 @@ func TestReadyFarAheadWhileNothingIsFetched(t *testing.T) {
 	w := newWorld(t, 1, 64*PageBytes, 256*PageBytes, true)
 	w.report(0, []cuda.Ptr{w.malloc(PageBytes, 0)}, true, 1)
 	w.settle()
-	far := birth{w.r.history.Now() + birthOps + 1, size}
+	far := birth{w.r.History.Now() + birthOps + 1, size}
 	ready := func(fetch []*tensor, fetching, near int) int {
 		w.r.plan = plan{
-			valid: true, epoch: w.r.epoch, version: w.r.history.Version(),
+			valid: true, epoch: w.r.Epoch(), version: w.r.History.Version(),
 			births: []birth{far}, near: near, fetch: fetch, wanted: map[int64][]int64{},
 		}
 		w.r.nothing, w.r.fetching = [2]uint64{}, fetching
-		for w.begin(In) {
+		for w.begin(um.In) {
 			for len(w.moves) > 0 {
 				w.end(0)
 			}
@@ -213,8 +214,8 @@ func (w *world) iteration(rng *rand.Rand) {
 func (w *world) rest() {
 	w.t.Helper()
 	for moves := 0; ; moves++ {
-		begun := w.begin(In)
-		begun = w.begin(Out) || begun
+		begun := w.begin(um.In)
+		begun = w.begin(um.Out) || begun
 		for len(w.moves) > 0 {
 			w.end(0)
 		}
@@ -242,7 +243,7 @@ func TestWhichDeadRangeGoes(t *testing.T) {
 		w.free(p)
 	}
 	w.drain()
-	now := w.r.history.Now()
+	now := w.r.History.Now()
 	w.r.plan.wanted = map[int64][]int64{
 		2 * PageBytes:  {now + lateOps + 1},
 		3 * PageBytes:  {now + 7},
@@ -300,7 +301,7 @@ func TestMemoryOfTheSameSizeIsTaken(t *testing.T) {
 		before := w.r.Stats()
 		p := w.malloc(12*PageBytes, 0)
 		if wanted {
-			w.r.plan.wanted = map[int64][]int64{4 * PageBytes: {w.r.history.Now() + 1}}
+			w.r.plan.wanted = map[int64][]int64{4 * PageBytes: {w.r.History.Now() + 1}}
 		}
 		w.report(0, []cuda.Ptr{p}, true, 101)
 		w.settle()
@@ -346,14 +347,14 @@ func TestPlainMemoryComesBeforeTheNextUse(t *testing.T) {
 		w.report(0, []cuda.Ptr{p}, true, uint64(i%64))
 		w.settle()
 	}
-	if next, now := w.r.nextUse(w.r.byPtr[p]), w.r.history.Now(); next != now {
+	if next, now := w.r.nextUse(w.r.ByPtr[p]), w.r.History.Now(); next != now {
 		t.Fatalf("the next use is at %d, and it is %d now", next, now)
 	}
 	for range 8 {
 		if w.r.ReservePlain(PageBytes) {
 			return
 		}
-		for w.begin(Out) || w.begin(In) {
+		for w.begin(um.Out) || w.begin(um.In) {
 			for len(w.moves) > 0 {
 				w.end(0)
 			}

@@ -2,24 +2,16 @@ package explicit
 
 import (
 	"fmt"
-	"time"
 
-	"github.com/penstock-gpu/penstock/correlate"
 	"github.com/penstock-gpu/penstock/cuda"
 	"github.com/penstock-gpu/penstock/internal/size"
 	"github.com/penstock-gpu/penstock/prefetch"
 	"github.com/penstock-gpu/penstock/um"
-	"github.com/penstock-gpu/penstock/um/internal/queue"
-)
-
-// Errors.
-var (
-	ErrOutOfMemory = um.ErrOutOfMemory
-	ErrNotOurs     = um.ErrNotOurs
 )
 
 // Runtime is the engine. See the package comment.
 type Runtime struct {
+	um.Base[*tensor, *op]
 	config    Config
 	process   Process
 	addresses *addresses
@@ -27,7 +19,6 @@ type Runtime struct {
 	graves    graveyard
 	kept      kept
 	trial     trial
-	history   *correlate.History
 	recent    recent
 	again     again
 	lives     lives
@@ -35,27 +26,17 @@ type Runtime struct {
 	mostNamed int64 // bytes that one operation has named at most, as op.asked counts them
 	mostLive  int64 // of liveSize
 
-	byPtr     map[cuda.Ptr]*tensor
 	held      map[cuda.Ptr]*tensor // dead, and the job may take them again: see held.go
 	reserved  map[cuda.Ptr]*tensor // packs, by the parts that the job may take: see pack.go
 	early     []early              // packs, in the order in which they were made
 	newest    int64                // the life that the newest allocation repeats which does repeat one
 	loose     loose
 	borrowers map[kind]int64 // the position at which they last borrowed: see borrow.go
-	slots     []*tensor      // by slot; slot 0 is unused
-	freeSlots []uint32
 
-	pending  queue.Queue[*op]
-	progress []uint64 // by stream: finished up to this seq
-	lastOn   []uint64 // by stream: the last operation that was reported
-	drained  uint64   // the last operation that was reported, of all streams
-
-	plainBytes int64
 	plainNeed  int64 // of plain memory, wanted and not taken yet
 	emptying   bool  // what is free is to be given back
 	empties    int   // moves under way that do so
 	lastStream int   // that something was allocated for
-	liveBytes  int64 // as asked for
 	liveSize   int64 // in whole pages
 	incoming   int64 // bytes of chunks on the way in
 	outgoing   int64 // bytes of chunks on the way out
@@ -75,72 +56,46 @@ type Runtime struct {
 	oversize *op           // the last operation for which something was placed
 	making   *tensor       // a range that is being mapped for a coming allocation
 	planner  prefetch.Planner[*tensor]
-	epoch    uint64
-
-	stalled   *op
-	stalledAt time.Duration
-	cause     StallCause
-	stats     Stats
+	stats    Stats
 }
-
-// StallCause is why an operation waits with nothing before it left to run.
-type StallCause int
-
-// Causes of a stall.
-const (
-	ForFetch StallCause = iota // its data is on the way; it may have been launched, and its stream waits
-	ForSpace                   // nothing can come before something has left
-	ForMap                     // fresh memory is being mapped
-	stallCauses
-)
 
 // Stats counts what a Runtime did.
 type Stats struct {
-	FetchedBytes, EvictedBytes         int64 // that were copied
-	Fetches, Evictions, Maps, Reclaims int64
-	Created, Released                  int64 // physical handles
-	CleanBytes                         int64 // that left without a copy
-	Made, MadeBytes, Unmade            int64 // moves in that made what left again, and those that did not succeed
-	InPlaceBytes                       int64 // that launches used in host memory
-	LiveBytes, LivePeakBytes           int64
-	DeviceBytes, DevicePeakBytes       int64 // physical device memory, plain memory included
-	PlainBytes                         int64
-	HostBytes, KeptBytes               int64 // host memory in use, and what of it is given back when it is wanted
-	HostPeakBytes                      int64 // host memory in use but for that, at most
-	Ops, WaitedOps                     int64
-	WaitedForMap, WaitedForFetch       int64 // of these: for fresh memory, for contents that nobody was bringing
-	WaitedForLeaving                   int64 // for contents on their way out
-	WaitedForeach                      int64 // of all that waited: of PyTorch's operations on many tensors at once
-	ReusedRanges, FreshRanges          int64 // allocations that found mapped memory, and those that did not
-	BorrowedRanges                     int64 // allocations that found some of a larger size: see borrow.go
-	Packs, PackedAllocs                int64 // ranges that allocations shared, and these: see pack.go
-	Plans                              int64
-	OversizeOps                        int64
-	OversizeName                       string
-	OversizeBytes                      int64
-	TakenBack                          int64 // evictions that a launch came before
-	Stall                              [stallCauses]time.Duration
-	History                            correlate.HistoryStats
+	um.Stats
+	Maps, Reclaims               int64
+	Created, Released            int64 // physical handles
+	CleanBytes                   int64 // that left without a copy
+	Made, MadeBytes, Unmade      int64 // moves in that made what left again, and those that did not succeed
+	InPlaceBytes                 int64 // that launches used in host memory
+	HostBytes, KeptBytes         int64 // host memory in use, and what of it is given back when it is wanted
+	HostPeakBytes                int64 // host memory in use but for that, at most
+	WaitedOps                    int64
+	WaitedForMap, WaitedForFetch int64 // of these: for fresh memory, for contents that nobody was bringing
+	WaitedForLeaving             int64 // for contents on their way out
+	WaitedForeach                int64 // of all that waited: of PyTorch's operations on many tensors at once
+	ReusedRanges, FreshRanges    int64 // allocations that found mapped memory, and those that did not
+	BorrowedRanges               int64 // allocations that found some of a larger size: see borrow.go
+	Packs, PackedAllocs          int64 // ranges that allocations shared, and these: see pack.go
+	TakenBack                    int64 // evictions that a launch came before
 }
 
 // New returns a Runtime over reserved addresses.
 func New(c Config, p Process) *Runtime {
 	c = c.withDefaults()
-	return &Runtime{
+	r := &Runtime{
 		config: c, process: p,
 		addresses: newAddresses(c.Addresses),
 		physical:  physical{spare: map[int64][]cuda.Handle{}},
 		graves:    graveyard{bySize: map[int64][]*tensor{}},
-		history:   correlate.NewHistory(correlate.HistoryConfig{}),
-		byPtr:     map[cuda.Ptr]*tensor{},
 		held:      map[cuda.Ptr]*tensor{},
 		reserved:  map[cuda.Ptr]*tensor{},
 		loose:     loose{open: map[int]*tensor{}},
 		borrowers: map[kind]int64{},
-		slots:     make([]*tensor, 1),
 		again:     again{reads: map[place]int{}, strikes: map[place]int{}, banned: map[uint32]bool{}},
 		have:      map[int64]int{}, picked: map[int64]int{}, covered: map[int64]int{}, born: map[int64]int{},
 	}
+	r.Init(p)
+	return r
 }
 
 // Malloc allocates for work on a stream.
@@ -171,7 +126,7 @@ func (r *Runtime) Malloc(bytes int64, stream int) (cuda.Ptr, error) {
 // raise makes a tensor that repeats the life before, of a dead range if there is one; ok is false when there are no addresses.
 func (r *Runtime) raise(before, bytes int64, stream int) (t *tensor, ok bool) {
 	size := WholePages(bytes)
-	t = &tensor{size: size, bytes: bytes, stream: stream}
+	t = &tensor{Tensor: um.Tensor{Stream: stream}, size: size, bytes: bytes}
 	if g := r.exhume(size, stream); g != nil {
 		t.base, t.chunks = g.base, g.chunks
 		r.stats.ReusedRanges++
@@ -191,14 +146,7 @@ func (r *Runtime) raise(before, bytes int64, stream int) (t *tensor, ok bool) {
 
 // takeSlot makes a tensor known to the launch hook.
 func (r *Runtime) takeSlot(t *tensor) {
-	if k := len(r.freeSlots); k > 0 {
-		t.slot = r.freeSlots[k-1]
-		r.freeSlots = r.freeSlots[:k-1]
-		r.slots[t.slot] = t
-	} else {
-		t.slot = uint32(len(r.slots))
-		r.slots = append(r.slots, t)
-	}
+	t.Slot = r.Slots.Take(t)
 	r.publish(t)
 }
 
@@ -206,45 +154,44 @@ func (r *Runtime) takeSlot(t *tensor) {
 func (r *Runtime) publish(t *tensor) {
 	var ticket uint32
 	t.state, ticket = t.usable()
-	r.process.Publish(t.slot, cuda.Range{Base: t.base, Bytes: t.size})
-	r.process.SetState(t.slot, t.state, ticket)
+	r.process.Publish(t.Slot, cuda.Range{Base: t.base, Bytes: t.size})
+	r.process.SetState(t.Slot, t.state, ticket)
 }
 
 // live enters a tensor among the living.
 func (r *Runtime) live(t *tensor) {
-	t.instance, t.recipe = r.history.Alloc(t.size), recipe{}
-	r.history.Asked(t.instance, t.bytes)
-	r.lastStream = t.stream
+	t.Instance, t.recipe = r.History.Alloc(t.size), recipe{}
+	r.History.Asked(t.Instance, t.bytes)
+	r.lastStream = t.Stream
 	r.liveSize += t.size
 	r.mostLive = max(r.mostLive, r.liveSize)
-	r.epoch++
+	r.Happened()
 }
 
 // enter notes an allocation, of all of a tensor or of a part of it, and answers the number of its
 // life, which is remembered where packs are made.
 func (r *Runtime) enter(t *tensor, p cuda.Ptr, bytes int64) (life int64) {
-	r.byPtr[p] = t
-	t.born = r.history.Now()
-	r.liveBytes += bytes
-	r.stats.LivePeakBytes = max(r.stats.LivePeakBytes, r.liveBytes)
+	r.ByPtr[p] = t
+	t.born = r.History.Now()
+	r.AddLive(bytes)
 	if !r.config.Packs {
 		return noLife
 	}
-	return r.lives.begin(r.history.Ref(t.instance), bytes, t.stream, t.born)
+	return r.lives.begin(r.History.Ref(t.Instance), bytes, t.Stream, t.born)
 }
 
 // leave notes the end of one, whose life has that number.
 func (r *Runtime) leave(p cuda.Ptr, bytes, life int64, named bool) {
-	delete(r.byPtr, p)
-	r.liveBytes -= bytes
+	delete(r.ByPtr, p)
+	r.AddLive(-bytes)
 	if x := r.lives.of(life); x != nil {
-		x.died, x.named = r.history.Now(), named
+		x.died, x.named = r.History.Now(), named
 	}
 }
 
 // BeyondLiveBytes is how much more may be allocated, in whole pages.
 func (r *Runtime) BeyondLiveBytes() int64 {
-	return r.config.BudgetBytes + max(r.config.HostBudgetBytes-r.exchangeBytes(), 0) - r.liveSize - r.plainBytes
+	return r.config.BudgetBytes + max(r.config.HostBudgetBytes-r.exchangeBytes(), 0) - r.liveSize - r.PlainBytes
 }
 
 // mayGrow says whether so much more may be allocated, for which packs go that nothing is in.
@@ -257,7 +204,7 @@ func (r *Runtime) mayGrow(bytes int64) bool {
 
 // PlainFits says whether plain memory may grow by so much: else there is no room for it however long is waited.
 func (r *Runtime) PlainFits(bytes int64) bool {
-	return bytes <= r.config.BudgetBytes-r.plainBytes && r.mayGrow(bytes)
+	return bytes <= r.config.BudgetBytes-r.PlainBytes && r.mayGrow(bytes)
 }
 
 // exchangeBytes is how much host memory nothing may be allocated in the place of: what comes in needs room on the device,
@@ -282,16 +229,16 @@ func (r *Runtime) exhume(size int64, stream int) *tensor {
 
 // follows says whether a stream may use a dead tensor's memory.
 func (r *Runtime) follows(g *tensor, stream int) bool {
-	return g.stream == stream && len(g.others) == 0 && g.pins == 0 || r.idle(g)
+	return g.Stream == stream && len(g.Others) == 0 && g.pins == 0 || r.idle(g)
 }
 
 // idle says whether nothing that was queued before a tensor died is unfinished, nor a making that reads it.
 func (r *Runtime) idle(t *tensor) bool {
-	if t.busy() || t.pins > 0 {
+	if t.Busy() || t.pins > 0 {
 		return false
 	}
 	for _, m := range t.freedAt {
-		if m.stream < len(r.progress) && r.progress[m.stream] < m.seq || m.stream >= len(r.progress) && m.seq > 0 {
+		if !r.Passed(m) {
 			return false
 		}
 	}
@@ -300,21 +247,21 @@ func (r *Runtime) idle(t *tensor) bool {
 
 func (r *Runtime) outOfMemory(bytes int64) error {
 	return fmt.Errorf("%w: %s asked for with %s live; the device budget is %s (%s of it plain memory) and the host budget %s (%s of it for tensors that change places): raise --budget or --host-budget",
-		ErrOutOfMemory, size.Text(bytes), size.Text(r.liveBytes), size.Text(r.config.BudgetBytes), size.Text(r.plainBytes), size.Text(r.config.HostBudgetBytes),
+		um.ErrOutOfMemory, size.Text(bytes), size.Text(r.LiveBytes()), size.Text(r.config.BudgetBytes), size.Text(r.PlainBytes), size.Text(r.config.HostBudgetBytes),
 		size.Text(min(r.exchangeBytes(), r.config.HostBudgetBytes)))
 }
 
 // Free takes an allocation back. Operations reported before may still use it.
 func (r *Runtime) Free(p cuda.Ptr) error {
-	t := r.byPtr[p]
-	if t == nil {
-		return fmt.Errorf("%w: %#x", ErrNotOurs, uint64(p))
+	t, err := r.Find(p)
+	if err != nil {
+		return err
 	}
 	if t.parts != nil {
 		r.freePart(t, p)
 		return nil
 	}
-	r.leave(p, t.bytes, t.life, t.named)
+	r.leave(p, t.bytes, t.life, t.Named)
 	r.end(t)
 	return nil
 }
@@ -329,7 +276,7 @@ func (r *Runtime) end(t *tensor) {
 	if t.flying == 0 {
 		r.bury(t)
 	}
-	if t.borrowed && t.buried && t.whole() && len(t.others) == 0 {
+	if t.borrowed && t.buried && t.whole() && len(t.Others) == 0 {
 		r.offer(t)
 	}
 }
@@ -338,35 +285,32 @@ func (r *Runtime) end(t *tensor) {
 func (r *Runtime) die(t *tensor) {
 	r.disband(t)
 	r.liveSize -= t.size
-	r.history.Free(t.instance)
-	t.freed, t.recipe = true, recipe{} // else what was read by what is dead would be remembered for ever
+	r.History.Free(t.Instance)
+	t.Freed, t.recipe = true, recipe{} // else what was read by what is dead would be remembered for ever
 	for i := range t.chunks {
 		if c := &t.chunks[i]; c.kept != nil {
 			r.giveHost(c)
 		}
 	}
 	r.noteFreed(t)
-	r.epoch++
+	r.Happened()
 }
 
 // noteFreed notes what has to pass before a tensor's memory is idle that is dead from now on.
 func (r *Runtime) noteFreed(t *tensor) { t.freedAt = append(t.freedAt, r.reported(t)...) }
 
 // reported is how far the streams that use a tensor have got in what was reported.
-func (r *Runtime) reported(t *tensor) (marks []streamSeq) {
-	for _, s := range append([]int{t.stream}, t.others...) {
-		if s < len(r.lastOn) {
-			marks = append(marks, streamSeq{s, r.lastOn[s]})
-		}
+func (r *Runtime) reported(t *tensor) (marks []um.Mark) {
+	for _, s := range append([]int{t.Stream}, t.Others...) {
+		marks = append(marks, um.Mark{Stream: s, Seq: r.ReportedOn(s)})
 	}
 	return marks
 }
 
 // giveSlot ends what the launch hook knows of a tensor.
 func (r *Runtime) giveSlot(t *tensor) {
-	r.slots[t.slot] = nil
-	r.freeSlots = append(r.freeSlots, t.slot)
-	r.process.Withdraw(t.slot, cuda.Range{Base: t.base, Bytes: t.size})
+	r.Slots.Give(t.Slot)
+	r.process.Withdraw(t.Slot, cuda.Range{Base: t.base, Bytes: t.size})
 }
 
 // bury puts a dead tensor of which nothing is in flight into the graveyard, or
@@ -387,36 +331,18 @@ func (r *Runtime) bury(t *tensor) {
 	r.graves.add(t)
 }
 
-// RecordStream says that work on another stream uses the allocation.
-func (r *Runtime) RecordStream(p cuda.Ptr, stream int) error {
-	t := r.byPtr[p]
-	if t == nil {
-		return ErrNotOurs
-	}
-	t.usedOn(stream)
-	return nil
-}
-
 // Owns says whether an address is in the reservation.
 func (r *Runtime) Owns(p cuda.Ptr) bool { return r.addresses.contains(p) }
 
 // Moving says whether a move is under way.
-func (r *Runtime) Moving() bool { return r.flying[In]+r.flying[Out] > 0 }
-
-// liveAt is the live tensor of a slot, nil when there is none.
-func (r *Runtime) liveAt(slot uint32) *tensor {
-	if int(slot) >= len(r.slots) || r.slots[slot] == nil || r.slots[slot].freed {
-		return nil
-	}
-	return r.slots[slot]
-}
+func (r *Runtime) Moving() bool { return r.flying[um.In]+r.flying[um.Out] > 0 }
 
 // SlotAddress is the address of a slot's tensor.
 func (r *Runtime) SlotAddress(slot uint32) (cuda.Ptr, bool) {
-	if int(slot) >= len(r.slots) || r.slots[slot] == nil {
-		return 0, false
+	if t := r.Slots.At(slot); t != nil {
+		return t.base, true
 	}
-	return r.slots[slot].base, true
+	return 0, false
 }
 
 // Range is the live allocation that an address lies in, as asked for.
@@ -443,23 +369,23 @@ func (r *Runtime) Unwritten(p cuda.Ptr, seq uint64) bool {
 		return false
 	}
 	if t.parts == nil {
-		return t.born == x.position
+		return t.born == x.Position
 	}
 	part := t.partAt(p)
 	if part == nil {
 		return false
 	}
 	l := r.lives.of(part.life)
-	return l != nil && l.born == x.position
+	return l != nil && l.born == x.Position
 }
 
 // SlotAt is the slot of the live tensor that an address lies in, 0 for none.
 func (r *Runtime) SlotAt(p cuda.Ptr) uint32 {
-	if t := r.byPtr[p]; t != nil {
-		return t.slot
+	if t := r.ByPtr[p]; t != nil {
+		return t.Slot
 	}
 	if t := r.at(p); t != nil {
-		return t.slot
+		return t.Slot
 	}
 	return 0
 }
@@ -469,26 +395,20 @@ func (r *Runtime) at(p cuda.Ptr) *tensor {
 	if !r.addresses.contains(p) {
 		return nil
 	}
-	for _, t := range r.slots {
-		if t != nil && !t.freed && p >= t.base && p < t.base+cuda.Ptr(t.size) {
+	for _, t := range r.Slots.All() {
+		if t != nil && !t.Freed && p >= t.base && p < t.base+cuda.Ptr(t.size) {
 			return t
 		}
 	}
 	return nil
 }
 
-// Epoch changes with every event that may change what to do.
-func (r *Runtime) Epoch() uint64 { return r.epoch }
-
-// Queued is how many operations have been reported and not finished.
-func (r *Runtime) Queued() int { return r.pending.Len() }
-
 // SetPlainBytes says how much device memory is taken outside the reservation.
 func (r *Runtime) SetPlainBytes(bytes int64) {
-	if r.plainBytes != bytes {
-		r.plainBytes = bytes
+	if r.PlainBytes != bytes {
+		r.PlainBytes = bytes
 		r.notePeak()
-		r.epoch++
+		r.Happened()
 	}
 }
 
@@ -499,20 +419,17 @@ func (r *Runtime) ReservePlain(bytes int64) bool {
 		if r.plainNeed != bytes {
 			r.plainNeed = bytes
 			r.plan.valid = false
-			r.epoch++
+			r.Happened()
 		}
 		return false
 	}
 	r.plainNeed = 0
-	r.SetPlainBytes(r.plainBytes + bytes)
+	r.SetPlainBytes(r.PlainBytes + bytes)
 	return true
 }
 
 // CancelPlain gives up what ReservePlain asked for.
 func (r *Runtime) CancelPlain() { r.plainNeed = 0 }
-
-// Drained is the last operation that was reported.
-func (r *Runtime) Drained() uint64 { return r.drained }
 
 // Span is the reservation: every tensor's addresses lie in [lo, hi).
 func (r *Runtime) Span() (lo, hi cuda.Ptr) { return r.addresses.Base, r.addresses.End() }
@@ -520,14 +437,14 @@ func (r *Runtime) Span() (lo, hi cuda.Ptr) { return r.addresses.Base, r.addresse
 // SetBudget changes the device budget.
 func (r *Runtime) SetBudget(bytes int64) {
 	r.config.BudgetBytes = bytes
-	r.epoch++
+	r.Happened()
 }
 
 // Shrink makes the budget what is in use now: the driver has no more.
 func (r *Runtime) Shrink() {
-	r.config.BudgetBytes = min(r.config.BudgetBytes, r.plainBytes+r.physical.total())
+	r.config.BudgetBytes = min(r.config.BudgetBytes, r.PlainBytes+r.physical.total())
 	r.plan.valid = false
-	r.epoch++
+	r.Happened()
 }
 
 // Budget is the device budget: as configured, or what Shrink left of it.
@@ -535,7 +452,7 @@ func (r *Runtime) Budget() int64 { return r.config.BudgetBytes }
 
 // RoomBytes is how much more device memory may be taken at this moment.
 func (r *Runtime) RoomBytes() int64 {
-	return r.config.BudgetBytes - r.plainBytes - r.physical.total()
+	return r.config.BudgetBytes - r.PlainBytes - r.physical.total()
 }
 
 // room is that but for what is kept for plain memory that is waited for: a move that took it
@@ -545,18 +462,15 @@ func (r *Runtime) room() int64 { return r.RoomBytes() - r.plainNeed }
 // Stats reports counters.
 func (r *Runtime) Stats() Stats {
 	s := r.stats
-	s.LiveBytes, s.PlainBytes, s.KeptBytes = r.liveBytes, r.plainBytes, r.kept.bytes
-	s.DeviceBytes = r.physical.total() - r.physical.going + r.plainBytes // what goes is gone before anything is made
-	s.History = r.history.Stats()
+	r.Account(&s.Stats, r.deviceBytes())
+	s.KeptBytes = r.kept.bytes
 	return s
 }
 
-func (r *Runtime) notePeak() {
-	r.stats.DevicePeakBytes = max(r.stats.DevicePeakBytes, r.physical.total()-r.physical.going+r.plainBytes)
-}
+// deviceBytes is the physical memory that tensors take: what goes is gone before anything is made.
+func (r *Runtime) deviceBytes() int64 { return r.physical.total() - r.physical.going }
 
-// LiveBytes are the bytes of live tensors, as asked for.
-func (r *Runtime) LiveBytes() int64 { return r.liveBytes }
+func (r *Runtime) notePeak() { r.NotePeak(r.deviceBytes()) }
 
 // ReservedBytes are the bytes of live tensors in whole pages, and of dead ranges
 // that are kept mapped.
@@ -565,11 +479,11 @@ func (r *Runtime) ReservedBytes() int64 { return r.liveSize + r.graves.bytes }
 // setState publishes where a tensor is now.
 func (r *Runtime) setState(t *tensor) {
 	s, ticket := t.usable()
-	if t.freed || s == t.state && s != Arriving {
+	if t.Freed || s == t.state && s != Arriving {
 		return
 	}
 	t.state = s
-	r.process.SetState(t.slot, s, ticket)
+	r.process.SetState(t.Slot, s, ticket)
 }
 
 // accountStall measures how long the oldest operation has waited of those that have
@@ -577,38 +491,28 @@ func (r *Runtime) setState(t *tensor) {
 // stream for copies that are under way.
 func (r *Runtime) accountStall() {
 	var x *op
-	cause := ForMap
-	for s := range r.lastOn {
-		first, ok := r.pending.FirstOn(s)
-		if !ok || x != nil && first.seq > x.seq {
+	cause := um.ForMap
+	for s := range r.Streams() {
+		first, ok := r.Pending.FirstOn(s)
+		if !ok || x != nil && first.Seq > x.Seq {
 			continue
 		}
 		switch {
 		case first.waiting && !r.ready(first):
-			x, cause = first, ForMap
+			x, cause = first, um.ForMap
 		case first.awaits():
-			x, cause = first, ForFetch
+			x, cause = first, um.ForFetch
 		}
 	}
-	if x == r.stalled {
-		if cause == ForFetch {
-			r.blame(x, cause)
-		}
-		return
+	if x == r.Stalls.Of && cause == um.ForFetch {
+		r.Stalls.Blame(cause)
 	}
-	now := r.process.Now()
-	if r.stalled != nil {
-		r.stats.Stall[r.cause] += now - r.stalledAt
-	}
-	r.stalled, r.stalledAt, r.cause = x, now, cause
+	r.Stalls.Wait(x, cause)
 }
 
 // blame says what an operation waits for from now on, if it is the stalled one.
-func (r *Runtime) blame(x *op, cause StallCause) {
-	if x == nil || x != r.stalled || cause == r.cause {
-		return
+func (r *Runtime) blame(x *op, cause um.StallCause) {
+	if x == r.Stalls.Of {
+		r.Stalls.Blame(cause)
 	}
-	now := r.process.Now()
-	r.stats.Stall[r.cause] += now - r.stalledAt
-	r.stalledAt, r.cause = now, cause
 }

@@ -4,11 +4,10 @@ import (
 	"container/list"
 	"slices"
 
-	"github.com/penstock-gpu/penstock/correlate"
 	"github.com/penstock-gpu/penstock/cuda"
 	"github.com/penstock-gpu/penstock/cuda/kernels"
 	"github.com/penstock-gpu/penstock/evict"
-	"github.com/penstock-gpu/penstock/um/internal/queue"
+	"github.com/penstock-gpu/penstock/um"
 )
 
 // where a chunk's contents are.
@@ -39,13 +38,10 @@ type chunk struct {
 
 // tensor is one allocation of 1 MiB and more, or several that share a range.
 type tensor struct {
-	slot     uint32
+	um.Tensor
 	base     cuda.Ptr
 	size     int64 // in whole pages
 	bytes    int64 // as asked for
-	stream   int   // that it was allocated for
-	others   []int // other streams that use it (record_stream)
-	instance correlate.InstanceID
 	chunks   []chunk
 	born     int64  // position of the operation that came next; of a pack, after its newest part
 	life     int64  // of its allocation
@@ -59,10 +55,7 @@ type tensor struct {
 	state    State // as published
 	leaves   int64 // bytes that are to leave by the current plan
 	serial   uint64
-	named    bool
-	kept     bool            // it stays on the device (Op.Keep)
-	queued   queue.Positions // of unfinished operations that name it
-	lastUse  int64
+	kept     bool   // it stays on the device (Op.Keep)
 	lastName string // of the last operation that named it
 	// foretold is when it was to be used next, foretoldAt when that was said: see credible.
 	foretold, foretoldAt int64
@@ -71,23 +64,16 @@ type tensor struct {
 	recipe recipe
 	pins   int // makings that read it
 
-	freed   bool
-	held    bool        // dead, and the job may take it again without asking: see held.go
-	buried  bool        // dead, and in the graveyard
-	passed  uint64      // the search for dead memory that has passed it over
-	freedAt []streamSeq // what must have passed before its memory is idle
+	held    bool      // dead, and the job may take it again without asking: see held.go
+	buried  bool      // dead, and in the graveyard
+	passed  uint64    // the search for dead memory that has passed it over
+	freedAt []um.Mark // what must have passed before its memory is idle
 }
 
 const copyUnit = 512 // bytes
 
 // wholeUnits rounds up to what copies and checksums take.
 func wholeUnits(bytes int64) int64 { return (bytes + copyUnit - 1) / copyUnit * copyUnit }
-
-// streamSeq is an operation on a stream.
-type streamSeq struct {
-	stream int
-	seq    uint64
-}
 
 // deviceBytes are the bytes that hold device memory and could leave.
 func (t *tensor) deviceBytes() int64 { return t.bytesIn(onDevice) }
@@ -106,23 +92,13 @@ func (t *tensor) chunkOf(bytes int64) int {
 	return slices.IndexFunc(t.chunks, func(c chunk) bool { return c.bytes == bytes && c.where == onDevice })
 }
 
-// usedOn notes that work on a stream uses it.
-func (t *tensor) usedOn(stream int) {
-	if stream != t.stream && !slices.Contains(t.others, stream) {
-		t.others = append(t.others, stream)
-	}
-}
-
 // whole says whether all of it is in mapped device memory.
 func (t *tensor) whole() bool { return t.deviceBytes() == t.size }
 
 // candidate is the tensor as one that could leave, for so many bytes and until a position.
 func (t *tensor) candidate(now, until, bytes int64) evict.Candidate {
-	return evict.Candidate{NextUse: evict.Farther(now, until, t.chunks[0].bytes), LastUse: t.lastUse, Migrated: t.arrived, Bytes: bytes}
+	return evict.Candidate{NextUse: evict.Farther(now, until, t.chunks[0].bytes), LastUse: t.LastUse, Migrated: t.arrived, Bytes: bytes}
 }
-
-// busy says whether unfinished operations use it.
-func (t *tensor) busy() bool { return t.queued.Len() > 0 }
 
 // rangeOf is where a chunk lies.
 func (t *tensor) rangeOf(c *chunk) cuda.Range {

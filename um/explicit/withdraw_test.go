@@ -8,6 +8,7 @@ import (
 
 	"github.com/penstock-gpu/penstock/cuda"
 	"github.com/penstock-gpu/penstock/evict"
+	"github.com/penstock-gpu/penstock/um"
 )
 
 // bystander is a process that the test plays by hand.
@@ -42,11 +43,11 @@ func full(t *testing.T) (*Runtime, *bystander) {
 		if _, err := r.Malloc(8<<20, 0); err != nil {
 			t.Fatal(err)
 		}
-		r.Op(Op{Seq: seq, Slots: []uint32{uint32(seq)}, Name: "kernel"})
+		r.Op(um.Op{Seq: seq, Slots: []uint32{uint32(seq)}, Name: "kernel"})
 		if seq == 2 {
 			break
 		}
-		m, ok := r.Next(In)
+		m, ok := r.Next(um.In)
 		if !ok {
 			t.Fatal("nothing is mapped")
 		}
@@ -54,7 +55,7 @@ func full(t *testing.T) (*Runtime, *bystander) {
 		r.Done(m)
 		r.Progress(0, 1)
 	}
-	if _, ok := r.Next(In); ok {
+	if _, ok := r.Next(um.In); ok {
 		t.Fatal("something comes although there is no room")
 	}
 	return r, b
@@ -64,16 +65,16 @@ func full(t *testing.T) (*Runtime, *bystander) {
 func TestEvictionTakenBack(t *testing.T) {
 	r, b := full(t)
 	b.last[1] = 3 // given a number, and it saw the tensor on the device
-	if m, ok := r.Next(Out); ok {
+	if m, ok := r.Next(um.Out); ok {
 		t.Fatalf("%v although an operation that nobody has reported uses it", m.Kind)
 	}
 	if b.state[1] != Resident || r.Stats().TakenBack == 0 {
 		t.Errorf("state %v, %d taken back", b.state[1], r.Stats().TakenBack)
 	}
 	b.last[1] = 1
-	r.Op(Op{Seq: 4, Slots: nil})
+	r.Op(um.Op{Seq: 4, Slots: nil})
 	r.plan.valid = false
-	if m, ok := r.Next(Out); !ok || m.Kind != MoveEvict || b.state[1] != Absent {
+	if m, ok := r.Next(um.Out); !ok || m.Kind != MoveEvict || b.state[1] != Absent {
 		t.Errorf("it does not leave: %v, state %v", ok, b.state[1])
 	}
 }
@@ -84,7 +85,7 @@ func TestExplainNamesWhatIsNotFinished(t *testing.T) {
 	if text := r.Explain(); !strings.Contains(text, "kernel touches 8 MiB, 8 MiB of it absent") || strings.Contains(text, "stream") {
 		t.Errorf("%q", text)
 	}
-	r.Op(Op{Seq: 3, Stream: 2, Slots: []uint32{1}, Name: "other"})
+	r.Op(um.Op{Seq: 3, Stream: 2, Slots: []uint32{1}, Name: "other"})
 	if text := r.Explain(); !strings.HasSuffix(text, "; stream 2 was given operations up to 3 and has not finished 3, other") {
 		t.Errorf("%q", text)
 	}
@@ -97,8 +98,8 @@ func TestRunning(t *testing.T) {
 	if d := r.Running(0); d != 0 {
 		t.Errorf("an operation that waits has run for %v", d)
 	}
-	r.Op(Op{Seq: 3, Stream: 1, Slots: []uint32{1}, Name: "kernel"})
-	r.Op(Op{Seq: 4, Stream: 1, Slots: []uint32{2}, Name: "kernel"})
+	r.Op(um.Op{Seq: 3, Stream: 1, Slots: []uint32{1}, Name: "kernel"})
+	r.Op(um.Op{Seq: 4, Stream: 1, Slots: []uint32{2}, Name: "kernel"})
 	b.now += 5 * time.Second
 	if d, asking := r.Running(0), r.Running(3); d != 5*time.Second || asking != 0 {
 		t.Errorf("it has run for %v, and for %v if it waits for a grant", d, asking)
@@ -113,19 +114,19 @@ func TestRunning(t *testing.T) {
 func TestStallByCause(t *testing.T) {
 	r, b := full(t)
 	b.now += 3 * time.Second
-	out, ok := r.Next(Out)
+	out, ok := r.Next(um.Out)
 	if !ok {
 		t.Fatal("nothing leaves")
 	}
 	r.Done(out)
-	in, ok := r.Next(In)
+	in, ok := r.Next(um.In)
 	if !ok {
 		t.Fatal("nothing comes")
 	}
 	b.now += 2 * time.Second
 	in.Handle = 78
 	r.Done(in)
-	if s := r.Stats().Stall; s[ForSpace] != 3*time.Second || s[ForMap] != 2*time.Second || s[ForFetch] != 0 {
+	if s := r.Stats().Stall; s[um.ForSpace] != 3*time.Second || s[um.ForMap] != 2*time.Second || s[um.ForFetch] != 0 {
 		t.Errorf("stalls of %v", s)
 	}
 }
@@ -133,7 +134,7 @@ func TestStallByCause(t *testing.T) {
 // TestStallOnAStream: what has been launched and waits on its stream for a copy is stalled, too.
 func TestStallOnAStream(t *testing.T) {
 	r, b := full(t)
-	step := func(d Direction) *Move {
+	step := func(d um.Direction) *Move {
 		t.Helper()
 		m, ok := r.Next(d)
 		if !ok {
@@ -141,19 +142,19 @@ func TestStallOnAStream(t *testing.T) {
 		}
 		return m
 	}
-	r.Done(step(Out))
-	in := step(In)
+	r.Done(step(um.Out))
+	in := step(um.In)
 	in.Handle = 78
 	r.Done(in)
 	r.Progress(0, 2) // what is on the device now is idle
-	r.Op(Op{Seq: 3, Slots: []uint32{1}, Name: "kernel"})
-	if _, ok := r.Next(In); ok {
+	r.Op(um.Op{Seq: 3, Slots: []uint32{1}, Name: "kernel"})
+	if _, ok := r.Next(um.In); ok {
 		t.Fatal("something comes although there is no room")
 	}
-	out := step(Out)
+	out := step(um.Out)
 	b.now += time.Second
 	r.Done(out)
-	if in = step(In); in.Kind != MoveFetch {
+	if in = step(um.In); in.Kind != MoveFetch {
 		t.Fatalf("%v, not a fetch", in.Kind)
 	}
 	r.Submitted(in, 1)
@@ -167,7 +168,7 @@ func TestStallOnAStream(t *testing.T) {
 	r.Done(in)
 	b.now += time.Second // it runs
 	r.Progress(0, 3)
-	if s := r.Stats().Stall; s[ForSpace] != time.Second || s[ForFetch] != 4*time.Second {
+	if s := r.Stats().Stall; s[um.ForSpace] != time.Second || s[um.ForFetch] != 4*time.Second {
 		t.Errorf("stalls of %v", s)
 	}
 }
@@ -175,31 +176,31 @@ func TestStallOnAStream(t *testing.T) {
 // TestFailed: a move without memory leaves the chunk where it was, and the budget is what there is.
 func TestFailed(t *testing.T) {
 	r, b := full(t)
-	out, ok := r.Next(Out)
+	out, ok := r.Next(um.Out)
 	if !ok {
 		t.Fatal("nothing leaves")
 	}
 	r.Submitted(out, 1)
 	r.Done(out)
 	r.physical.drop(8 << 20) // its memory is gone, so that more has to be created
-	m, ok := r.Next(In)
+	m, ok := r.Next(um.In)
 	if !ok || m.Handle != 0 {
 		t.Fatalf("%v %v", ok, m)
 	}
-	if err := r.Failed(m); !errors.Is(err, ErrOutOfMemory) {
+	if err := r.Failed(m); !errors.Is(err, um.ErrOutOfMemory) {
 		t.Errorf("nothing is left, and: %v", err)
 	}
 	if r.Budget() != 0 || r.Moving() || b.state[2] != Absent || r.physical.total() != 0 {
 		t.Errorf("budget %d, moving %v, state %v, %d bytes", r.Budget(), r.Moving(), b.state[2], r.physical.total())
 	}
-	if err := r.Hopeless(); !errors.Is(err, ErrOutOfMemory) {
+	if err := r.Hopeless(); !errors.Is(err, um.ErrOutOfMemory) {
 		t.Errorf("the operation that waits: %v", err)
 	}
 	r.SetBudget(8 << 20)
 	if err := r.Hopeless(); err != nil {
 		t.Error(err)
 	}
-	if m, ok = r.Next(In); !ok {
+	if m, ok = r.Next(um.In); !ok {
 		t.Fatal("it is not tried again")
 	}
 	m.Handle = 78
@@ -215,9 +216,9 @@ func TestFailed(t *testing.T) {
 // TestKept: what an operation leaves the addresses of stays when others want its room, until it is freed.
 func TestKept(t *testing.T) {
 	r, _ := full(t)
-	r.Op(Op{Seq: 3, Stream: 1, Slots: []uint32{1}, Keep: true, Name: "a copy"})
+	r.Op(um.Op{Seq: 3, Stream: 1, Slots: []uint32{1}, Keep: true, Name: "a copy"})
 	r.Progress(1, 3)
-	if m, ok := r.Next(Out); ok {
+	if m, ok := r.Next(um.Out); ok {
 		t.Fatalf("%v of a tensor that is kept", m.Kind)
 	}
 	if text := r.Explain(); !strings.Contains(text, "8 MiB stay because") {
@@ -232,7 +233,7 @@ func TestKept(t *testing.T) {
 func TestWaitedForeach(t *testing.T) {
 	r, _ := full(t)
 	before := r.Stats()
-	r.Op(Op{Seq: 3, Slots: []uint32{2}, Name: "_ZN2at6native12_GLOBAL__N_125multi_tensor_apply_kernelIN"})
+	r.Op(um.Op{Seq: 3, Slots: []uint32{2}, Name: "_ZN2at6native12_GLOBAL__N_125multi_tensor_apply_kernelIN"})
 	if now := r.Stats(); before.WaitedForeach != 0 || now.WaitedForeach != 1 || now.WaitedOps != before.WaitedOps+1 {
 		t.Errorf("%d of %d waited, then %d of %d", before.WaitedForeach, before.WaitedOps, now.WaitedForeach, now.WaitedOps)
 	}

@@ -12,7 +12,6 @@ import (
 	"github.com/penstock-gpu/penstock/internal/size"
 	"github.com/penstock-gpu/penstock/pool/front"
 	"github.com/penstock-gpu/penstock/um"
-	"github.com/penstock-gpu/penstock/um/explicit"
 )
 
 // Malloc allocates for work on a stream, given by its handle.
@@ -62,7 +61,7 @@ func (l *Live) malloc(bytes int64, stream uint64) (cuda.Ptr, error) {
 	if bytes > front.All {
 		return 0, fmt.Errorf("%w: %s asked for: there are no addresses for so much", ErrOutOfMemory, size.Text(bytes))
 	}
-	if bytes >= explicit.SmallBytes && l.swap != nil && l.active.Load() == nil {
+	if bytes >= um.SmallBytes && l.swap != nil && l.active.Load() == nil {
 		return l.swap.malloc(bytes, stream)
 	}
 	if bytes >= um.SmallBytes && l.managed.Load() && l.active.Load() == nil {
@@ -175,7 +174,7 @@ func (l *Live) mallocWhenReusable(bytes int64, stream uint64, err error) (cuda.P
 			return p, nil
 		}
 		now := time.Now()
-		if !l.runtime.Finished(last) {
+		if !l.runtime.AllFinished(last) {
 			finished = now
 		}
 		if nagger.due(waited.look(now)) {

@@ -157,7 +157,7 @@ func (l *Live) openSwap() error {
 	e.runtime.Remember(rememberedOps)
 	l.swap, l.tensors = e, e.runtime
 	if e.front = l.config.TensorFront; e.front != nil {
-		e.front.Stand(c.Addresses, explicit.SmallBytes, explicit.PageBytes, h.HeadWord())
+		e.front.Stand(c.Addresses, um.SmallBytes, explicit.PageBytes, h.HeadWord())
 	}
 	if f := l.config.Pool.Front; f != nil {
 		f.NoteBirths(h.HeadWord()) // for unwritten
@@ -165,18 +165,18 @@ func (l *Live) openSwap() error {
 	gate := e.words
 	l.gateWords, l.progressWords = gate, gate+hook.WordsBytes
 	h.Words(l.gateWords, l.progressWords)
-	h.Arrived(e.word(explicit.In))
+	h.Arrived(e.word(um.In))
 	h.SetProgressEvery(progressEvery)
 	h.SetMode(hook.Strict)
 	l.threads.Add(3)
 	go e.loop()
-	go e.worker(explicit.In)
-	go e.worker(explicit.Out)
+	go e.worker(um.In)
+	go e.worker(um.Out)
 	return nil
 }
 
 // word is where a direction's finished tickets are written.
-func (e *swap) word(d explicit.Direction) cuda.Ptr {
+func (e *swap) word(d um.Direction) cuda.Ptr {
 	return e.words + 2*hook.WordsBytes + cuda.Ptr(d)*wordLine
 }
 
@@ -259,7 +259,7 @@ func (e *swap) op(rec *hook.Record) {
 		return // it runs when its graph is launched, and is reported then
 	}
 	l := e.l
-	o := explicit.Op{Seq: rec.Seq, Stream: l.opStream(rec.Stream, rec.Seq), Slots: rec.Slots, Work: uint32(rec.Kind)<<28 ^ rec.ID, Shape: rec.Grid, Keep: rec.Flags&hook.FlagKeep != 0}
+	o := um.Op{Seq: rec.Seq, Stream: l.opStream(rec.Stream, rec.Seq), Slots: rec.Slots, Work: uint32(rec.Kind)<<28 ^ rec.ID, Shape: rec.Grid, Keep: rec.Flags&hook.FlagKeep != 0}
 	switch rec.Kind {
 	case hook.Launch:
 		o.Name = l.hook.FunctionName(rec.ID)

@@ -7,19 +7,19 @@ import (
 	"github.com/penstock-gpu/penstock/cuda"
 	"github.com/penstock-gpu/penstock/internal/hook"
 	"github.com/penstock-gpu/penstock/trace/roles"
-	"github.com/penstock-gpu/penstock/um/explicit"
+	"github.com/penstock-gpu/penstock/um"
 )
 
 // accesses tells the runtime what operations do with what they name, as far as that is known, and which launches can be
 // made again: those of kernels that are known by their names to write to one operand only.
 type accesses struct {
-	writes  map[uint32]int    // by function: the parameter that begins with the address of what it writes to; -1: who knows
-	of      []explicit.Access // those of the newest operation
-	unloads uint32            // modules that had been unloaded when that was last looked at
+	writes  map[uint32]int // by function: the parameter that begins with the address of what it writes to; -1: who knows
+	of      []um.Access    // those of the newest operation
+	unloads uint32         // modules that had been unloaded when that was last looked at
 }
 
 // note completes an operation.
-func (c *accesses) note(e *swap, rec *hook.Record, o *explicit.Op) {
+func (c *accesses) note(e *swap, rec *hook.Record, o *um.Op) {
 	if n := e.hook.Unloads(); n != c.unloads { // handles of functions may mean others
 		c.unloads = n
 		e.runtime.ForgetLaunches()
@@ -37,19 +37,19 @@ func (c *accesses) note(e *swap, rec *hook.Record, o *explicit.Op) {
 // copy notes the accesses of a copy or a fill.
 func (c *accesses) copy(rec *hook.Record) {
 	for i := range rec.Slots {
-		a := explicit.AccessReads
+		a := um.AccessReads
 		switch {
 		case rec.ID == hook.CopyFill || rec.Flags&hook.FlagHasDst != 0 && i == 0:
-			a = explicit.AccessWrites
+			a = um.AccessWrites
 		case rec.ID != hook.CopyH2D && rec.ID != hook.CopyD2H && rec.ID != hook.CopyD2D:
-			a = explicit.AccessUnknown
+			a = um.AccessUnknown
 		}
 		c.of = append(c.of, a)
 	}
 }
 
 // launch notes those of a launch that has been recorded.
-func (c *accesses) launch(e *swap, rec *hook.Record, o *explicit.Op) {
+func (c *accesses) launch(e *swap, rec *hook.Record, o *um.Op) {
 	index, seen := c.writes[rec.ID]
 	if !seen {
 		index = roles.WritesOneParameter(o.Name)
@@ -73,9 +73,9 @@ func (c *accesses) launch(e *swap, rec *hook.Record, o *explicit.Op) {
 		return // of plain memory, or something that looks like an address
 	}
 	for _, s := range rec.Slots {
-		a := explicit.AccessReads
+		a := um.AccessReads
 		if s == written {
-			a, o.Again = explicit.AccessWrites, l
+			a, o.Again = um.AccessWrites, l
 		}
 		c.of = append(c.of, a)
 	}

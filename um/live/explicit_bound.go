@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/penstock-gpu/penstock/trace"
+	"github.com/penstock-gpu/penstock/um"
 	"github.com/penstock-gpu/penstock/um/explicit"
 	"github.com/penstock-gpu/penstock/um/live/bound"
 )
@@ -228,5 +229,5 @@ func from(t *trace.Trace, first, last int) *trace.Trace {
 func (e *swap) fastest(x *ExplicitStats) (in, out float64) {
 	e.l.mu.Lock()
 	defer e.l.mu.Unlock()
-	return max(x.InGBPerSecond*1e9, e.pace[explicit.In].fastest), max(x.OutGBPerSecond*1e9, e.pace[explicit.Out].fastest)
+	return max(x.InGBPerSecond*1e9, e.pace[um.In].fastest), max(x.OutGBPerSecond*1e9, e.pace[um.Out].fastest)
 }

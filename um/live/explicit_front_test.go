@@ -5,6 +5,7 @@ import (
 
 	"github.com/penstock-gpu/penstock/cuda"
 	"github.com/penstock-gpu/penstock/pool/front"
+	"github.com/penstock-gpu/penstock/um"
 	"github.com/penstock-gpu/penstock/um/explicit"
 )
 
@@ -35,7 +36,7 @@ func TestHear(t *testing.T) {
 	e.runtime = explicit.New(explicit.Config{BudgetBytes: 64 << 20, HostBudgetBytes: 64 << 20, Addresses: addresses}, swapProcess{e})
 	l.tensors = e.runtime
 	head := uint64(3)
-	f.Stand(addresses, explicit.SmallBytes, explicit.PageBytes, &head)
+	f.Stand(addresses, um.SmallBytes, explicit.PageBytes, &head)
 	f.Serve(front.All, -1, true)
 
 	_, epoch := f.Take(4<<20, 0)
@@ -44,8 +45,8 @@ func TestHear(t *testing.T) {
 		t.Fatal(err)
 	}
 	f.Add(p, 4<<20, 0, epoch)
-	e.runtime.Op(explicit.Op{Seq: 1, Slots: []uint32{1}})
-	m, ok := e.runtime.Next(explicit.In)
+	e.runtime.Op(um.Op{Seq: 1, Slots: []uint32{1}})
+	m, ok := e.runtime.Next(um.In)
 	if !ok {
 		t.Fatal("what is named is not mapped")
 	}

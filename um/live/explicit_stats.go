@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/penstock-gpu/penstock/um"
 	"github.com/penstock-gpu/penstock/um/explicit"
 	"github.com/penstock-gpu/penstock/um/live/bound"
 )
@@ -68,13 +69,10 @@ func (e *swap) report(s *Stats) {
 	s.H2DBytes, s.D2HBytes = r.FetchedBytes, r.EvictedBytes
 	s.Fetches, s.Evictions = r.Fetches, r.Evictions
 	s.LockWaitSeconds = time.Duration(e.l.counts.lockWait.Load()).Seconds()
-	s.InSeconds, s.OutSeconds = e.moveTime[explicit.In].Seconds(), e.moveTime[explicit.Out].Seconds()
+	s.InSeconds, s.OutSeconds = e.moveTime[um.In].Seconds(), e.moveTime[um.Out].Seconds()
 	stall := r.Stall
-	for _, d := range stall {
-		s.StallSeconds += d.Seconds()
-	}
-	s.StallSeconds += e.grantTime.Seconds()
-	s.SpaceStallSeconds = stall[explicit.ForSpace].Seconds()
+	s.StallSeconds = (r.Stalled() + e.grantTime).Seconds()
+	s.SpaceStallSeconds = stall[um.ForSpace].Seconds()
 	s.OversizeLaunches, s.OversizeName, s.OversizeBytes = r.OversizeOps, r.OversizeName, r.OversizeBytes
 	s.IterationLaunches, s.Moving = r.History.Period, e.runtime.Moving()
 	var served int64
@@ -88,7 +86,7 @@ func (e *swap) report(s *Stats) {
 	s.GatedLaunches = int64(c.CPUWaits)
 	s.Explicit = &ExplicitStats{
 		InGBPerSecond: rate(r.FetchedBytes, s.InSeconds), OutGBPerSecond: rate(r.EvictedBytes, s.OutSeconds),
-		FetchStallSeconds: stall[explicit.ForFetch].Seconds(), SpaceStallSeconds: stall[explicit.ForSpace].Seconds(), MapStallSeconds: stall[explicit.ForMap].Seconds(),
+		FetchStallSeconds: stall[um.ForFetch].Seconds(), SpaceStallSeconds: stall[um.ForSpace].Seconds(), MapStallSeconds: stall[um.ForMap].Seconds(),
 		GrantStallSeconds: e.grantTime.Seconds(), CleanBytes: r.CleanBytes, Made: r.Made, MadeBytes: r.MadeBytes, Unmade: r.Unmade, InPlaceBytes: r.InPlaceBytes,
 		WaitedLaunches: r.WaitedOps, WaitedForMap: r.WaitedForMap, WaitedForFetch: r.WaitedForFetch, WaitedForLeaving: r.WaitedForLeaving, WaitedForeach: r.WaitedForeach,
 		HostBytes: h.InUseBytes, HostKeptBytes: r.KeptBytes, HostNeedBytes: r.HostPeakBytes, HostPeakBytes: h.PeakBytes, HostPinnedBytes: h.GrownBytes, HostWaitSeconds: h.Waited.Seconds(),

@@ -10,6 +10,7 @@ import (
 	"github.com/penstock-gpu/penstock/cuda"
 	"github.com/penstock-gpu/penstock/internal/hook"
 	"github.com/penstock-gpu/penstock/pool"
+	"github.com/penstock-gpu/penstock/um"
 	"github.com/penstock-gpu/penstock/um/explicit"
 	"github.com/penstock-gpu/penstock/um/explicit/hostpool"
 )
@@ -53,7 +54,7 @@ func TestExplicitKeepsBytes(t *testing.T) {
 			if on, s := j.d.Count("physical_bytes"), j.l.Stats(); on != 0 || s.AllocatedBytes != 0 || s.ReservedBytes != 0 {
 				t.Errorf("%d bytes of device memory, %d allocated, %d reserved when all is freed and emptied", on, s.AllocatedBytes, s.ReservedBytes)
 			}
-			if err := j.l.Free(tensors[0]); !errors.Is(err, explicit.ErrNotOurs) {
+			if err := j.l.Free(tensors[0]); !errors.Is(err, um.ErrNotOurs) {
 				t.Errorf("freed twice: %v", err)
 			}
 			j.closed()

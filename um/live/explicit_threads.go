@@ -69,7 +69,7 @@ func (e *swap) loop() {
 // porter is the thread that carries out the moves of one direction.
 type porter struct {
 	e         *swap
-	direction explicit.Direction
+	direction um.Direction
 	mover     *explicit.Mover
 	maker     *explicit.Mover // of moves in, where memory is made again: it issues the launches
 	made      hook.Word       // the tickets of these that are done
@@ -119,7 +119,7 @@ type flight struct {
 }
 
 // worker is a porter's thread.
-func (e *swap) worker(d explicit.Direction) {
+func (e *swap) worker(d um.Direction) {
 	l := e.l
 	defer l.threads.Done()
 	runtime.LockOSThread()
@@ -142,7 +142,7 @@ func (e *swap) worker(d explicit.Direction) {
 	l.log.Debug("a porter ends", zap.Int("direction", int(d)), zap.Durations("lock_plan_begin_finish_rest_idle", p.spent[:]))
 }
 
-func (e *swap) newPorter(d explicit.Direction) (*porter, error) {
+func (e *swap) newPorter(d um.Direction) (*porter, error) {
 	l := e.l
 	if err := l.driver.BindThread(); err != nil {
 		return nil, err
@@ -151,13 +151,13 @@ func (e *swap) newPorter(d explicit.Direction) (*porter, error) {
 	if err != nil {
 		return nil, err
 	}
-	if d == explicit.Out || l.config.Verify {
+	if d == um.Out || l.config.Verify {
 		if err := mover.Checksums(e.kernels, mostInFlight, l.config.Verify); err != nil {
 			return nil, err
 		}
 	}
 	p := &porter{e: e, direction: d, mover: mover, spent: &e.spent[d], arrived: hook.NewWord(e.word(d))}
-	if d == explicit.In && l.config.Replay {
+	if d == um.In && l.config.Replay {
 		if p.maker, err = explicit.NewMover(l.driver, e.makings()); err != nil {
 			return nil, err
 		}
@@ -166,7 +166,7 @@ func (e *swap) newPorter(d explicit.Direction) (*porter, error) {
 		}
 		p.made = hook.NewWord(e.makings())
 	}
-	if d == explicit.Out {
+	if d == um.Out {
 		if p.lane, err = newLane(l, e.pieces(), &e.paging); err != nil {
 			return nil, err
 		}
@@ -188,7 +188,7 @@ func (p *porter) run() error {
 		began := l.driver.Now()
 		l.drain() // what is already queued decides better than what was known before
 		l.progress()
-		if p.direction == explicit.Out {
+		if p.direction == um.Out {
 			e.hostErr, e.growing = nil, false // it is asked for again
 		}
 		m, ok := e.runtime.Next(p.direction)
@@ -279,10 +279,10 @@ func (p *porter) land() error {
 		}
 		now := l.driver.Now()
 		if l.sink != nil && !l.paused && !f.move.Clean && f.move.Kind != explicit.MoveMake {
-			l.sink.Move([]cuda.Range{{Base: f.move.Chunk.Base, Bytes: f.move.Bytes}}, um.Direction(p.direction), f.began, now)
+			l.sink.Move([]cuda.Range{{Base: f.move.Chunk.Base, Bytes: f.move.Bytes}}, p.direction, f.began, now)
 		}
 		e.runtime.Done(f.move)
-		e.wake[explicit.In+explicit.Out-p.direction].Signal()
+		e.wake[um.In+um.Out-p.direction].Signal()
 	}
 	return nil
 }
@@ -333,7 +333,7 @@ var errUnloaded = errors.New("modules have been unloaded since it was recorded")
 // begin starts a move.
 func (p *porter) begin(m *explicit.Move) error {
 	e, l := p.e, p.e.l
-	if p.direction == explicit.Out && !e.timing { // the job will be judged
+	if p.direction == um.Out && !e.timing { // the job will be judged
 		e.timing = true
 		e.hook.SetTiming(true)
 	}

@@ -34,7 +34,7 @@ func (e *swap) watch(held bool) (idle time.Duration) {
 	}
 	if l.nagger.due(l.idle.Duration) {
 		l.log.Warn("a launch waits for memory that is in use", zap.Duration("for", l.idle.Round(time.Second)), zap.String("state", e.runtime.Explain()),
-			zap.Bool("asks", e.asking != nil), zap.Uint64("reported", e.runtime.Drained()), zap.Uint64("head", e.hook.Head()))
+			zap.Bool("asks", e.asking != nil), zap.Uint64("reported", e.runtime.Reported()), zap.Uint64("head", e.hook.Head()))
 	}
 	if held && !e.runtime.Moving() && l.failed == nil {
 		err := e.runtime.Hopeless()

@@ -124,7 +124,7 @@ func (l *Live) Stats() Stats {
 	s.Fetches, s.Evictions, s.Discards, s.Populates = r.Fetches, r.Evictions, r.Discards, r.Populates
 	s.PlainTensors = l.counts.beside.Load()
 	s.LockWaitSeconds = time.Duration(l.counts.lockWait.Load()).Seconds()
-	s.StallSeconds, s.SpaceStallSeconds = r.Stall.Seconds(), r.StallForSpace.Seconds()
+	s.StallSeconds, s.SpaceStallSeconds = r.Stalled().Seconds(), r.Stall[um.ForSpace].Seconds()
 	s.GatedLaunches, s.LateLaunches = r.GatedOps, r.LateOps
 	s.OversizeLaunches, s.OversizeName, s.OversizeBytes = r.OversizeOps, r.OversizeName, r.OversizeBytes
 	s.IterationLaunches, s.Moving = r.History.Period, l.runtime.Moving()

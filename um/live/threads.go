@@ -43,8 +43,8 @@ func (l *Live) drain() (n int) {
 		if rec.Flags&hook.FlagCaptured != 0 {
 			return // it runs when its graph is launched, and is reported then
 		}
-		op := managed.Op{
-			Seq: rec.Seq, Stream: l.opStream(rec.Stream, rec.Seq), Signature: um.Signature(rec.Kind, uint64(rec.ID), len(rec.Slots)),
+		op := um.Op{
+			Seq: rec.Seq, Stream: l.opStream(rec.Stream, rec.Seq), Work: uint32(rec.Kind)<<28 ^ rec.ID,
 			Slots: rec.Slots, Gated: rec.Flags&hook.FlagGated != 0, Reports: rec.Flags&hook.FlagProgress != 0,
 		}
 		if rec.Kind == hook.Launch {

@@ -5,6 +5,7 @@ import (
 	"sort"
 
 	"github.com/penstock-gpu/penstock/cuda"
+	"github.com/penstock-gpu/penstock/um"
 )
 
 // anyStream marks free blocks whose last work has finished: safe for every stream.
@@ -18,13 +19,7 @@ type extent struct {
 	stale    bool   // the host holds dead pages: discard them before populating, or they are copied
 	stream   int    // whose queued work may still use them; anyStream when none
 	seq      uint64 // they are idle once stream has finished this operation
-	others   []streamSeq
-}
-
-// streamSeq is a moment on a stream.
-type streamSeq struct {
-	stream int
-	seq    uint64
+	others   []um.Mark
 }
 
 func (e *extent) end() int32 { return e.first + e.n }
@@ -99,8 +94,8 @@ func (a *arena) setArriving(first, n int32, arriving bool) {
 
 // usable says whether stream s may use the extent now. passed answers whether a
 // stream has finished an operation.
-func (e *extent) usable(s int, passed func(streamSeq) bool) bool {
-	if e.stream != anyStream && passed(streamSeq{e.stream, e.seq}) {
+func (e *extent) usable(s int, passed func(um.Mark) bool) bool {
+	if e.stream != anyStream && passed(um.Mark{Stream: e.stream, Seq: e.seq}) {
 		e.stream = anyStream
 	}
 	for len(e.others) > 0 && passed(e.others[0]) {
@@ -110,7 +105,7 @@ func (e *extent) usable(s int, passed func(streamSeq) bool) bool {
 }
 
 // idle says whether no queued work can touch the extent.
-func (e *extent) idle(passed func(streamSeq) bool) bool { return e.usable(anyStream, passed) }
+func (e *extent) idle(passed func(um.Mark) bool) bool { return e.usable(anyStream, passed) }
 
 // place finds room for n blocks for stream s: on the device if possible, else
 // where the fewest blocks are missing. Among equals an exact fit, then blocks
@@ -123,7 +118,7 @@ func (e *extent) idle(passed func(streamSeq) bool) bool { return e.usable(anyStr
 //
 // While few free ranges are left for tensors as large as the largest, small ones break
 // none of them up if they find another place (scarce).
-func (a *arena) place(n int32, s int, preferDevice bool, after uint64, passed func(streamSeq) bool) (first int32, ok bool) {
+func (a *arena) place(n int32, s int, preferDevice bool, after uint64, passed func(um.Mark) bool) (first int32, ok bool) {
 	a.largest = max(a.largest, n)
 	if a.scarce(n) {
 		if first, ok = a.placeWhere(n, s, preferDevice, after, passed, true); ok {
@@ -160,7 +155,7 @@ func (a *arena) joined(i int) int {
 }
 
 // placeWhere is place, sparing ranges for the largest tensors or not.
-func (a *arena) placeWhere(n int32, s int, preferDevice bool, after uint64, passed func(streamSeq) bool, spare bool) (first int32, ok bool) {
+func (a *arena) placeWhere(n int32, s int, preferDevice bool, after uint64, passed func(um.Mark) bool, spare bool) (first int32, ok bool) {
 	bestMissing, bestWaste, bestUntil := int32(1<<30), int32(1<<30), uint64(0)
 	first = -1
 	if len(a.free) > a.compactAt {
@@ -188,7 +183,7 @@ func (a *arena) placeWhere(n int32, s int, preferDevice bool, after uint64, pass
 				break
 			}
 			take := min(f.n, n-run)
-			here := f.onDevice || f.arriving || a.deferred[f.first] != nil && a.deferred[f.first].busy() // or to come for the work that uses it
+			here := f.onDevice || f.arriving || a.deferred[f.first] != nil && a.deferred[f.first].Busy() // or to come for the work that uses it
 			switch {
 			case here && f.stream != anyStream && f.seq >= after:
 			case f.stale && !here:
@@ -233,7 +228,7 @@ func (a *arena) placeWhere(n int32, s int, preferDevice bool, after uint64, pass
 
 // compact merges neighbours that have come to share their state because the
 // work on them has finished.
-func (a *arena) compact(passed func(streamSeq) bool) {
+func (a *arena) compact(passed func(um.Mark) bool) {
 	old := a.free
 	a.free, a.freeOnDevice, a.freeStale = make([]extent, 0, len(old)), 0, 0
 	for i := range old {
@@ -274,7 +269,7 @@ func (a *arena) takeTo(taken []extent, first, n int32) []extent {
 }
 
 // give adds a run of blocks to the free extents.
-func (a *arena) give(first, n int32, stream int, seq uint64, others []streamSeq) {
+func (a *arena) give(first, n int32, stream int, seq uint64, others []um.Mark) {
 	for b := first; b < first+n; {
 		on, arriving, stale := a.onDevice[b], a.arriving[b], a.stale[b]
 		c := b + 1

@@ -7,7 +7,7 @@ import (
 
 // ready says whether every tensor of an operation is on the device and stays.
 func (r *Runtime) ready(x *op) bool {
-	for _, t := range x.tensors {
+	for _, t := range x.Tensors {
 		if missing, _ := r.away(t); missing > 0 {
 			return false
 		}
@@ -17,7 +17,7 @@ func (r *Runtime) ready(x *op) bool {
 
 // missingBlocks are the blocks of an operation that are not on the device.
 func (r *Runtime) missingBlocks(x *op) (n int32) {
-	for _, t := range x.tensors {
+	for _, t := range x.Tensors {
 		missing, _ := r.away(t)
 		n += missing
 	}
@@ -37,7 +37,7 @@ func (r *Runtime) openGates() {
 			}
 			r.gated[s] = r.gated[s][1:]
 			r.letGo(x)
-			r.process.OpenGate(s, x.seq)
+			r.process.OpenGate(s, x.Seq)
 		}
 	}
 	r.accountStall()
@@ -49,7 +49,7 @@ func (r *Runtime) HeldOn(stream int) bool { return stream < len(r.gated) && len(
 // head is the first operation in order whose gate is closed, or nil.
 func (r *Runtime) head() (h *op) {
 	for s := range r.gated {
-		if q := r.gated[s]; len(q) > 0 && (h == nil || q[0].position < h.position) {
+		if q := r.gated[s]; len(q) > 0 && (h == nil || q[0].Position < h.Position) {
 			h = q[0]
 		}
 	}
@@ -57,10 +57,10 @@ func (r *Runtime) head() (h *op) {
 }
 
 func (r *Runtime) dropGated(x *op) {
-	q := r.gated[x.stream]
+	q := r.gated[x.Stream]
 	for i := range q {
 		if q[i] == x {
-			r.gated[x.stream] = append(q[:i:i], q[i+1:]...)
+			r.gated[x.Stream] = append(q[:i:i], q[i+1:]...)
 			return
 		}
 	}
@@ -75,8 +75,8 @@ func (r *Runtime) letLate(x *op) {
 	if !r.config.EvictionsSeen { // nobody will report the faults
 		r.arriveByFault(x)
 	}
-	r.process.OpenGate(x.stream, x.seq)
-	r.epoch++
+	r.process.OpenGate(x.Stream, x.Seq)
+	r.Happened()
 	r.accountStall()
 }
 
@@ -96,8 +96,8 @@ func (r *Runtime) roomToFault(x *op) bool {
 // unfinishedBefore says whether operations before x are still to finish, after
 // which what they use may leave.
 func (r *Runtime) unfinishedBefore(x *op) bool {
-	first, ok := r.pending.First()
-	return ok && first.position < x.position
+	first, ok := r.Pending.First()
+	return ok && first.Position < x.Position
 }
 
 // AwaitsWork says whether, before the operation that has been held back longest, another is still running. Nobody
@@ -107,10 +107,10 @@ func (r *Runtime) AwaitsWork() bool {
 	if h == nil {
 		return false
 	}
-	if first, _ := r.pending.FirstOn(h.stream); first != h {
+	if first, _ := r.Pending.FirstOn(h.Stream); first != h {
 		return true
 	}
-	for x := range r.pending.All() {
+	for x := range r.Pending.All() {
 		if x == h {
 			break
 		}
@@ -124,7 +124,7 @@ func (r *Runtime) AwaitsWork() bool {
 // arriveByFault enters an operation's missing blocks into the ledger: the kernel
 // brings them in itself.
 func (r *Runtime) arriveByFault(x *op) {
-	for _, t := range x.tensors {
+	for _, t := range x.Tensors {
 		for b := t.first; b < t.first+t.n; b++ {
 			r.enter(b, true)
 		}
@@ -142,7 +142,7 @@ func (r *Runtime) Migrated(x cuda.Range, toDevice bool) {
 		r.enter(b, toDevice)
 	}
 	r.notePeak()
-	r.epoch++
+	r.Happened()
 }
 
 // enter puts one block on a side of the ledger, without a move of ours.
@@ -174,8 +174,8 @@ func (r *Runtime) enter(b int32, onDevice bool) {
 	} else {
 		t.present--
 	}
-	if !t.freed {
-		r.process.SetResident(t.slot, t.present == t.n && t.leaving == 0)
+	if !t.Freed {
+		r.process.SetResident(t.Slot, t.present == t.n && t.leaving == 0)
 	}
 }
 
@@ -195,20 +195,9 @@ func (r *Runtime) note(b int32, onDevice bool) {
 func (r *Runtime) accountStall() {
 	x := r.head()
 	if x != nil {
-		if first, _ := r.pending.FirstOn(x.stream); first != x {
+		if first, _ := r.Pending.FirstOn(x.Stream); first != x {
 			x = nil
 		}
 	}
-	if x == r.stalled {
-		return
-	}
-	now := r.process.Now()
-	if r.stalled != nil {
-		d := now - r.stalledAt
-		r.stats.Stall += d
-		if r.stalledForSpace {
-			r.stats.StallForSpace += d
-		}
-	}
-	r.stalled, r.stalledAt, r.stalledForSpace = x, now, false
+	r.Stalls.Wait(x, um.ForFetch)
 }

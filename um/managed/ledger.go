@@ -38,8 +38,8 @@ func (r *Runtime) begin(m *Move) {
 }
 
 func (r *Runtime) leave(t *tensor) {
-	if t.leaving == 0 && !t.freed {
-		r.process.SetResident(t.slot, false)
+	if t.leaving == 0 && !t.Freed {
+		r.process.SetResident(t.Slot, false)
 	}
 	t.leaving++
 }
@@ -87,7 +87,7 @@ func (r *Runtime) Done(m *Move) {
 	}
 	r.account(m)
 	r.notePeak()
-	r.epoch++
+	r.Happened()
 	r.openGates()
 }
 
@@ -122,12 +122,12 @@ func (r *Runtime) settle(x run, onDevice bool) {
 // settled follows the end of a move of one of a tensor's blocks.
 func (r *Runtime) settled(t *tensor) {
 	switch {
-	case t.freed:
+	case t.Freed:
 		if t.arriving+t.leaving == 0 {
 			r.release(t)
 		}
 	case t.present == t.n && t.leaving == 0:
-		r.process.SetResident(t.slot, true)
+		r.process.SetResident(t.Slot, true)
 	}
 }
 
@@ -136,7 +136,7 @@ func (r *Runtime) release(t *tensor) {
 	a := r.arena
 	for b := t.first; b < t.first+t.n; b++ {
 		a.owner[b] = nil
-		if t.busy() {
+		if t.Busy() {
 			a.deferred[b] = t
 		}
 		if !a.onDevice[b] && t.ran {
@@ -144,7 +144,7 @@ func (r *Runtime) release(t *tensor) {
 		}
 	}
 	t.released = true
-	a.give(t.first, t.n, t.stream, t.freeSeq, t.freeOthers)
+	a.give(t.first, t.n, t.Stream, t.freeSeq, t.freeOthers)
 }
 
 func (r *Runtime) account(m *Move) {
@@ -167,7 +167,10 @@ func (r *Runtime) account(m *Move) {
 }
 
 func (r *Runtime) notePeak() {
-	resident := int64(r.arena.resident) * BlockBytes
+	resident := r.residentBytes()
 	r.stats.ResidentPeakBytes = max(r.stats.ResidentPeakBytes, resident)
-	r.stats.DevicePeakBytes = max(r.stats.DevicePeakBytes, resident+r.plainBytes)
+	r.NotePeak(resident)
 }
+
+// residentBytes are those of managed blocks on the device.
+func (r *Runtime) residentBytes() int64 { return int64(r.arena.resident) * BlockBytes }

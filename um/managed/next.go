@@ -41,7 +41,7 @@ func (r *Runtime) nextIn() *Move {
 				case r.stuck(x):
 					r.letLate(x)
 				case known == 0 && len(r.planned().evict) > 0:
-					r.epoch++ // the workers that take out have looked before there was anything for them
+					r.Happened() // the workers that take out have looked before there was anything for them
 				}
 			}
 		}
@@ -53,7 +53,7 @@ func (r *Runtime) nextIn() *Move {
 	for len(p.fetch) > 0 {
 		t := p.fetch[0]
 		_, idle := r.away(t)
-		if idle <= 0 || t.freed && !t.busy() || !t.freed && t.leaving > 0 {
+		if idle <= 0 || t.Freed && !t.Busy() || !t.Freed && t.leaving > 0 {
 			p.fetch = p.fetch[1:]
 			continue
 		}
@@ -67,14 +67,14 @@ func (r *Runtime) nextIn() *Move {
 // a victim of the driver. Whether the driver evicts that or spares it is known when the moves under
 // way are over (displaced), and with several workers they would not be if others began.
 func (r *Runtime) fetchFor(x *op) (m *Move, blocked bool) {
-	for _, t := range x.tensors {
+	for _, t := range x.Tensors {
 		missing, idle := r.away(t)
 		if idle > 0 {
 			if m := r.fetch(t, idle); m != nil {
 				return m, true
 			}
 			blocked = true
-			r.stalledForSpace = true
+			r.Stalls.Cause = um.ForSpace // of all of its wait
 		}
 		if missing > idle && r.hasDriverVictim(t) {
 			blocked = true
@@ -209,7 +209,7 @@ func (r *Runtime) relieve() *Move {
 	}
 	var last *tensor
 	var lastUse int64
-	for _, t := range r.slots {
+	for _, t := range r.Slots.All() {
 		if t == nil || t.present == t.leaving || t.pinned() {
 			continue
 		}
@@ -247,7 +247,7 @@ func (r *Runtime) shortfall(p *plan) (short int32) {
 		short = r.excess()
 	}
 	if x := r.head(); x != nil {
-		for _, t := range x.tensors {
+		for _, t := range x.Tensors {
 			_, idle := r.away(t)
 			short += idle
 		}
@@ -310,11 +310,11 @@ func (r *Runtime) mayGo(b int32, x *op) bool {
 	if t == nil {
 		return true
 	}
-	if t.pinned() || t.freed && !t.released {
+	if t.pinned() || t.Freed && !t.released {
 		return false
 	}
 	if x != nil {
-		for _, y := range x.tensors {
+		for _, y := range x.Tensors {
 			if b >= y.first && b < y.first+y.n {
 				return false
 			}

@@ -59,22 +59,22 @@ type plan struct {
 
 // room is how many blocks may come to the device now.
 func (r *Runtime) room() int32 {
-	plain := blocksOf(r.plainBytes + r.plainDue)
+	plain := blocksOf(r.PlainBytes + r.plainDue)
 	return int32(r.config.BudgetBytes/BlockBytes) - plain - r.arena.resident - r.arriving + r.displacing
 }
 
 // planned returns the current plan, made anew when it is out of date.
 func (r *Runtime) planned() *plan {
 	p := &r.plan
-	age := r.epoch - p.epoch
+	age := r.Epoch() - p.epoch
 	// One event may have changed that, and be the last for long. Where the driver evicts, a fault makes the room.
 	stuck := p.stuck && age > 0 && r.flying == 0 && r.recency == nil
-	quiet := r.recency != nil && age > 0 && r.pending.Len() == 0 // no event may follow for long, and there is time to make room ahead
-	if p.valid && p.version == r.history.Version() && age < planEvents && (age < leastEvents || len(p.fetch) > 0 && !p.dry) && !stuck && !quiet {
+	quiet := r.recency != nil && age > 0 && r.Pending.Len() == 0 // no event may follow for long, and there is time to make room ahead
+	if p.valid && p.version == r.History.Version() && age < planEvents && (age < leastEvents || len(p.fetch) > 0 && !p.dry) && !stuck && !quiet {
 		return p
 	}
 	*p = plan{
-		valid: true, serial: p.serial + 1, epoch: r.epoch, version: r.history.Version(),
+		valid: true, serial: p.serial + 1, epoch: r.Epoch(), version: r.History.Version(),
 		fetch: p.fetch[:0], evict: p.evict[:0], turns: p.turns[:0], frees: p.frees[:0],
 	}
 	switch r.config.Policy.Fetch {
@@ -108,10 +108,10 @@ func (o *outlook) free(position int64, blocks int32) {
 // look fills a plan.
 func (r *Runtime) look(p *plan) {
 	o := &r.outlook
-	o.ahead, o.now, o.start = r.config.Policy.Fetch == um.FetchAhead, r.history.Now(), r.history.Now()
+	o.ahead, o.now, o.start = r.config.Policy.Fetch == um.FetchAhead, r.History.Now(), r.History.Now()
 	o.Reset(r.config.Policy.Victims)
-	if first, ok := r.pending.First(); ok {
-		o.start = first.position
+	if first, ok := r.Pending.First(); ok {
+		o.start = first.Position
 	}
 	r.lookAtDeferred(p, o)
 	idle := r.lookAtFree(p, o)
@@ -152,7 +152,7 @@ func (r *Runtime) spareAfter(blocks int32) uint64 {
 	if !p.valid || ready || p.spareBlocks < blocks/8 && p.farBlocks >= blocks {
 		return 0
 	}
-	spare, from := p.spareBlocks, r.history.Now()
+	spare, from := p.spareBlocks, r.History.Now()
 	for i := len(p.frees) - 1; i >= 0 && spare > 0; i-- {
 		spare -= p.frees[i].blocks
 		from = p.frees[i].position
@@ -163,8 +163,8 @@ func (r *Runtime) spareAfter(blocks int32) uint64 {
 	if from = max(from, p.shortAt); from == 0 {
 		return 0
 	}
-	if x, ok := r.pending.Where(func(x *op) bool { return x.position+1 >= from }); ok {
-		return x.seq
+	if x, ok := r.Pending.Where(func(x *op) bool { return x.Position+1 >= from }); ok {
+		return x.Seq
 	}
 	return r.lastSeq + 1
 }
@@ -228,11 +228,11 @@ func (r *Runtime) lookAtDeferred(p *plan, o *outlook) {
 			}
 		}
 		if absent > 0 {
-			o.need(t, t.queued.First(), absent)
+			o.need(t, t.Queued.First(), absent)
 		}
 		switch {
 		case !t.released: // a move is in the way
-			o.free(t.queued.Last()+1, t.n)
+			o.free(t.Queued.Last()+1, t.n)
 		case here > 0 && !t.pinned():
 			t.forgetFinished()
 			c := r.candidate(t, here)
@@ -259,7 +259,7 @@ func (r *Runtime) lookAtFree(p *plan, o *outlook) (idle int32) {
 		if !e.onDevice {
 			n = 0
 			for b := e.first; b < e.end(); b++ {
-				if g := a.deferred[b]; g != nil && g.busy() {
+				if g := a.deferred[b]; g != nil && g.Busy() {
 					n++
 				}
 			}
@@ -277,16 +277,16 @@ func (r *Runtime) lookAtFree(p *plan, o *outlook) (idle int32) {
 // idleAt is the position at which the work is done that may still use an extent.
 func (r *Runtime) idleAt(e *extent) (position int64) {
 	after := func(seq uint64) int64 {
-		if x, ok := r.pending.From(seq); ok {
-			return x.position + 1
+		if x, ok := r.Pending.From(seq); ok {
+			return x.Position + 1
 		}
-		return r.history.Now() + 1
+		return r.History.Now() + 1
 	}
 	if e.stream != anyStream {
 		position = after(e.seq)
 	}
 	for _, other := range e.others {
-		position = max(position, after(other.seq))
+		position = max(position, after(other.Seq))
 	}
 	return position
 }
@@ -294,7 +294,7 @@ func (r *Runtime) idleAt(e *extent) (position int64) {
 // lookAtTensors enters what live tensors need, and which of them could leave.
 func (r *Runtime) lookAtTensors(p *plan, o *outlook) {
 	a := r.arena
-	for _, t := range r.slots {
+	for _, t := range r.Slots.All() {
 		if t == nil {
 			continue
 		}
@@ -310,7 +310,7 @@ func (r *Runtime) lookAtTensors(p *plan, o *outlook) {
 						}
 					}
 				}
-				if !o.ahead && !t.busy() {
+				if !o.ahead && !t.Busy() {
 					next = o.now + 1 // foretold, or fresh
 				}
 				if missing > 0 {
@@ -342,7 +342,7 @@ func (r *Runtime) lookAtLater(o *outlook, t *tensor) {
 		return
 	}
 	// What dies first is a coming free already.
-	if next := r.predictedUse(t); r.history.Death(t.instance) > next {
+	if next := r.predictedUse(t); r.History.Death(t.Instance) > next {
 		c := r.candidate(t, t.n)
 		c.NextUse = next
 		o.MayLeaveLater(t, last+1, next, c)
@@ -352,7 +352,7 @@ func (r *Runtime) lookAtLater(o *outlook, t *tensor) {
 // lookAtFuture enters the predicted allocations and frees.
 func (r *Runtime) lookAtFuture(p *plan, o *outlook) {
 	var net int64
-	r.history.Future(func(position, fresh, freed int64) bool {
+	r.History.Future(func(position, fresh, freed int64) bool {
 		if position < o.now+r.birthOps() {
 			net += fresh - freed
 			p.freshBlocks = max(p.freshBlocks, int32(net/BlockBytes))
@@ -362,7 +362,7 @@ func (r *Runtime) lookAtFuture(p *plan, o *outlook) {
 		}
 		return true
 	})
-	r.history.Turns(o.now+r.birthOps(), func(_, bytes int64, death bool) {
+	r.History.Turns(o.now+r.birthOps(), func(_, bytes int64, death bool) {
 		n := int32(bytes / BlockBytes)
 		if death {
 			n = -n
@@ -384,12 +384,12 @@ func (r *Runtime) idleOnDevice() (n int32) {
 // dead says whether nothing can touch a free extent any more. Work on a stream
 // that was never named for its memory (a missing record_stream) counts, too.
 func (r *Runtime) dead(e *extent) bool {
-	if !e.idle(r.passed) {
+	if !e.idle(r.Passed) {
 		return false
 	}
 	for b := e.first; b < e.end(); b++ {
 		if g := r.arena.deferred[b]; g != nil {
-			if g.busy() {
+			if g.Busy() {
 				return false
 			}
 			r.arena.deferred[b] = nil
@@ -401,12 +401,12 @@ func (r *Runtime) dead(e *extent) bool {
 // wanted says whether an absent tensor is to be fetched at all.
 func (r *Runtime) wanted(t *tensor, next int64) bool {
 	switch {
-	case t.busy():
+	case t.Busy():
 		return true
-	case !t.named:
+	case !t.Named:
 		return !t.offered
 	case r.config.Policy.Fetch == um.FetchTables:
-		return r.foretold[t.slot]
+		return r.foretold[t.Slot]
 	case r.config.Policy.Fetch == um.FetchAhead:
 		return next < correlate.Unknown
 	}
@@ -418,14 +418,14 @@ func (r *Runtime) mayLeave(t *tensor, position int64, ahead bool) bool {
 	if q, ok := t.soonestQueued(); ok && q <= position {
 		return false
 	}
-	if t.freed {
+	if t.Freed {
 		return true
 	}
 	if !ahead {
-		return !r.foretold[t.slot] || position < r.history.Now()
+		return !r.foretold[t.Slot] || position < r.History.Now()
 	}
 	if next := r.nextUse(t); next != correlate.Never {
 		return next > position
 	}
-	return r.history.Death(t.instance) > position
+	return r.History.Death(t.Instance) > position
 }

@@ -71,7 +71,7 @@ func (r *Runtime) foresee(p *plan, short bool) (absent []int32) {
 			}
 			continue
 		}
-		first, ok := free.place(n, 0, true, 0, r.passed)
+		first, ok := free.place(n, 0, true, 0, r.Passed)
 		if !ok {
 			break
 		}
@@ -79,7 +79,7 @@ func (r *Runtime) foresee(p *plan, short bool) (absent []int32) {
 		r.taken = free.takeTo(r.taken[:0], first, n)
 		wanted := len(absent) == 0 && (short || n >= largeBlocks)
 		for _, e := range r.taken {
-			missing := wanted && !e.onDevice && !e.arriving && e.idle(r.passed)
+			missing := wanted && !e.onDevice && !e.arriving && e.idle(r.Passed)
 			for b := e.first; b < e.end(); b++ {
 				r.arena.foreseen[b] = r.foresight
 				if missing {

@@ -37,7 +37,7 @@ func TestEvictsAhead(t *testing.T) {
 	for range 8 {
 		iteration(m, optimizer, 2, 2, 2, 2)
 	}
-	if n := m.r.byPtr[optimizer].present; n != 4 {
+	if n := m.r.ByPtr[optimizer].present; n != 4 {
 		t.Errorf("%d of the 6 blocks that are used last are on the device; 4 fit beside the 8 that are to be allocated before", n)
 	}
 	if n := m.r.arena.freeOnDevice; n != 8 {
@@ -52,7 +52,7 @@ func TestAllocatedWhilePopulated(t *testing.T) {
 			m := newMachine(t, Config{Policy: um.Penstock, BudgetBytes: budget(8), DriverEvicts: true, MoveBytes: budget(4)})
 			m.flying = append(m.flying, m.r.populate([]run{{10, 4}}, nil))
 			p := m.malloc(4, 0)
-			if first := m.r.byPtr[p].first; first != 10 {
+			if first := m.r.ByPtr[p].first; first != 10 {
 				t.Fatalf("the tensor is at block %d", first)
 			}
 			m.launch(0, p)
@@ -157,7 +157,7 @@ func TestRandomIterations(t *testing.T) {
 				live := map[int]cuda.Ptr{}
 				for i, x := range turns {
 					live[i] = m.malloc(x.size, 0)
-					if m.r.byPtr[live[i]].arriving > 0 {
+					if m.r.ByPtr[live[i]].arriving > 0 {
 						shared++
 					}
 					m.kernel = uint64(i)

@@ -70,7 +70,7 @@ func (m *machine) malloc(blocks int, stream int) cuda.Ptr {
 	return p
 }
 
-func (m *machine) slot(p cuda.Ptr) uint32 { return m.r.byPtr[p].slot }
+func (m *machine) slot(p cuda.Ptr) uint32 { return m.r.ByPtr[p].Slot }
 
 // launch queues an operation on tensors, gated as the hook would.
 func (m *machine) launch(stream int, ps ...cuda.Ptr) {
@@ -82,7 +82,7 @@ func (m *machine) launch(stream int, ps ...cuda.Ptr) {
 		q.gated = q.gated || !m.resident[s]
 	}
 	m.queue = append(m.queue, q)
-	m.r.Op(Op{Seq: q.seq, Stream: stream, Signature: m.kernel<<32 | uint64(len(ps)), Slots: q.slots, Gated: q.gated, Name: "kernel"})
+	m.r.Op(um.Op{Seq: q.seq, Stream: stream, Work: uint32(m.kernel), Slots: q.slots, Gated: q.gated, Name: "kernel"})
 }
 
 // gpu runs the next operation if it may, and says whether it did.
@@ -215,7 +215,7 @@ func TestNextUseMovesLessThanLRU(t *testing.T) {
 			for i := range ps {
 				// the kind of operation identifies the place in the sweep
 				m.launch(0, ps[i])
-				m.r.history.Stats()
+				m.r.History.Stats()
 				m.settle()
 			}
 		}
@@ -286,7 +286,7 @@ func TestRecordStreamHoldsMemoryBack(t *testing.T) {
 	}
 	m.settle()
 	q := m.r
-	q.Op(Op{Seq: m.seq + 1, Stream: 1, Signature: 9})
+	q.Op(um.Op{Seq: m.seq + 1, Stream: 1, Work: 9})
 	q.Progress(1, m.seq+1)
 	if _, err := m.r.Malloc(budget(8), 0); err != nil {
 		t.Error(err)
@@ -398,7 +398,7 @@ func TestWakesWhoTakesOut(t *testing.T) {
 	for m.gpu() {
 	}
 	m.launch(0, b)
-	m.r.plan = plan{valid: true, serial: m.r.plan.serial + 1, epoch: m.r.epoch, version: m.r.history.Version()} // as made before that launch
+	m.r.plan = plan{valid: true, serial: m.r.plan.serial + 1, epoch: m.r.Epoch(), version: m.r.History.Version()} // as made before that launch
 	if m.take(um.Out) {
 		t.Fatal("the plan has something to take out")
 	}
@@ -438,7 +438,7 @@ func TestPlainMemoryGrows(t *testing.T) {
 				if got, most := m.r.arena.resident, int32(16-plain); got > most {
 					t.Errorf("%d blocks on the device beside %d of plain memory, the budget is 16", got, plain)
 				}
-				if x := m.r.byPtr[b]; p.Name == um.Penstock.Name && x != nil && x.present != bStays { // the others keep a watermark
+				if x := m.r.ByPtr[b]; p.Name == um.Penstock.Name && x != nil && x.present != bStays { // the others keep a watermark
 					t.Errorf("%d blocks of the live tensor on the device beside %d of plain memory, want %d", x.present, plain, bStays)
 				}
 			}

@@ -5,10 +5,10 @@ import "github.com/penstock-gpu/penstock/cuda"
 // SlotAddress is the address of the live tensor in a slot; ok is false when the
 // slot is empty.
 func (r *Runtime) SlotAddress(slot uint32) (p cuda.Ptr, ok bool) {
-	if int(slot) >= len(r.slots) || r.slots[slot] == nil {
-		return 0, false
+	if t := r.Slots.At(slot); t != nil {
+		return r.arena.ptr(t.first), true
 	}
-	return r.arena.ptr(r.slots[slot].first), true
+	return 0, false
 }
 
 // Moving says whether a worker has a move in its hands.
@@ -29,7 +29,7 @@ func (r *Runtime) RoomBytes() int64 { return int64(r.room()) * BlockBytes }
 // Republish tells the process of every slot again, for one whose answer to
 // residency has changed.
 func (r *Runtime) Republish() {
-	for slot, t := range r.slots {
+	for slot, t := range r.Slots.All() {
 		if t != nil {
 			r.process.SetResident(uint32(slot), t.present == t.n && t.leaving == 0)
 		}

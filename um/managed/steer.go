@@ -49,7 +49,7 @@ func (r *Runtime) displace(n int32, ahead bool) (victims []int32, touch *Move) {
 // isVictim says whether a block on the device is to leave by the plan.
 func (r *Runtime) isVictim(p *plan, b int32, ahead bool) bool {
 	t := r.holder(b)
-	return t != nil && t.leaves == p.serial && (ahead || !t.leavesAhead) && !r.arena.steered[b] && !t.pinned() && (!t.freed || t.released)
+	return t != nil && t.leaves == p.serial && (ahead || !t.leavesAhead) && !r.arena.steered[b] && !t.pinned() && (!t.Freed || t.released)
 }
 
 // steer puts the driver's order right for the next victims, if it is not.

@@ -3,7 +3,7 @@ package managed
 // learnTables feeds DeepUM's correlation tables with an operation's blocks.
 func (r *Runtime) learnTables(signature uint64, x *op) {
 	r.tables.Launch(signature)
-	for _, t := range x.tensors {
+	for _, t := range x.Tensors {
 		for b := t.first; b < t.first+t.n; b++ {
 			r.tables.Touch(uint64(b))
 		}
@@ -14,8 +14,8 @@ func (r *Runtime) learnTables(signature uint64, x *op) {
 func (r *Runtime) foretell() {
 	clear(r.foretold)
 	r.tables.Chain(r.config.DegreeKernels, func(_ int, block uint64) bool {
-		if t := r.arena.owner[block]; t != nil && !t.freed {
-			r.foretold[t.slot] = true
+		if t := r.arena.owner[block]; t != nil && !t.Freed {
+			r.foretold[t.Slot] = true
 		}
 		return true
 	})

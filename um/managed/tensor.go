@@ -6,32 +6,25 @@ import (
 	"github.com/penstock-gpu/penstock/correlate"
 	"github.com/penstock-gpu/penstock/cuda"
 	"github.com/penstock-gpu/penstock/evict"
-	"github.com/penstock-gpu/penstock/um/internal/queue"
+	"github.com/penstock-gpu/penstock/um"
 )
 
 // tensor is one allocation of 1 MiB and more. It outlives a free that is deferred:
 // the job's threads run far ahead of the GPU, so most memory that is freed is
 // still to be used by operations that wait in the queue.
 type tensor struct {
-	slot     uint32
+	um.Tensor
 	first, n int32 // its blocks
 	bytes    int64 // as asked for
-	stream   int   // that it was allocated for
-	instance correlate.InstanceID
 
 	present  int32 // blocks on the device
 	arriving int32 // blocks in a worker's hands, on their way in
 	leaving  int32 // the same, on their way out
-	named    bool  // an operation has named it
-	ran      bool  // such an operation was let go: it may have contents
+	ran      bool  // an operation that names it was let go: it may have contents
 	offered  bool  // it was brought in once before anything named it
-	freed    bool  // it is dead; operations queued before may still need its blocks
 	released bool  // its blocks are free: the counts above mean nothing any more
 
-	queued  queue.Positions // of unfinished operations that name it
-	open    int             // of these, how many may run already: it must stay
-	lastUse int64
-	others  []int // streams other than its own that use it (record_stream)
+	open int // unfinished operations that name it and may run already: it must stay
 
 	// prior are the tensors with deferred frees whose blocks it was given while operations still needed them.
 	prior []*tensor
@@ -44,13 +37,10 @@ type tensor struct {
 
 	// for the free that comes after the last move
 	freeSeq    uint64
-	freeOthers []streamSeq
+	freeOthers []um.Mark
 }
 
 func (t *tensor) missing() int32 { return t.n - t.present }
-
-// busy says whether unfinished operations use it.
-func (t *tensor) busy() bool { return t.queued.Len() > 0 }
 
 // pinned says whether an operation that may run already uses its blocks.
 func (t *tensor) pinned() bool {
@@ -68,7 +58,7 @@ func (t *tensor) pinned() bool {
 // inherit notes a tensor with a deferred free, of whose blocks t was given some.
 func (t *tensor) inherit(g *tensor) {
 	for _, x := range append([]*tensor{g}, g.prior...) {
-		if x.busy() && !slices.Contains(t.prior, x) {
+		if x.Busy() && !slices.Contains(t.prior, x) {
 			t.prior = append(t.prior, x)
 		}
 	}
@@ -77,7 +67,7 @@ func (t *tensor) inherit(g *tensor) {
 // forgetFinished drops prior tensors that nothing uses any more.
 func (t *tensor) forgetFinished() {
 	if len(t.prior) > 0 {
-		t.prior = slices.DeleteFunc(t.prior, func(g *tensor) bool { return !g.busy() })
+		t.prior = slices.DeleteFunc(t.prior, func(g *tensor) bool { return !g.Busy() })
 	}
 }
 
@@ -106,7 +96,7 @@ func (r *Runtime) holder(b int32) *tensor {
 	if t := r.arena.owner[b]; t != nil {
 		return t
 	}
-	if g := r.arena.deferred[b]; g != nil && g.busy() {
+	if g := r.arena.deferred[b]; g != nil && g.Busy() {
 		return g
 	}
 	return nil
@@ -114,8 +104,8 @@ func (r *Runtime) holder(b int32) *tensor {
 
 // ownNextUse is the position of the next operation that names the tensor, queued or predicted.
 func (r *Runtime) ownNextUse(t *tensor) int64 {
-	if t.busy() {
-		return t.queued.First()
+	if t.Busy() {
+		return t.Queued.First()
 	}
 	return r.predictedUse(t)
 }
@@ -123,14 +113,14 @@ func (r *Runtime) ownNextUse(t *tensor) int64 {
 // predictedUse is the position of the next operation that names the tensor and is
 // not queued yet.
 func (r *Runtime) predictedUse(t *tensor) int64 {
-	if v := r.history.Version() + 1; t.predictedVersion != v || t.predicted < r.history.Now() {
-		t.predicted = r.history.NextUse(t.instance)
+	if v := r.History.Version() + 1; t.predictedVersion != v || t.predicted < r.History.Now() {
+		t.predicted = r.History.NextUse(t.Instance)
 		t.predictedVersion = v
 	}
-	if t.predicted == correlate.Unknown && !t.named {
-		return r.history.Now() // fresh memory is used soon
+	if t.predicted == correlate.Unknown && !t.Named {
+		return r.History.Now() // fresh memory is used soon
 	}
-	return max(t.predicted, r.history.Now()) // what is queued is known: an overdue use is still to come
+	return max(t.predicted, r.History.Now()) // what is queued is known: an overdue use is still to come
 }
 
 // nextUse is the position of the next operation that needs the tensor's blocks,
@@ -138,8 +128,8 @@ func (r *Runtime) predictedUse(t *tensor) int64 {
 func (r *Runtime) nextUse(t *tensor) int64 {
 	next := r.ownNextUse(t)
 	for _, g := range t.prior {
-		if g.busy() {
-			next = min(next, g.queued.First())
+		if g.Busy() {
+			next = min(next, g.Queued.First())
 		}
 	}
 	return next
@@ -148,12 +138,12 @@ func (r *Runtime) nextUse(t *tensor) int64 {
 // soonestQueued is the position of the first unfinished operation that needs the
 // tensor's blocks; ok is false when there is none.
 func (t *tensor) soonestQueued() (position int64, ok bool) {
-	if t.busy() {
-		position, ok = t.queued.First(), true
+	if t.Busy() {
+		position, ok = t.Queued.First(), true
 	}
 	for _, g := range t.prior {
-		if g.busy() && (!ok || g.queued.First() < position) {
-			position, ok = g.queued.First(), true
+		if g.Busy() && (!ok || g.Queued.First() < position) {
+			position, ok = g.Queued.First(), true
 		}
 	}
 	return position, ok
@@ -162,12 +152,12 @@ func (t *tensor) soonestQueued() (position int64, ok bool) {
 // lastQueued is the position of the last unfinished operation that needs the
 // tensor's blocks; ok is false when there is none.
 func (t *tensor) lastQueued() (position int64, ok bool) {
-	if t.busy() {
-		position, ok = t.queued.Last(), true
+	if t.Busy() {
+		position, ok = t.Queued.Last(), true
 	}
 	for _, g := range t.prior {
-		if g.busy() && (!ok || g.queued.Last() > position) {
-			position, ok = g.queued.Last(), true
+		if g.Busy() && (!ok || g.Queued.Last() > position) {
+			position, ok = g.Queued.Last(), true
 		}
 	}
 	return position, ok
@@ -177,12 +167,12 @@ func (t *tensor) lastQueued() (position int64, ok bool) {
 func (r *Runtime) candidate(t *tensor, blocks int32) evict.Candidate {
 	c := evict.Candidate{
 		NextUse:  r.nextUse(t),
-		LastUse:  t.lastUse,
+		LastUse:  t.LastUse,
 		Migrated: r.arena.arrived[t.first],
 		Bytes:    int64(blocks) * BlockBytes,
 	}
-	if !t.freed {
-		c.Predicted = r.foretold[t.slot]
+	if !t.Freed {
+		c.Predicted = r.foretold[t.Slot]
 	}
 	return c
 }
