@@ -14,6 +14,39 @@ var (
 	ErrNotOurs     = errors.New("not an address that Penstock handed out")
 )
 
+// Engine moves memory between the device and the host, so that operations find what they name. What its workers do for that, and
+// what it tells the process around it, is its own: a process drives each with threads made for it.
+type Engine interface {
+	// Malloc allocates for work on a stream; Free ends an allocation's life, and work already queued may still use it.
+	Malloc(bytes int64, stream int) (cuda.Ptr, error)
+	Free(p cuda.Ptr) error
+	// RecordStream says that work on another stream uses the allocation.
+	RecordStream(p cuda.Ptr, stream int) error
+	// Owns says whether an address is one of its memory. It needs no lock.
+	Owns(p cuda.Ptr) bool
+	// SlotAddress is the address of the tensor in a slot.
+	SlotAddress(slot uint32) (cuda.Ptr, bool)
+
+	// Op reports an operation, in the order of Seq; Progress that a stream has finished every operation up to one.
+	Op(o Op)
+	Progress(stream int, seq uint64)
+	// Queued is how many operations are reported and not finished; Held says whether one waits for memory.
+	Queued() int
+	Held() bool
+	// Moving says whether a move is under way. Epoch changes with every event that may change what to do.
+	Moving() bool
+	Epoch() uint64
+
+	// SetBudget changes the device budget; RoomBytes is how much of it is free.
+	SetBudget(bytes int64)
+	RoomBytes() int64
+	// LiveBytes are the bytes of live tensors as asked for, ReservedBytes those that they and what is kept for others occupy.
+	LiveBytes() int64
+	ReservedBytes() int64
+	// Check recounts the ledger and returns what does not add up.
+	Check() error
+}
+
 // Direction is which kind of worker a move belongs to.
 type Direction int
 

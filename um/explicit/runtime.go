@@ -79,6 +79,8 @@ type Stats struct {
 	TakenBack                    int64 // evictions that a launch came before
 }
 
+var _ um.Engine = (*Runtime)(nil)
+
 // New returns a Runtime over reserved addresses.
 func New(c Config, p Process) *Runtime {
 	c = c.withDefaults()

@@ -39,7 +39,7 @@ func (l *Live) Malloc(bytes int64, stream uint64) (cuda.Ptr, error) {
 // is: records name slots, which get other owners. Call what it returns when that is
 // told. In plain memory there are no slots, and the job's threads need not wait.
 func (l *Live) recording() (done func()) {
-	if !l.managed.Load() && l.swap == nil {
+	if !l.engine.serving() {
 		return func() {}
 	}
 	l.lock()
@@ -61,12 +61,9 @@ func (l *Live) malloc(bytes int64, stream uint64) (cuda.Ptr, error) {
 	if bytes > front.All {
 		return 0, fmt.Errorf("%w: %s asked for: there are no addresses for so much", ErrOutOfMemory, size.Text(bytes))
 	}
-	if bytes >= um.SmallBytes && l.swap != nil && l.active.Load() == nil {
-		return l.swap.malloc(bytes, stream)
-	}
-	if bytes >= um.SmallBytes && l.managed.Load() && l.active.Load() == nil {
-		p, err := l.mallocTensor(bytes, stream)
-		if err == nil || !l.onlyFragmented(bytes) {
+	if bytes >= um.SmallBytes && l.engine.serving() && l.active.Load() == nil {
+		p, err := l.engine.malloc(bytes, stream)
+		if err == nil || !l.engine.onlyFragmented(bytes) {
 			return p, err
 		}
 		return l.mallocBeside(bytes, stream, err)
@@ -77,14 +74,13 @@ func (l *Live) malloc(bytes int64, stream uint64) (cuda.Ptr, error) {
 		}
 	}
 	p, err := l.plain.Malloc(bytes, stream)
-	if l.swap != nil && errors.Is(err, cuda.ErrOutOfMemory) { // the driver has less than the budget: tensors make room
-		l.swap.shrink(err)
+	if errors.Is(err, cuda.ErrOutOfMemory) && l.engine.shrink(err) { // the driver has less than the budget: tensors make room
 		p, err = l.plain.Malloc(bytes, stream)
 	}
 	switch {
 	case err == nil:
 		return p, nil
-	case l.config.PlainOnly || l.swap != nil:
+	case !l.engine.startsWhenFull():
 		return 0, l.plainIsFull(bytes, err)
 	}
 	return l.mallocAfterOverflow(bytes, stream, err)
@@ -105,83 +101,22 @@ func (l *Live) mallocAfterOverflow(bytes int64, stream uint64, err error) (cuda.
 	l.plainMu.Lock()
 	defer l.plainMu.Unlock()
 	switch {
-	case l.managed.Load() && bytes >= um.SmallBytes: // another thread opened the arena while this one waited
-		return l.mallocTensor(bytes, stream)
-	case l.managed.Load():
+	case l.engine.serving() && bytes >= um.SmallBytes: // another thread opened the arena while this one waited
+		return l.engine.malloc(bytes, stream)
+	case l.engine.serving():
 		return 0, err // a small allocation, and plain memory is spent
 	}
 	l.log.Info("device memory is full: further allocations can leave the device",
 		zap.Int64("plain_bytes", l.plainBytes.Load()), zap.Int64("budget_bytes", l.budget))
 	l.overflowed.Store(true)
 	l.counts.retries.Add(1)
-	if err := l.openArena(); err != nil {
+	if err := l.engine.open(); err != nil {
 		return 0, fmt.Errorf("%w: %d bytes asked for with %d of %d in use, and %v", ErrOutOfMemory, bytes, l.plainBytes.Load(), l.budget, err)
 	}
 	if bytes < um.SmallBytes {
 		return 0, err
 	}
-	return l.mallocTensor(bytes, stream)
-}
-
-// mallocTensor allocates from the arena.
-func (l *Live) mallocTensor(bytes int64, stream uint64) (cuda.Ptr, error) {
-	l.lock()
-	defer l.mu.Unlock()
-	l.drain()
-	p, err := l.runtime.Malloc(bytes, l.streamID(stream))
-	if err != nil && l.reuseMayHelp(bytes) {
-		l.counts.retries.Add(1)
-		p, err = l.mallocWhenReusable(bytes, stream, err)
-	}
-	if err == nil {
-		l.deaths.born(p, bytes)
-		l.tensorLive.Add(bytes)
-		l.noteReserved()
-	}
-	return p, err
-}
-
-// reuseMayHelp says whether an allocation failed only because dead memory is
-// still in the hands of queued work. The caller holds the lock.
-func (l *Live) reuseMayHelp(bytes int64) bool {
-	return l.hook != nil && l.failed == nil && l.runtime.Queued() > 0 && l.runtime.LiveBytes()+bytes <= min(l.budget+l.hostBudget(), l.arenaBytes)
-}
-
-// mallocWhenReusable tries again while work finishes that was queued before, however long that takes, as a caching
-// allocator waits for its events before it says that it is out of memory. The
-// caller holds the lock, which is released between attempts.
-func (l *Live) mallocWhenReusable(bytes int64, stream uint64, err error) (cuda.Ptr, error) {
-	last, finished := l.hook.Read(), time.Now()
-	var waited idle
-	var nagger nagger
-	checked := finished
-	// Also for a moment after that: dead memory that has just become idle may be in a worker's hands.
-	for !l.closing && l.failed == nil && time.Since(finished) < idleWait {
-		l.mu.Unlock()
-		l.hook.ReportAll() // or the last thing that streams have done would not be known to be over
-		var ended error
-		if time.Since(checked) > checkPatience { // nothing finishes any more when the context has ended
-			_, _, ended = l.driver.MemInfo()
-			checked = time.Now()
-		}
-		l.mu.Lock()
-		if ended != nil {
-			return 0, ended
-		}
-		l.yield()
-		var p cuda.Ptr
-		if p, err = l.runtime.Malloc(bytes, l.streamID(stream)); err == nil {
-			return p, nil
-		}
-		now := time.Now()
-		if !l.runtime.AllFinished(last) {
-			finished = now
-		}
-		if nagger.due(waited.look(now)) {
-			l.log.Warn("an allocation waits for memory that is in use", zap.Duration("for", waited.Round(time.Second)), zap.Int64("bytes", bytes))
-		}
-	}
-	return 0, err
+	return l.engine.malloc(bytes, stream)
 }
 
 // yield lets the engine's threads have the lock for a moment, and takes in what has happened meanwhile.
@@ -222,8 +157,10 @@ func (l *Live) Free(p cuda.Ptr) error {
 		done()
 	}
 	private, err := l.freePrivate(p)
-	if !private && l.isTensor(p) {
-		return l.freeTensor(p)
+	if !private && l.engine.owns(p) {
+		err := l.engine.free(p)
+		l.freed(err)
+		return err
 	}
 	if !private {
 		l.besides.freed(p)
@@ -234,21 +171,6 @@ func (l *Live) Free(p cuda.Ptr) error {
 	if l.overflowed.Load() {
 		l.plain.GiveBackEmpty()
 	}
-	return err
-}
-
-// isTensor says whether an address is one of memory that can leave the device. Parts of it may be those of private pools.
-func (l *Live) isTensor(p cuda.Ptr) bool {
-	return (l.swap != nil || l.managed.Load()) && l.tensors.Owns(p)
-}
-
-// freeTensor takes back an allocation that can leave the device.
-func (l *Live) freeTensor(p cuda.Ptr) error {
-	if l.swap == nil {
-		return l.freeManaged(p)
-	}
-	err := l.swap.free(p)
-	l.freed(err)
 	return err
 }
 
@@ -283,10 +205,10 @@ func (l *Live) RecordStream(p cuda.Ptr, stream uint64) error {
 	if l.recordPrivate(p, stream) {
 		return nil
 	}
-	if l.isTensor(p) {
+	if l.engine.owns(p) {
 		l.mu.Lock()
 		defer l.mu.Unlock()
-		l.catchUp()
+		l.engine.catchUp()
 		return l.tensors.RecordStream(p, l.streamID(stream))
 	}
 	l.plain.RecordStream(p, stream)
@@ -301,7 +223,7 @@ func (l *Live) EmptyCache() {
 		return
 	}
 	l.plain.EmptyCache()
-	l.emptyTensors()
+	l.engine.empty()
 }
 
 // synchronize waits for the device, in whichever context work was queued. From a thread of the job.
@@ -321,24 +243,6 @@ func (l *Live) synchronizeOthers() error {
 		return nil
 	}
 	return l.hook.SynchronizeOthers()
-}
-
-// emptyTensors gives back what dead tensors have left on the device. That of managed memory is
-// the driver's to give to whoever asks for some: there only the count is brought up to date.
-func (l *Live) emptyTensors() {
-	if l.swap != nil {
-		l.swap.hook.ReportAll() // or the last thing that streams have done would not be known to be over
-	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.tensors == nil {
-		return
-	}
-	l.catchUp()
-	if l.swap != nil {
-		l.swap.empty()
-	}
-	l.noteReserved()
 }
 
 // SetFraction limits the engine to a fraction of the device's memory.

@@ -74,12 +74,6 @@ func (b *besides) giveBack(p plainPool) {
 	b.any.Store(b.owed > 0 || len(b.bytes) > 0)
 }
 
-// onlyFragmented says whether an allocation that the arena refused is within the
-// budgets: then it is address space that is missing, in one piece.
-func (l *Live) onlyFragmented(bytes int64) bool {
-	return l.liveBytes()+bytes <= l.budget+l.hostBudget() && l.tensorLive.Load()+bytes <= l.arenaBytes
-}
-
 // mallocBeside serves a tensor from plain device memory, where it stays, because
 // the arena has no range of that size in one piece. Others leave to make room.
 func (l *Live) mallocBeside(bytes int64, stream uint64, refused error) (cuda.Ptr, error) {

@@ -36,7 +36,7 @@ func TestBeside(t *testing.T) {
 	for range 3 {
 		began := time.Now()
 		big := r.malloc(bytes, 0)
-		if r.l.runtime.Owns(big) {
+		if r.paged().runtime.Owns(big) {
 			t.Fatal("the arena has a range for it: nothing is tested")
 		}
 		if d := time.Since(began); d >= roomPatience {
@@ -46,7 +46,7 @@ func TestBeside(t *testing.T) {
 			t.Errorf("%d bytes on the device, the budget is %d", n, c.BudgetBytes)
 		}
 		r.l.mu.Lock()
-		plain := r.l.runtime.Stats().PlainBytes
+		plain := r.paged().runtime.Stats().PlainBytes
 		r.l.mu.Unlock()
 		if want := r.l.plainBytes.Load(); plain != want {
 			t.Errorf("the arena leaves room for %d bytes of plain memory, there are %d", plain, want)

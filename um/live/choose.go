@@ -8,12 +8,21 @@ import (
 	"github.com/penstock-gpu/penstock/um/explicit"
 )
 
+// engines are those that there are, as they are made for a process.
+var engines = [...]func(*Live) engine{
+	Managed:  func(l *Live) engine { return newPaged(l) },
+	Explicit: func(l *Live) engine { return newSwap(l) },
+}
+
 // choose decides between the engines where the configuration leaves it open, and
 // says why. The explicit engine is taken wherever it can run: it moves several
 // times the bytes in the same time.
 func (c Config) choose(caps cuda.Capabilities, hook Hook) (e Engine, why string, err error) {
-	if c.Engine == Managed || c.PlainOnly {
-		return Managed, "", nil
+	switch {
+	case c.PlainOnly:
+		return Managed, "", nil // which is never opened
+	case c.Engine == Managed:
+		return Managed, "", managedError(caps)
 	}
 	place := explicit.Place{Capabilities: caps, HostBytes: c.defaultHostBudget(), Processes: c.LocalProcesses, MissedRoutes: c.MissedRoutes, Policy: c.Policy.Name}
 	_, place.Hooked = hook.(StrictHook)
@@ -48,5 +57,5 @@ func (l *Live) Choice() string {
 	if l.why == "" {
 		return ""
 	}
-	return fmt.Sprintf("%s engine chosen: %s", l.config.Engine, l.why)
+	return fmt.Sprintf("%s engine chosen: %s", l.engine, l.why)
 }

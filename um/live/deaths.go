@@ -67,28 +67,28 @@ func (d *deaths) hear() {
 
 // bury tells the runtime of the frees before which every operation has been reported,
 // which are those up to a record. The caller holds the lock.
-func (l *Live) bury(reported uint64) {
-	heard := l.deaths.heard
+func (e *paged) bury(reported uint64) {
+	heard := e.deaths.heard
 	k := 0
 	for ; k < len(heard) && heard[k].when <= reported; k++ {
-		l.runtime.Reserved(heard[k].when)
-		if err := l.runtime.Free(heard[k].at); err != nil {
-			l.log.Error("two accounts of what is allocated differ", zap.Error(err)) // its memory stays taken
+		e.runtime.Reserved(heard[k].when)
+		if err := e.runtime.Free(heard[k].at); err != nil {
+			e.l.log.Error("two accounts of what is allocated differ", zap.Error(err)) // its memory stays taken
 		}
 	}
 	if k > 0 {
-		l.deaths.heard = append(heard[:0], heard[k:]...)
+		e.deaths.heard = append(heard[:0], heard[k:]...)
 	}
 }
 
-// freeManaged takes a tensor of the managed engine back.
-func (l *Live) freeManaged(p cuda.Ptr) error {
-	bytes, ok := l.deaths.note(p, l.hookHead())
+// free takes a tensor back.
+func (e *paged) free(p cuda.Ptr) error {
+	l := e.l
+	bytes, ok := e.deaths.note(p, l.hookHead())
 	if !ok {
 		return fmt.Errorf("%w: %#x", um.ErrNotOurs, uint64(p))
 	}
 	l.tensorLive.Add(-bytes)
 	l.noteBesides()
-	l.freed(nil)
 	return nil
 }

@@ -45,10 +45,10 @@ func TestFreeIsHeardInOrder(t *testing.T) {
 	r.must(r.l.Free(p))
 	r.h.launch(0)
 	var live []int64
-	r.l.deaths.hear()
+	r.paged().deaths.hear()
 	for _, reported := range []uint64{first - 1, first} {
-		r.l.bury(reported)
-		live = append(live, r.l.runtime.LiveBytes())
+		r.paged().bury(reported)
+		live = append(live, r.paged().runtime.LiveBytes())
 	}
 	r.l.mu.Unlock()
 	if live[0] != 8*mib || live[1] != 0 {

@@ -1,8 +1,9 @@
 // Package live runs an engine inside a real process: it joins the allocator
 // that the framework calls, the launch hook, the driver and the runtime of
-// package um (the managed engine) or of package um/explicit (the explicit one), and
-// owns the threads. What is below is of the managed engine unless it says otherwise;
-// the explicit one's files are explicit*.go.
+// package um/managed or of package um/explicit, and
+// owns the threads. Which of them it is is decided once (choose.go); [Live] knows an engine in a process (engine.go), of which
+// there are two: the managed one's files are paged*.go, deaths.go and faults.go, the explicit one's explicit*.go.
+// What is below is of the managed engine unless it says otherwise.
 //
 // # Threads
 //

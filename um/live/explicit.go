@@ -3,6 +3,7 @@ package live
 import (
 	"errors"
 	"fmt"
+	"runtime"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -49,8 +50,10 @@ type swap struct {
 	heard    uint64             // how many were dealt with
 	taken    int64              // bytes that they took, less those they gave back
 
-	plainMu      sync.Mutex               // guards plainHandles; the last of all locks
+	plainMu      sync.Mutex               // guards plainHandles, and comes last
 	plainHandles map[cuda.Ptr]cuda.Handle // of segments of plain memory
+	plainSpanMu  sync.Mutex               // guards plainSpan; the last of all locks
+	plainSpan    [2]cuda.Ptr              // plain memory's addresses lie from the first to before the second
 
 	moveTime   [2]time.Duration // copies were under way
 	pace       [2]pace
@@ -109,21 +112,27 @@ const (
 	defaultStreams      = 2 // handles up to this are default streams, the calling thread's own or the shared one
 )
 
-// openSwap starts the explicit engine.
-func (l *Live) openSwap() error {
-	h, ok := l.hook.(StrictHook)
-	if !ok {
-		return errors.New("the explicit engine needs the launch hook") // New has looked
+func newSwap(l *Live) *swap {
+	e := &swap{
+		l: l, hook: l.hook.(StrictHook), // whoever chose has looked
+		plainHandles: map[cuda.Ptr]cuda.Handle{}, chasersOf: map[uint32]*chaser{}, requests: map[request]uint64{}, accesses: accesses{writes: map[uint32]int{}},
 	}
+	for d := range e.wake {
+		e.wake[d] = sync.NewCond(&l.mu)
+	}
+	return e
+}
+
+func (e *swap) String() string { return Explicit.String() }
+
+// start starts the explicit engine.
+func (e *swap) start() error {
+	l, h := e.l, e.hook
 	hostBudget := l.hostBudget()
 	if hostBudget > hostpool.Granularity { // less is refused, by its own size
 		hostBudget = hostBudget / hostpool.Granularity * hostpool.Granularity
 	}
 	var err error
-	e := &swap{l: l, hook: h, plainHandles: map[cuda.Ptr]cuda.Handle{}, chasersOf: map[uint32]*chaser{}, requests: map[request]uint64{}, accesses: accesses{writes: map[uint32]int{}}}
-	for d := range e.wake {
-		e.wake[d] = sync.NewCond(&l.mu)
-	}
 	if e.kernels, err = kernels.Load(l.driver); err != nil {
 		return fmt.Errorf("device code of the explicit engine: %w", err)
 	}
@@ -155,16 +164,15 @@ func (l *Live) openSwap() error {
 	defer l.mu.Unlock()
 	e.runtime = explicit.New(c, swapProcess{e})
 	e.runtime.Remember(rememberedOps)
-	l.swap, l.tensors = e, e.runtime
+	l.tensors = e.runtime
 	if e.front = l.config.TensorFront; e.front != nil {
 		e.front.Stand(c.Addresses, um.SmallBytes, explicit.PageBytes, h.HeadWord())
 	}
 	if f := l.config.Pool.Front; f != nil {
 		f.NoteBirths(h.HeadWord()) // for unwritten
 	}
-	gate := e.words
-	l.gateWords, l.progressWords = gate, gate+hook.WordsBytes
-	h.Words(l.gateWords, l.progressWords)
+	l.progressWords = e.words + hook.WordsBytes
+	h.Words(e.words, l.progressWords)
 	h.Arrived(e.word(um.In))
 	h.SetProgressEvery(progressEvery)
 	h.SetMode(hook.Strict)
@@ -255,17 +263,15 @@ func (p swapProcess) Now() time.Duration { return p.e.l.driver.Now() }
 
 // op hands an operation of the hook's ring to the runtime.
 func (e *swap) op(rec *hook.Record) {
+	l := e.l
+	e.hear(rec.Seq - 1)
+	l.tell(rec)
 	if rec.Flags&hook.FlagCaptured != 0 {
 		return // it runs when its graph is launched, and is reported then
 	}
-	l := e.l
-	o := um.Op{Seq: rec.Seq, Stream: l.opStream(rec.Stream, rec.Seq), Slots: rec.Slots, Work: uint32(rec.Kind)<<28 ^ rec.ID, Shape: rec.Grid, Keep: rec.Flags&hook.FlagKeep != 0}
-	switch rec.Kind {
-	case hook.Launch:
-		o.Name = l.hook.FunctionName(rec.ID)
-	case hook.Copy:
-		o.ToHost = rec.ID == hook.CopyD2H
-	}
+	o := l.operation(rec)
+	o.Shape, o.Keep = rec.Grid, rec.Flags&hook.FlagKeep != 0
+	o.ToHost = rec.Kind == hook.Copy && rec.ID == hook.CopyD2H
 	if l.config.Replay {
 		e.accesses.note(e, rec, &o)
 	}
@@ -309,11 +315,9 @@ func illegal(err error) error {
 	return fmt.Errorf("a kernel or a copy has reached memory that is not mapped (%w): if the job ends so with --engine managed as well, it is at fault; if not, something finds memory in a way that this engine does not see, so stay with --engine managed and please report it", err)
 }
 
-// Autopsy notes, before the last Stats, what has ended the context, which the job may have been told of first.
-func (l *Live) Autopsy() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.swap == nil || l.failed != nil || l.driver.BindThread() != nil {
+func (e *swap) autopsy() {
+	l := e.l
+	if l.driver.BindThread() != nil {
 		return
 	}
 	var driver *cuda.Error
@@ -321,6 +325,44 @@ func (l *Live) Autopsy() {
 		l.failed = illegal(err)
 	}
 }
+
+func (e *swap) refuse() { e.hook.Refuse(resultUnknown) }
+
+// end has launches refused that would have to wait: nobody brings in any more what is away, and it must not be reached for.
+func (e *swap) end() {
+	e.hook.Refuse(resultDeinitialized)
+	e.wakeAll()
+}
+
+func (e *swap) ended() {}
+
+func (e *swap) serving() bool { return true }
+
+func (e *swap) startsWhenFull() bool { return false }
+
+func (e *swap) open() error { return nil }
+
+func (e *swap) owns(p cuda.Ptr) bool { return e.runtime.Owns(p) }
+
+func (e *swap) listen() {}
+
+// catchUp drains until the runtime knows of everything that
+// the job has done until now, for who is about to speak of an allocation. It waits at
+// most for another thread that is between taking its place in the ring and writing
+// there. The caller holds the lock, which is released meanwhile.
+func (e *swap) catchUp() {
+	l := e.l
+	head := e.hook.Head()
+	for l.drain(); e.hook.Read() < head && l.failed == nil && !l.closing; l.drain() {
+		l.mu.Unlock()
+		runtime.Gosched()
+		l.mu.Lock()
+	}
+}
+
+func (e *swap) timed(seq uint64, took time.Duration) { e.runtime.Timed(seq, took) }
+
+func (e *swap) pauseRecording() {}
 
 func (e *swap) wakeAll() {
 	for _, c := range e.wake {

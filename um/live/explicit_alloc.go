@@ -9,6 +9,7 @@ import (
 
 	"github.com/penstock-gpu/penstock/cuda"
 	"github.com/penstock-gpu/penstock/internal/hook"
+	"github.com/penstock-gpu/penstock/pool/stitch"
 	"github.com/penstock-gpu/penstock/um/explicit"
 )
 
@@ -17,7 +18,7 @@ func (e *swap) malloc(bytes int64, stream uint64) (cuda.Ptr, error) {
 	l := e.l
 	l.lock()
 	defer l.mu.Unlock()
-	l.catchUp()
+	e.catchUp()
 	if e.front != nil {
 		e.asked(bytes, stream, e.front.Requests(explicit.WholePages(bytes), stream))
 	}
@@ -35,7 +36,7 @@ func (e *swap) free(p cuda.Ptr) error {
 	l := e.l
 	l.lock()
 	defer l.mu.Unlock()
-	l.catchUp()
+	e.catchUp()
 	err := e.runtime.Free(p)
 	l.noteTensors()
 	return err
@@ -51,12 +52,12 @@ func (e *swap) acquirePlain(bytes int64) (cuda.Ptr, error) {
 	}
 	size := explicit.WholePages(bytes)
 	for shrunk := false; ; shrunk = true {
-		if err := e.reservePlain(size); err != nil {
+		if err := e.takePlain(size); err != nil {
 			return 0, err
 		}
 		p, err := e.mapPlain(size)
 		if err == nil {
-			l.publishPlain(e.hook, cuda.Range{Base: p, Bytes: size})
+			e.publishPlain(cuda.Range{Base: p, Bytes: size})
 			return p, nil
 		}
 		l.addPlain(-size)
@@ -68,11 +69,12 @@ func (e *swap) acquirePlain(bytes int64) (cuda.Ptr, error) {
 }
 
 // shrink lowers the budget to what is in use, as the driver has no more.
-func (e *swap) shrink(err error) {
+func (e *swap) shrink(err error) bool {
 	e.l.mu.Lock()
 	defer e.l.mu.Unlock()
 	e.runtime.Shrink()
 	e.lowered(err)
+	return true
 }
 
 // lowered says that the budget has become what the card has. The caller holds the lock.
@@ -82,8 +84,8 @@ func (e *swap) lowered(err error) {
 	l.log.Warn("the card has less memory than the budget: going on with what there is", zap.Int64("budget_bytes", l.budget), zap.Error(err))
 }
 
-// reservePlain takes room of the budget, when it has been made.
-func (e *swap) reservePlain(size int64) error {
+// takePlain takes room of the budget, when it has been made.
+func (e *swap) takePlain(size int64) error {
 	l := e.l
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -124,10 +126,14 @@ func (e *swap) reservePlain(size int64) error {
 // emptyPatience is how long empty waits for the worker that gives memory back, which goes on without it.
 const emptyPatience = time.Second
 
-// empty has what dead tensors have left on the device given back. The caller holds the lock, which is
-// released meanwhile.
+// empty has what dead tensors have left on the device given back. The lock is released meanwhile.
 func (e *swap) empty() {
 	l := e.l
+	e.hook.ReportAll() // or the last thing that streams have done would not be known to be over
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	e.catchUp()
+	defer l.noteReserved()
 	l.progress()
 	e.runtime.EmptyCache()
 	e.wakeAll()
@@ -198,3 +204,45 @@ func (e *swap) releasePlain(p cuda.Ptr, bytes int64) error {
 	e.l.addPlain(-size)
 	return d.AddressFree(p, size)
 }
+
+// plainDriver tells the launch hook which addresses are those of plain memory, where
+// an operation may find addresses of tensors.
+type plainDriver struct {
+	stitch.Driver
+	e *swap
+}
+
+func (d plainDriver) AddressReserve(bytes, align int64, hint cuda.Ptr) (cuda.Ptr, error) {
+	p, err := d.Driver.AddressReserve(bytes, align, hint)
+	if err == nil {
+		d.e.publishPlain(cuda.Range{Base: p, Bytes: bytes})
+	}
+	return p, err
+}
+
+// publishPlain tells the launch hook of addresses of plain memory, and notes between which all of them lie.
+func (e *swap) publishPlain(r cuda.Range) {
+	e.plainSpanMu.Lock()
+	if e.plainSpan[1] == 0 {
+		e.plainSpan[0] = r.Base
+	}
+	e.plainSpan = [2]cuda.Ptr{min(e.plainSpan[0], r.Base), max(e.plainSpan[1], r.End())}
+	e.plainSpanMu.Unlock()
+	e.hook.PublishPlain(r)
+}
+
+func (d plainDriver) AddressFree(p cuda.Ptr, bytes int64) error {
+	d.e.hook.WithdrawPlain(cuda.Range{Base: p, Bytes: bytes})
+	return d.Driver.AddressFree(p, bytes)
+}
+
+func (e *swap) plainDriver(d stitch.Driver) stitch.Driver {
+	return plainDriver{Driver: d, e: e}
+}
+
+func (e *swap) plainChanged() { e.runtime.SetPlainBytes(e.l.plainBytes.Load()) }
+
+func (e *swap) segments() bool { return true }
+
+// onlyFragmented: addresses are never what is missing, they are many times the memory.
+func (e *swap) onlyFragmented(int64) bool { return false }

@@ -33,12 +33,8 @@ const (
 	judgePatience = 2 * time.Second
 )
 
-// Judge adds to the statistics of a job that has ended how near it came to an oracle, which the command that it is given
-// simulates. Without one, the evidence is left in the statistics. It takes two seconds at most, and is called after Close.
-func (l *Live) Judge(s *Stats, command string) {
-	if l.swap == nil || s.Explicit == nil {
-		return
-	}
+func (e *swap) assess(s *Stats, command string) {
+	l := e.l
 	x := s.Explicit
 	switch {
 	case s.H2DBytes == 0 && s.D2HBytes == 0:
@@ -48,8 +44,8 @@ func (l *Live) Judge(s *Stats, command string) {
 		x.Bound = bound.Bound{Why: "the engine failed"}
 		return
 	}
-	in, out := l.swap.fastest(x)
-	e := bound.Evidence{Device: l.driver.Info().Name, BudgetBytes: s.BudgetBytes - l.plainBytes.Load(), InBytesPerSecond: in, OutBytesPerSecond: out}
+	in, out := e.fastest(x)
+	evidence := bound.Evidence{Device: l.driver.Info().Name, BudgetBytes: s.BudgetBytes - l.plainBytes.Load(), InBytesPerSecond: in, OutBytesPerSecond: out}
 	enough, stop := context.WithTimeout(context.Background(), judgePatience)
 	defer stop()
 	found := make(chan bound.Judgement, 3)
@@ -61,21 +57,21 @@ func (l *Live) Judge(s *Stats, command string) {
 				tell(bound.Bound{Why: fmt.Sprintf("it failed: %v", p)})
 			}
 		}()
-		b, iterations := measure(l.recent())
+		b, iterations := measure(e.recent())
 		if iterations == nil {
 			tell(b)
 			return
 		}
-		if err := e.Record(iterations); err != nil {
+		if err := evidence.Record(iterations); err != nil {
 			tell(bound.Bound{Why: err.Error()})
 			return
 		}
 		if command == "" {
 			b.Why = whyNotAsked
-			found <- bound.Judgement{Bound: b, Evidence: &e}
+			found <- bound.Judgement{Bound: b, Evidence: &evidence}
 			return
 		}
-		if err := ask(enough, command, b, &e, tell); err != nil {
+		if err := ask(enough, command, b, &evidence, tell); err != nil {
 			tell(bound.Bound{Why: err.Error()})
 		}
 	}()
@@ -136,10 +132,10 @@ func ask(enough context.Context, command string, b bound.Bound, e *bound.Evidenc
 }
 
 // recent is what the runtime remembers.
-func (l *Live) recent() explicit.Recent {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.swap.runtime.Recent()
+func (e *swap) recent() explicit.Recent {
+	e.l.mu.Lock()
+	defer e.l.mu.Unlock()
+	return e.runtime.Recent()
 }
 
 // measure says of the last iterations that are remembered what takes no oracle, and gives those for one to be simulated; nil when

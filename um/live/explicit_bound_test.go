@@ -155,17 +155,19 @@ func TestJudge(t *testing.T) {
 // TestJudgeAJob: whatever the engine remembers, a job's end is not spoiled.
 func TestJudgeAJob(t *testing.T) {
 	l := &Live{driver: newDriver(1 << 30)}
+	l.engine = newPaged(l)
 	s := Stats{Explicit: &ExplicitStats{}, H2DBytes: 1, BudgetBytes: 1 << 30}
 	l.Judge(&s, "") // the managed engine's
 	if s.Explicit.Bound != (bound.Bound{}) {
 		t.Errorf("%+v", s.Explicit.Bound)
 	}
-	l.swap = &swap{l: l}
+	e := &swap{l: l}
+	l.engine = e
 	l.Judge(&s, "") // which has no runtime
 	if !strings.Contains(s.Explicit.Why, "it failed") {
 		t.Errorf("%+v", s.Explicit.Bound)
 	}
-	l.swap.runtime = explicit.New(explicit.Config{BudgetBytes: 64 * mib, HostBudgetBytes: 64 * mib, Addresses: cuda.Range{Base: 1 << 40, Bytes: 1 << 30}}, swapProcess{l.swap})
+	e.runtime = explicit.New(explicit.Config{BudgetBytes: 64 * mib, HostBudgetBytes: 64 * mib, Addresses: cuda.Range{Base: 1 << 40, Bytes: 1 << 30}}, swapProcess{e})
 	l.Judge(&s, "")
 	if s.Explicit.Why != "no launch was seen to end" {
 		t.Errorf("%+v", s.Explicit.Bound)

@@ -1,8 +1,6 @@
 package live
 
-import (
-	"github.com/penstock-gpu/penstock/pool/front"
-)
+import "github.com/penstock-gpu/penstock/pool/front"
 
 // hear tells the runtime of the calls that the front served and before which every
 // operation was reported, which are those up to a seq: a free that is heard of before
@@ -59,4 +57,15 @@ func (e *swap) dealWith(n front.Note) {
 	if n.Bytes > 0 {
 		raise(&l.counts.livePeak, l.liveBytes())
 	}
+}
+
+func (e *swap) serveFront(may bool) bool {
+	if e.front != nil {
+		most := int64(0)
+		if may {
+			most = front.All
+		}
+		e.front.Serve(most, -1, true)
+	}
+	return may
 }

@@ -31,7 +31,7 @@ func TestHear(t *testing.T) {
 	h := &ring{}
 	l := &Live{driver: d, streamIDs: map[uint64]int{0: 0}, handles: []uint64{0}, ownStreams: []int{0}, plain: &cachingPool{}}
 	e := &swap{l: l, hook: h, front: f, requests: map[request]uint64{}}
-	l.swap = e
+	l.engine = e
 	addresses := cuda.Range{Base: 1 << 40, Bytes: 1 << 30}
 	e.runtime = explicit.New(explicit.Config{BudgetBytes: 64 << 20, HostBudgetBytes: 64 << 20, Addresses: addresses}, swapProcess{e})
 	l.tensors = e.runtime

@@ -126,9 +126,9 @@ func (e *swap) search(q *question) (found []cuda.Ptr, chases bool, err error) {
 		l.mu.Lock()
 		return nil, false, nil
 	}
-	l.plainSpanMu.Lock()
-	spans[1] = kernels.Span{Lo: l.plainSpan[0], Hi: l.plainSpan[1]}
-	l.plainSpanMu.Unlock()
+	e.plainSpanMu.Lock()
+	spans[1] = kernels.Span{Lo: e.plainSpan[0], Hi: e.plainSpan[1]}
+	e.plainSpanMu.Unlock()
 	err = e.finder.Search(slices.Collect(maps.Keys(ranges)), spans, stream)
 	if err == nil {
 		err = l.driver.StreamSynchronize(stream)

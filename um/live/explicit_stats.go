@@ -61,7 +61,7 @@ type ExplicitStats struct {
 // report fills in the engine's part of a snapshot. The caller holds the lock.
 func (e *swap) report(s *Stats) {
 	r := e.runtime.Stats()
-	s.Engine = "explicit"
+	s.Engine = Explicit.String()
 	s.ResidentBytes = r.DeviceBytes
 	s.ResidentPeakBytes = r.DevicePeakBytes
 	s.HostBudgetBytes = e.host.Stats().BudgetBytes

@@ -306,7 +306,7 @@ func TestExplicitPrivatePools(t *testing.T) {
 	small, large := j.malloc(4096), j.malloc(2*pool.SmallSegmentBytes)
 	j.must(j.l.EndPool(id))
 	plain := func() int64 { return j.l.Stats().Explicit.PlainBytes }
-	if plain() != pool.SmallSegmentBytes || j.d.Count("physical_bytes") != pool.SmallSegmentBytes || j.l.swap.runtime.LiveBytes() == 0 {
+	if plain() != pool.SmallSegmentBytes || j.d.Count("physical_bytes") != pool.SmallSegmentBytes || j.l.engine.(*swap).runtime.LiveBytes() == 0 {
 		t.Errorf("%d bytes plain, %d of device memory", plain(), j.d.Count("physical_bytes"))
 	}
 	if !j.h.Published(small) {
@@ -325,7 +325,7 @@ func TestExplicitPrivatePools(t *testing.T) {
 	if n := j.d.Count("physical_bytes"); n != 0 {
 		t.Errorf("%d bytes of device memory", n)
 	}
-	if n := j.l.swap.runtime.LiveBytes(); n != 0 {
+	if n := j.l.engine.(*swap).runtime.LiveBytes(); n != 0 {
 		t.Errorf("%d bytes of tensors", n)
 	}
 	j.closed()

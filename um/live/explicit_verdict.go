@@ -15,9 +15,14 @@ const (
 	mostCPU        = 0.7  // of an iteration, for the job's own CPU to be what limits it
 )
 
-// explicitLines are the verdict's lines of the explicit engine alone.
-func (s Stats) explicitLines(line func(format string, args ...any)) {
-	x := s.Explicit
+// explicitPart is the explicit engine's part of a verdict.
+type explicitPart struct {
+	Stats
+	x *ExplicitStats
+}
+
+func (s explicitPart) lines(line func(format string, args ...any)) {
+	x := s.x
 	line("moved %s to the device (%.1f GB/s while copying) and %s to the host (%.1f GB/s)",
 		size.Text(s.H2DBytes), x.InGBPerSecond, size.Text(s.D2HBytes), x.OutGBPerSecond)
 	if x.Made+x.Unmade > 0 {
@@ -38,9 +43,8 @@ func (s Stats) explicitLines(line func(format string, args ...any)) {
 	}
 }
 
-// explicitLimit says what limited a job under the explicit engine.
-func (s Stats) explicitLimit() string {
-	x := s.Explicit
+func (s explicitPart) limit() string {
+	x := s.x
 	worst := max(x.FetchStallSeconds, x.SpaceStallSeconds, x.MapStallSeconds, x.GrantStallSeconds)
 	switch {
 	case s.D2HBytes == 0 && s.H2DBytes == 0 && x.CleanBytes == 0:
@@ -63,10 +67,10 @@ func (s Stats) explicitLimit() string {
 	return fmt.Sprintf("limited by mapping memory for new tensors (%d maps)", x.Maps)
 }
 
-// explicitWarnings are about jobs that the engine serves badly.
-func (s Stats) explicitWarnings() (w []string) {
-	x := s.Explicit
-	if x == nil || s.Launches < enoughLaunches {
+// warnings are about jobs that the engine serves badly.
+func (s explicitPart) warnings() (w []string) {
+	x := s.x
+	if s.Launches < enoughLaunches {
 		return nil
 	}
 	often := func(n int64) bool { return float64(n) > mostGrants*float64(s.Launches) }

@@ -474,7 +474,7 @@ func (r *rig) holdBack() {
 	})
 	r.l.mu.Lock()
 	defer r.l.mu.Unlock()
-	r.l.space = new(uvm.Space)
+	r.paged().space = new(uvm.Space)
 }
 
 func (r *rig) malloc(bytes int64, stream uint64) cuda.Ptr {
@@ -502,3 +502,6 @@ func (r *rig) eventually(what string, holds func() bool) {
 		}
 	}
 }
+
+// paged is the managed engine in the process.
+func (r *rig) paged() *paged { return r.l.engine.(*paged) }

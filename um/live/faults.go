@@ -28,10 +28,11 @@ type faultFeed struct {
 }
 
 // openFaults subscribes to the driver's events, or says why it cannot.
-func (l *Live) openFaults() {
+func (e *paged) openFaults() {
+	l := e.l
 	var o faults.Options
-	if l.space != nil {
-		o.SpaceFD = l.space.FD()
+	if e.space != nil {
+		o.SpaceFD = e.space.FD()
 	}
 	if l.sink != nil {
 		o.Kinds = faults.Everything
@@ -53,16 +54,16 @@ func (l *Live) openFaults() {
 		}
 		return
 	}
-	l.faults.source = s
+	e.faults.source = s
 	if l.sink == nil {
 		return
 	}
-	if l.faults.counters, err = s.Counters(); err != nil {
+	if e.faults.counters, err = s.Counters(); err != nil {
 		l.log.Info("the driver's own sums are not recorded", zap.Error(err))
 	}
-	l.faults.stop = make(chan struct{})
+	e.faults.stop = make(chan struct{})
 	l.threads.Add(1)
-	go l.flushFaults()
+	go e.flushFaults()
 }
 
 // While recording, progress is asked for more closely as long as kernels fault,
@@ -74,11 +75,12 @@ const (
 	flushEvery            = 50 * time.Millisecond
 )
 
-func (l *Live) flushFaults() {
+func (e *paged) flushFaults() {
+	l := e.l
 	defer l.threads.Done()
 	for tick := time.NewTicker(flushEvery); ; {
 		select {
-		case <-l.faults.stop:
+		case <-e.faults.stop:
 			tick.Stop()
 			return
 		case <-tick.C:
@@ -88,7 +90,7 @@ func (l *Live) flushFaults() {
 			if paused {
 				continue
 			}
-			if err := l.faults.source.Flush(); err != nil {
+			if err := e.faults.source.Flush(); err != nil {
 				l.log.Debug("flushing the driver's events", zap.Error(err))
 			}
 		}
@@ -96,8 +98,9 @@ func (l *Live) flushFaults() {
 }
 
 // recordFaults hands what was drained to the sink. The caller holds the lock.
-func (l *Live) recordFaults() {
-	f := &l.faults
+func (e *paged) recordFaults() {
+	l := e.l
+	f := &e.faults
 	if len(f.events) > 0 {
 		l.progress() // what had finished when these were read
 		l.sink.Faults(f.events, f.source.Lost())
@@ -113,27 +116,28 @@ func (l *Live) recordFaults() {
 	case faulting:
 		f.lastAt = now
 	case !f.lastAt.IsZero() && now.Sub(f.lastAt) > faultingLasts:
-		l.askSeldom()
+		e.askSeldom()
 	}
 }
 
 // askSeldom ends asking for progress more closely. The caller holds the lock.
-func (l *Live) askSeldom() {
-	if l.faults.lastAt.IsZero() {
+func (e *paged) askSeldom() {
+	if e.faults.lastAt.IsZero() {
 		return
 	}
-	l.hook.SetProgressEvery(progressEvery)
-	l.faults.lastAt = time.Time{}
+	e.l.hook.SetProgressEvery(progressEvery)
+	e.faults.lastAt = time.Time{}
 }
 
-func (l *Live) closeFaults() {
-	if s := l.faults.source; s != nil {
+func (e *paged) closeFaults() {
+	l := e.l
+	if s := e.faults.source; s != nil {
 		if err := s.Flush(); err == nil {
 			l.mu.Lock()
-			l.feedFaults()
+			e.feedFaults()
 			l.mu.Unlock()
 		}
-		if c := l.faults.counters; c != nil {
+		if c := e.faults.counters; c != nil {
 			l.mu.Lock()
 			l.sink.DriverSums(c.Read())
 			l.mu.Unlock()
@@ -148,41 +152,41 @@ func (l *Live) closeFaults() {
 }
 
 // feedFaults reads the driver's events. The caller holds the lock.
-func (l *Live) feedFaults() {
-	f := &l.faults
+func (e *paged) feedFaults() {
+	f := &e.faults
 	if f.source == nil {
 		return
 	}
 	f.events = f.source.Drain(f.events[:0])
-	if l.sink != nil && !l.paused {
-		l.recordFaults()
+	if e.l.sink != nil && !e.l.paused {
+		e.recordFaults()
 	}
 	for i := range f.events {
-		e := &f.events[i]
-		switch e.Kind {
+		x := &f.events[i]
+		switch x.Kind {
 		case trace.KindFault:
 			f.faults++
-			if f.batches == 0 || e.Batch != f.lastBatch {
+			if f.batches == 0 || x.Batch != f.lastBatch {
 				f.batches++
-				f.lastBatch = e.Batch
+				f.lastBatch = x.Batch
 			}
 		case trace.KindMigration:
-			toDevice := e.To != 0 // processor 0 is the CPU
+			toDevice := x.To != 0 // processor 0 is the CPU
 			if toDevice {
-				f.h2dBytes += e.Bytes
+				f.h2dBytes += x.Bytes
 			} else {
-				f.d2hBytes += e.Bytes
+				f.d2hBytes += x.Bytes
 			}
-			switch e.Cause {
+			switch x.Cause {
 			case trace.CauseCoherence, trace.CausePrefetch:
 				if toDevice {
-					f.faultedBytes += e.Bytes
+					f.faultedBytes += x.Bytes
 				}
 				// Demand faults bring in pages; the ledger follows in whole blocks.
-				l.runtime.Migrated(cuda.Range{Base: cuda.Ptr(e.Address), Bytes: e.Bytes}, toDevice)
+				e.runtime.Migrated(cuda.Range{Base: cuda.Ptr(x.Address), Bytes: x.Bytes}, toDevice)
 			case trace.CauseEviction:
-				f.evictedBytes += e.Bytes
-				l.runtime.Migrated(cuda.Range{Base: cuda.Ptr(e.Address), Bytes: e.Bytes}, false)
+				f.evictedBytes += x.Bytes
+				e.runtime.Migrated(cuda.Range{Base: cuda.Ptr(x.Address), Bytes: x.Bytes}, false)
 			}
 		}
 	}

@@ -46,7 +46,7 @@ func TestRouting(t *testing.T) {
 		tensor bool
 	}{{1, false}, {um.SmallBytes - 1, false}, {um.SmallBytes, true}, {5 * mib, true}} {
 		p := r.malloc(c.bytes, 0)
-		if got := r.l.runtime.Owns(p); got != c.tensor {
+		if got := r.paged().runtime.Owns(p); got != c.tensor {
 			t.Errorf("%d bytes: in the arena %t, want %t", c.bytes, got, c.tensor)
 		}
 		r.must(r.l.RecordStream(p, 0x5000))
@@ -75,8 +75,8 @@ func TestOverflow(t *testing.T) {
 	var plain []cuda.Ptr
 	for len(plain) < 100 {
 		p := r.malloc(32*mib, 0)
-		if r.l.managed.Load() {
-			if !r.l.runtime.Owns(p) {
+		if r.paged().opened.Load() {
+			if !r.paged().runtime.Owns(p) {
 				t.Error("the allocation that found the card full is not in the arena")
 			}
 			break
@@ -89,7 +89,7 @@ func TestOverflow(t *testing.T) {
 	if s := r.l.Stats(); s.Retries == 0 || s.Engine != "managed" || s.OOMs != 0 {
 		t.Errorf("%+v", s)
 	}
-	if p := r.malloc(2*mib, 0); !r.l.runtime.Owns(p) {
+	if p := r.malloc(2*mib, 0); !r.paged().runtime.Owns(p) {
 		t.Error("an allocation after the overflow is plain")
 	}
 	for _, p := range plain { // segments go back as they empty: they are room for tensors
@@ -260,14 +260,14 @@ func TestPrivatePools(t *testing.T) {
 		t.Error("pools can be nested")
 	}
 	p := r.malloc(8*mib, 0)
-	if r.l.runtime.Owns(p) {
+	if r.paged().runtime.Owns(p) {
 		t.Error("an allocation in a private pool is a tensor")
 	}
 	if err := r.l.EndPool(b); err == nil || r.l.active.Load() == nil {
 		t.Errorf("a pool is ended by the end of another: %v", err)
 	}
 	r.must(r.l.EndPool(a))
-	if q := r.malloc(8*mib, 0); !r.l.runtime.Owns(q) {
+	if q := r.malloc(8*mib, 0); !r.paged().runtime.Owns(q) {
 		t.Error("an allocation after the pool is not a tensor")
 	}
 	r.must(r.l.Free(p))
@@ -395,7 +395,7 @@ func TestFailure(t *testing.T) {
 	queued := func() int {
 		r.l.mu.Lock()
 		defer r.l.mu.Unlock()
-		return r.l.runtime.Queued()
+		return r.paged().runtime.Queued()
 	}
 	r.eventually("both launches are read", func() bool { return queued() == 2 })
 	r.h.finish(1, seq)
@@ -450,7 +450,7 @@ func TestWatchdog(t *testing.T) {
 	r.eventually("the watchdog bites", func() bool {
 		r.l.mu.Lock()
 		defer r.l.mu.Unlock()
-		if r.l.runtime.Held() { // as if so much time had passed
+		if r.paged().runtime.Held() { // as if so much time had passed
 			r.l.vain.Duration = 2 * watchdogPatience
 		}
 		return r.l.failed != nil
@@ -486,7 +486,7 @@ func TestWatchdogWaitsForWork(t *testing.T) {
 			wait := func() (looks int, failed error) {
 				r.l.mu.Lock()
 				defer r.l.mu.Unlock()
-				if r.l.runtime.Held() && r.l.vain.Duration < watchdogPatience { // as if so much time had passed
+				if r.paged().runtime.Held() && r.l.vain.Duration < watchdogPatience { // as if so much time had passed
 					r.l.idle.Duration, r.l.vain.Duration = 2*watchdogPatience, 2*watchdogPatience
 					looks = 1
 				}
@@ -649,7 +649,7 @@ func TestPausedAsksSeldom(t *testing.T) {
 	r := newRig(t, c)
 	r.l.mu.Lock()
 	r.h.SetProgressEvery(progressWhileFaulting)
-	r.l.faults.lastAt = time.Now()
+	r.paged().faults.lastAt = time.Now()
 	r.l.mu.Unlock()
 	r.l.Record(false)
 	r.l.mu.Lock()

@@ -2,17 +2,12 @@ package live
 
 import (
 	"errors"
-	"fmt"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/penstock-gpu/penstock/cuda"
 	"github.com/penstock-gpu/penstock/internal/hook"
 	"github.com/penstock-gpu/penstock/pool"
-	"github.com/penstock-gpu/penstock/pool/front"
-	"github.com/penstock-gpu/penstock/pool/stitch"
-	"github.com/penstock-gpu/penstock/um"
 )
 
 // plainPool serves memory that stays on the device. It may be used by several
@@ -43,14 +38,7 @@ type plainPool interface {
 // there is one, need not be told here.
 func (l *Live) serveFront() {
 	may := (l.sink == nil || l.config.AllocsToldElsewhere) && l.active.Load() == nil
-	l.plain.ServeFront(may && !l.managed.Load())
-	if l.swap != nil && l.swap.front != nil {
-		most := int64(0)
-		if may {
-			most = front.All
-		}
-		l.swap.front.Serve(most, -1, true)
-	}
+	l.plain.ServeFront(l.engine.serveFront(may))
 }
 
 // openPlain makes the pool: planned and stitched where the driver can map memory, else a
@@ -63,11 +51,7 @@ func (l *Live) openPlain() error {
 	c := l.config.Pool
 	// What is planned lies twice in address space, and so may be what was given back in between.
 	c.Stitch.ReserveBytes = 4 * l.driver.Info().TotalBytes
-	var d stitch.Driver = l.driver
-	if h, ok := l.hook.(StrictHook); ok && l.config.Engine == Explicit {
-		d = plainDriver{Driver: l.driver, l: l, hook: h}
-	}
-	p, err := pool.New(c, d, plainBudget{l}, eventFences{l.driver, l.hook})
+	p, err := pool.New(c, l.engine.plainDriver(l.driver), plainBudget{l}, eventFences{l.driver, l.hook})
 	if err != nil {
 		return err
 	}
@@ -179,43 +163,8 @@ type plainBudget struct{ l *Live }
 // Take counts memory against the budget before the driver is asked for it, and has
 // tensors leave for it.
 func (b plainBudget) Take(bytes int64) error {
-	l := b.l
-	if l.swap != nil {
-		return l.swap.reservePlain(bytes)
-	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	budget := l.plainBudget.Load()
-	if n := l.plainBytes.Load(); n+bytes > budget {
-		return fmt.Errorf("%w: %d bytes of plain device memory asked for with %d of the budget of %d in use", ErrOutOfMemory, bytes, n, budget)
-	}
-	l.plainBytes.Add(bytes)
-	if l.managed.Load() {
-		l.makeRoom(bytes)
-	}
-	return nil
+	return b.l.engine.takePlain(bytes)
 }
-
-// makeRoom lets tensors leave for plain memory that has been counted and is about to be
-// taken, until it fits beside what is on the device, or until waiting longer makes no
-// sense: then the device holds so much more than the budget for a while. The caller
-// holds the lock, which is released meanwhile.
-func (l *Live) makeRoom(bytes int64) {
-	l.plainDue += bytes
-	l.tellPlain()
-	var waited idle
-	for l.hook != nil && l.runtime.RoomBytes() < 0 && l.failed == nil && !l.closing && waited.look(time.Now()) < roomPatience {
-		l.work[um.Out].Signal()
-		l.mu.Unlock()
-		time.Sleep(busyWait)
-		l.mu.Lock()
-	}
-	l.plainDue -= bytes
-	l.tellPlain()
-}
-
-// tellPlain tells the managed engine's runtime of plain memory. The caller holds the lock.
-func (l *Live) tellPlain() { l.runtime.SetPlainBytes(l.plainBytes.Load()-l.plainDue, l.plainDue) }
 
 func (b plainBudget) Give(bytes int64) { b.l.addPlain(-bytes) }
 
@@ -224,90 +173,15 @@ func (l *Live) addPlain(bytes int64) {
 	l.plainBytes.Add(bytes)
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	switch {
-	case l.swap != nil:
-		l.swap.runtime.SetPlainBytes(l.plainBytes.Load())
-	case l.managed.Load():
-		l.tellPlain()
-	}
-}
-
-// plainDriver tells the launch hook which addresses are those of plain memory, where
-// an operation may find addresses of tensors.
-type plainDriver struct {
-	cuda.Driver
-	l    *Live
-	hook StrictHook
-}
-
-func (d plainDriver) AddressReserve(bytes, align int64, hint cuda.Ptr) (cuda.Ptr, error) {
-	p, err := d.Driver.AddressReserve(bytes, align, hint)
-	if err == nil {
-		d.l.publishPlain(d.hook, cuda.Range{Base: p, Bytes: bytes})
-	}
-	return p, err
-}
-
-// publishPlain tells the launch hook of addresses of plain memory, and notes between which all of them lie.
-func (l *Live) publishPlain(h StrictHook, r cuda.Range) {
-	l.plainSpanMu.Lock()
-	if l.plainSpan[1] == 0 {
-		l.plainSpan[0] = r.Base
-	}
-	l.plainSpan = [2]cuda.Ptr{min(l.plainSpan[0], r.Base), max(l.plainSpan[1], r.End())}
-	l.plainSpanMu.Unlock()
-	h.PublishPlain(r)
-}
-
-func (d plainDriver) AddressFree(p cuda.Ptr, bytes int64) error {
-	d.hook.WithdrawPlain(cuda.Range{Base: p, Bytes: bytes})
-	return d.Driver.AddressFree(p, bytes)
+	l.engine.plainChanged()
 }
 
 // plainSource provides segments of plain device memory within the budget.
 type plainSource struct{ l *Live }
 
-func (s plainSource) Acquire(bytes int64) (cuda.Ptr, error) {
-	if s.l.swap != nil {
-		return s.l.swap.acquirePlain(bytes)
-	}
-	if err := plainBudget(s).Take(bytes); err != nil {
-		return 0, err
-	}
-	p, err := s.alloc(bytes)
-	if err != nil {
-		s.l.addPlain(-bytes)
-	}
-	return p, err
-}
+func (s plainSource) Acquire(bytes int64) (cuda.Ptr, error) { return s.l.engine.acquirePlain(bytes) }
 
-func (s plainSource) alloc(bytes int64) (cuda.Ptr, error) {
-	if err := s.l.driver.BindThread(); err != nil {
-		return 0, err
-	}
-	p, err := s.l.driver.MemAlloc(bytes)
-	if err != nil {
-		return 0, fmt.Errorf("%w: %w", ErrOutOfMemory, err)
-	}
-	return p, nil
-}
-
-func (s plainSource) Release(p cuda.Ptr, bytes int64) error {
-	if s.l.swap != nil {
-		return s.l.swap.releasePlain(p, bytes)
-	}
-	if err := s.l.driver.BindThread(); err != nil {
-		return err
-	}
-	if err := s.l.synchronizeOthers(); err != nil { // cuMemFree waits for work of its own context
-		return err
-	}
-	if err := s.l.driver.MemFree(p); err != nil {
-		return err
-	}
-	s.l.addPlain(-bytes)
-	return nil
-}
+func (s plainSource) Release(p cuda.Ptr, bytes int64) error { return s.l.engine.releasePlain(p, bytes) }
 
 // eventFences orders reuse of plain memory by driver events.
 type eventFences struct {

@@ -27,11 +27,11 @@ type privateSource struct{ l *Live }
 
 func (s privateSource) Acquire(bytes int64) (cuda.Ptr, error) {
 	l := s.l
-	if l.swap == nil || bytes <= pool.SmallSegmentBytes {
+	if !l.engine.segments() || bytes <= pool.SmallSegmentBytes {
 		return plainSource{l}.Acquire(bytes)
 	}
 	l.privateTensors.Add(bytes)
-	p, err := l.swap.malloc(bytes, privateStream)
+	p, err := l.engine.malloc(bytes, privateStream)
 	if err != nil {
 		l.privateTensors.Add(-bytes)
 	}
@@ -40,11 +40,11 @@ func (s privateSource) Acquire(bytes int64) (cuda.Ptr, error) {
 
 func (s privateSource) Release(p cuda.Ptr, bytes int64) error {
 	l := s.l
-	if l.swap == nil || !l.tensors.Owns(p) {
+	if !l.engine.owns(p) {
 		return plainSource{l}.Release(p, bytes)
 	}
 	l.privateTensors.Add(-bytes)
-	err := l.swap.free(p)
+	err := l.engine.free(p)
 	if err != nil {
 		l.privateTensors.Add(bytes)
 	}

@@ -1,11 +1,6 @@
 package live
 
-import (
-	"time"
-
-	"github.com/penstock-gpu/penstock/internal/hostmem"
-	"github.com/penstock-gpu/penstock/um"
-)
+import "github.com/penstock-gpu/penstock/internal/hostmem"
 
 // unavailable stands for a number that cannot be had here; it is never printed as zero.
 const unavailable = -1
@@ -84,7 +79,7 @@ func (l *Live) Stats() Stats {
 	plain := l.plain.Stats()
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.catchUp()
+	l.engine.catchUp()
 	s := Stats{
 		AllocatedBytes: l.liveBytes(), AllocatedPeakBytes: max(l.counts.livePeak.Load(), plain.FrontPeakBytes),
 		ReservedBytes: l.reservedBytes(), ReservedPeakBytes: l.counts.reservedPeak.Load(),
@@ -96,7 +91,6 @@ func (l *Live) Stats() Stats {
 		Process: l.config.Label, Engine: "plain", Policy: l.config.Policy.Name, EngineWhy: l.why, Hooked: l.hook != nil, MissedRoutes: l.config.MissedRoutes,
 		PlanState: plain.PlanState, PlanWhy: plain.PlanWhy, PlanBytes: plain.PlanBytes, PlannedAllocs: plain.Planned, ScriptedAllocs: plain.Scripted, UnplannedAllocs: plain.Unplanned,
 		Stitches: plain.Stitches, StitchedHandles: plain.StitchedHandles, StitchReuses: plain.StitchReuses,
-		InSeconds: l.moveTime[um.In].Seconds(), OutSeconds: l.moveTime[um.Out].Seconds(),
 	}
 	s.AllocationsLive = s.Allocations - s.Frees
 	s.DeviceFreeBytes = max(0, l.budget-s.AllocatedBytes)
@@ -108,41 +102,19 @@ func (l *Live) Stats() Stats {
 		s.Launches = int64(c.Launches)
 		s.OpaqueLaunches, s.DroppedRecords, s.UnhookedSymbols = int64(c.Opaque), int64(c.Dropped), int64(c.Unhooked)
 	}
-	if l.swap != nil {
-		l.swap.report(&s)
-		return s
-	}
-	if l.runtime == nil {
-		return s
-	}
-	r := l.runtime.Stats()
-	s.Engine = "managed"
-	s.ResidentBytes += r.ResidentBytes
-	s.ResidentPeakBytes = max(s.ResidentPeakBytes, r.DevicePeakBytes)
-	s.H2DBytes, s.D2HBytes = r.FetchedBytes, r.EvictedBytes
-	s.FetchedBytes, s.EvictedBytes, s.DiscardedBytes, s.PopulatedBytes = r.FetchedBytes, r.EvictedBytes, r.DiscardedBytes, r.PopulatedBytes
-	s.Fetches, s.Evictions, s.Discards, s.Populates = r.Fetches, r.Evictions, r.Discards, r.Populates
-	s.PlainTensors = l.counts.beside.Load()
-	s.LockWaitSeconds = time.Duration(l.counts.lockWait.Load()).Seconds()
-	s.StallSeconds, s.SpaceStallSeconds = r.Stalled().Seconds(), r.Stall[um.ForSpace].Seconds()
-	s.GatedLaunches, s.LateLaunches = r.GatedOps, r.LateOps
-	s.OversizeLaunches, s.OversizeName, s.OversizeBytes = r.OversizeOps, r.OversizeName, r.OversizeBytes
-	s.IterationLaunches, s.Moving = r.History.Period, l.runtime.Moving()
-	if r.History.Ops > 0 {
-		s.PredictionHitRate = float64(r.History.Predicted) / float64(r.History.Ops)
-	}
-	if f := &l.faults; f.source != nil {
-		s.Faults, s.FaultBatches, s.FaultedBytes = f.faults, f.batches, f.faultedBytes
-		s.H2DBytes, s.D2HBytes = f.h2dBytes, f.d2hBytes
-		s.DroppedEvents = int64(f.source.Dropped())
-	}
+	l.engine.report(&s)
 	return s
 }
+
+// Judge adds to the statistics of a job that has ended how near it came to an oracle, where the engine can say so. The
+// command that it is given simulates that; without one, the evidence is left in the statistics. It takes two seconds at
+// most, and is called after Close.
+func (l *Live) Judge(s *Stats, command string) { l.engine.assess(s, command) }
 
 // ResetPeaks makes the present the peak.
 func (l *Live) ResetPeaks() {
 	l.mu.Lock()
-	l.catchUp() // with what the fronts have served
+	l.engine.catchUp() // with what the fronts have served
 	l.mu.Unlock()
 	l.plain.ResetPeaks()
 	l.counts.livePeak.Store(l.liveBytes())

@@ -20,7 +20,7 @@ func (r *rig) look() int {
 	defer r.l.mu.Unlock()
 	r.l.drain()
 	r.l.progress()
-	return r.l.runtime.Queued()
+	return r.paged().runtime.Queued()
 }
 
 // TestStreamsComeAndGo: a job that makes its streams anew leaves nothing of the old ones
@@ -52,7 +52,7 @@ func TestStreamsComeAndGo(t *testing.T) {
 	if len(r.l.ownStreams) > most || len(r.l.handles) > most || len(r.l.streamIDs) > most {
 		t.Errorf("%d numbers, %d handles of streams, %d of them known", len(r.l.ownStreams), len(r.l.handles), len(r.l.streamIDs))
 	}
-	if err := r.l.runtime.Check(); err != nil {
+	if err := r.paged().runtime.Check(); err != nil {
 		t.Error(err)
 	}
 }

@@ -363,7 +363,7 @@ func (j *stubJob) eventually(what string, holds func() bool) {
 func (j *stubJob) locked(f func(e *swap)) {
 	j.l.mu.Lock()
 	defer j.l.mu.Unlock()
-	f(j.l.swap)
+	f(j.l.engine.(*swap))
 }
 
 // closed ends the engine, which must have kept its accounts.

@@ -34,8 +34,6 @@ func (l *Live) timings() {
 		if l.sink != nil && !l.paused {
 			l.sink.Timing(seq, took)
 		}
-		if l.swap != nil {
-			l.swap.runtime.Timed(seq, took)
-		}
+		l.engine.timed(seq, took)
 	})
 }

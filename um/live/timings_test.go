@@ -13,6 +13,7 @@ func TestTimings(t *testing.T) {
 	h := newHook()
 	var sink recording
 	l := &Live{driver: newDriver(1 << 30), hook: h, sink: &sink}
+	l.engine = newPaged(l)
 	for seq := uint64(1); seq <= 9; seq++ {
 		h.timed = append(h.timed, timing{seq: seq, took: 22 * us, empty: 2 * us})
 	}

@@ -89,6 +89,8 @@ type Stats struct {
 	LateOps             int64 // operations let go although a tensor was missing: they fault
 }
 
+var _ um.Engine = (*Runtime)(nil)
+
 // New returns a Runtime over an arena of managed address space.
 func New(c Config, p Process, arenaBase cuda.Ptr) *Runtime {
 	c = c.withDefaults()

@@ -1,0 +1,178 @@
+package live
+
+import (
+	"fmt"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/penstock-gpu/penstock/cuda"
+	"github.com/penstock-gpu/penstock/pool/stitch"
+	"github.com/penstock-gpu/penstock/um"
+)
+
+// malloc allocates from the arena.
+func (e *paged) malloc(bytes int64, stream uint64) (cuda.Ptr, error) {
+	l := e.l
+	l.lock()
+	defer l.mu.Unlock()
+	l.drain()
+	p, err := e.runtime.Malloc(bytes, l.streamID(stream))
+	if err != nil && e.reuseMayHelp(bytes) {
+		l.counts.retries.Add(1)
+		p, err = e.mallocWhenReusable(bytes, stream, err)
+	}
+	if err == nil {
+		e.deaths.born(p, bytes)
+		l.tensorLive.Add(bytes)
+		l.noteReserved()
+	}
+	return p, err
+}
+
+// onlyFragmented says whether an allocation that the arena refused is within the
+// budgets: then it is address space that is missing, in one piece.
+func (e *paged) onlyFragmented(bytes int64) bool {
+	l := e.l
+	return l.liveBytes()+bytes <= l.budget+l.hostBudget() && l.tensorLive.Load()+bytes <= e.arenaBytes
+}
+
+// reuseMayHelp says whether an allocation failed only because dead memory is
+// still in the hands of queued work. The caller holds the lock.
+func (e *paged) reuseMayHelp(bytes int64) bool {
+	l := e.l
+	return l.hook != nil && l.failed == nil && e.runtime.Queued() > 0 && e.runtime.LiveBytes()+bytes <= min(l.budget+l.hostBudget(), e.arenaBytes)
+}
+
+// mallocWhenReusable tries again while work finishes that was queued before, however long that takes, as a caching
+// allocator waits for its events before it says that it is out of memory. The
+// caller holds the lock, which is released between attempts.
+func (e *paged) mallocWhenReusable(bytes int64, stream uint64, err error) (cuda.Ptr, error) {
+	l := e.l
+	last, finished := l.hook.Read(), time.Now()
+	var waited idle
+	var nagger nagger
+	checked := finished
+	// Also for a moment after that: dead memory that has just become idle may be in a worker's hands.
+	for !l.closing && l.failed == nil && time.Since(finished) < idleWait {
+		l.mu.Unlock()
+		l.hook.ReportAll() // or the last thing that streams have done would not be known to be over
+		var ended error
+		if time.Since(checked) > checkPatience { // nothing finishes any more when the context has ended
+			_, _, ended = l.driver.MemInfo()
+			checked = time.Now()
+		}
+		l.mu.Lock()
+		if ended != nil {
+			return 0, ended
+		}
+		l.yield()
+		var p cuda.Ptr
+		if p, err = e.runtime.Malloc(bytes, l.streamID(stream)); err == nil {
+			return p, nil
+		}
+		now := time.Now()
+		if !e.runtime.AllFinished(last) {
+			finished = now
+		}
+		if nagger.due(waited.look(now)) {
+			l.log.Warn("an allocation waits for memory that is in use", zap.Duration("for", waited.Round(time.Second)), zap.Int64("bytes", bytes))
+		}
+	}
+	return 0, err
+}
+
+// makeRoom lets tensors leave for plain memory that has been counted and is about to be
+// taken, until it fits beside what is on the device, or until waiting longer makes no
+// sense: then the device holds so much more than the budget for a while. The caller
+// holds the lock, which is released meanwhile.
+func (e *paged) makeRoom(bytes int64) {
+	l := e.l
+	e.plainDue += bytes
+	e.tellPlain()
+	var waited idle
+	for l.hook != nil && e.runtime.RoomBytes() < 0 && l.failed == nil && !l.closing && waited.look(time.Now()) < roomPatience {
+		e.work[um.Out].Signal()
+		l.mu.Unlock()
+		time.Sleep(busyWait)
+		l.mu.Lock()
+	}
+	e.plainDue -= bytes
+	e.tellPlain()
+}
+
+// tellPlain tells the managed engine's runtime of plain memory. The caller holds the lock.
+func (e *paged) tellPlain() { e.runtime.SetPlainBytes(e.l.plainBytes.Load()-e.plainDue, e.plainDue) }
+
+func (e *paged) takePlain(bytes int64) error {
+	l := e.l
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	budget := l.plainBudget.Load()
+	if n := l.plainBytes.Load(); n+bytes > budget {
+		return fmt.Errorf("%w: %d bytes of plain device memory asked for with %d of the budget of %d in use", ErrOutOfMemory, bytes, n, budget)
+	}
+	l.plainBytes.Add(bytes)
+	if e.runtime != nil {
+		e.makeRoom(bytes)
+	}
+	return nil
+}
+
+func (e *paged) plainChanged() {
+	if e.runtime != nil {
+		e.tellPlain()
+	}
+}
+
+func (e *paged) acquirePlain(bytes int64) (cuda.Ptr, error) {
+	l := e.l
+	if err := e.takePlain(bytes); err != nil {
+		return 0, err
+	}
+	err := l.driver.BindThread()
+	if err == nil {
+		var p cuda.Ptr
+		if p, err = l.driver.MemAlloc(bytes); err == nil {
+			return p, nil
+		}
+		err = fmt.Errorf("%w: %w", ErrOutOfMemory, err)
+	}
+	l.addPlain(-bytes)
+	return 0, err
+}
+
+func (e *paged) releasePlain(p cuda.Ptr, bytes int64) error {
+	l := e.l
+	if err := l.driver.BindThread(); err != nil {
+		return err
+	}
+	if err := l.synchronizeOthers(); err != nil { // cuMemFree waits for work of its own context
+		return err
+	}
+	if err := l.driver.MemFree(p); err != nil {
+		return err
+	}
+	l.addPlain(-bytes)
+	return nil
+}
+
+func (e *paged) shrink(error) bool { return false } // what has no room on the card goes to the arena
+
+// empty brings the count up to date alone: managed memory that is free is the driver's to give to whoever asks for some.
+func (e *paged) empty() {
+	l := e.l
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if e.runtime != nil {
+		l.drain()
+		l.noteReserved()
+	}
+}
+
+func (e *paged) segments() bool { return false }
+
+func (e *paged) plainDriver(d stitch.Driver) stitch.Driver { return d }
+
+// serveFront: the lock of the pool's front comes before mu, under which the arena is asked for room.
+func (e *paged) serveFront(may bool) bool { return may && !e.opened.Load() }

@@ -1,0 +1,209 @@
+package live
+
+import (
+	"fmt"
+	"runtime"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/penstock-gpu/penstock/internal/hook"
+	"github.com/penstock-gpu/penstock/um"
+	"github.com/penstock-gpu/penstock/um/managed"
+)
+
+// keepGates has the gates of streams on which nothing is held back follow the operations at a
+// distance. A gate's word compares cyclically: one that was opened so long ago that 2^31
+// operations have come since would hold nothing back. The caller holds the lock.
+func (e *paged) keepGates() {
+	l := e.l
+	const distance = 1 << 29
+	read := l.hook.Read()
+	if e.gateWords == 0 || read-e.gatesKept < distance {
+		return
+	}
+	e.gatesKept = read
+	for i := range hook.MaxStreams {
+		if i >= len(l.hookStreams) || l.hookStreams[i].id < 0 || !e.runtime.HeldOn(l.hookStreams[i].id) {
+			l.hook.OpenGate(i, read)
+		}
+	}
+}
+
+// loop feeds the runtime.
+func (e *paged) loop() {
+	l := e.l
+	defer l.threads.Done()
+	runtime.LockOSThread()
+	if err := l.driver.BindThread(); err != nil {
+		l.mu.Lock()
+		l.fail(err)
+		l.mu.Unlock()
+		return
+	}
+	for {
+		l.mu.Lock()
+		if l.closing {
+			l.mu.Unlock()
+			return
+		}
+		l.drain()
+		l.progress()
+		l.timings()
+		l.tensorReserved.Store(e.runtime.ReservedBytes())
+		e.feedFaults()
+		if l.failed != nil {
+			e.letRun() // also streams that are new, and before far ahead is reached
+		} else {
+			e.keepGates()
+		}
+		held := e.runtime.Held()
+		if e.wakeDue(e.runtime.Epoch(), held) {
+			e.work[um.In].Signal()
+			e.work[um.Out].Signal()
+		}
+		busy := e.runtime.Queued() > 0
+		now := time.Now()
+		l.vain.look(now)
+		idle := l.idle.look(now)
+		if idle > headPatience && e.runtime.AwaitsWork() { // for whose end the driver may keep a move waiting
+			l.vain.end()
+		}
+		if l.nagger.due(idle) {
+			l.log.Warn("a launch is held back, and no move is made", zap.Duration("for", idle.Round(time.Second)), zap.Bool("moving", e.runtime.Moving()))
+		}
+		switch {
+		case !held:
+			e.moved()
+		case l.vain.Duration > watchdogPatience:
+			l.fail(fmt.Errorf("a launch has been held back for %s without any move being made", watchdogPatience))
+		case idle > headPatience && !e.runtime.Moving():
+			e.letHeadGo()
+		}
+		l.mu.Unlock()
+		if busy {
+			time.Sleep(busyWait) // no doorbell: a launch need not pay for waking this thread
+		} else {
+			l.hook.Wait(idleWait)
+		}
+	}
+}
+
+// letHeadGo ends the wait of the launch that has been held back longest, once the
+// workers of both directions have been asked again and know nothing to do for it: on a
+// busy machine they may not have had their turn in all that time. The caller holds the lock.
+func (e *paged) letHeadGo() {
+	if e.askedAt == 0 {
+		e.askedAt = e.runtime.Epoch()
+	}
+	for d := range e.work {
+		if e.lookedAt[d] < e.askedAt {
+			e.work[d].Signal()
+			return
+		}
+	}
+	e.runtime.LetHeadGo()
+	e.moved()
+}
+
+// moved notes that something went on. The caller holds the lock.
+func (e *paged) moved() {
+	e.l.moved()
+	e.askedAt, e.lookedAt = 0, [2]uint64{}
+}
+
+// wakeDue says whether the workers are to look again: after some events, after any
+// while an operation is held back, or some time after the last of a few, for
+// events are also fed in by the job's own threads and may be the last for long.
+func (e *paged) wakeDue(epoch uint64, held bool) bool {
+	const wakeEvery, wakeAfter = 16, time.Millisecond
+	now := time.Now()
+	due := epoch-e.broadcastAt >= wakeEvery || held && epoch != e.broadcastAt
+	if !due && (epoch == e.broadcastAt && !held || now.Sub(e.broadcastTime) < wakeAfter) {
+		return false
+	}
+	e.broadcastAt, e.broadcastTime = epoch, now
+	return true
+}
+
+// prepare makes host pages for address space that is not used yet, while there is
+// nothing else to do for the bus.
+func (e *paged) prepare() {
+	l := e.l
+	defer l.threads.Done()
+	const blocks = 32
+	mover := managed.NewDirect(e.space)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for !l.closing && l.failed == nil && e.preparedBytes < l.hostBudget() {
+		m, ok := e.runtime.Prepare(blocks)
+		if !ok {
+			return
+		}
+		l.mu.Unlock()
+		err := mover.Do(m)
+		l.mu.Lock()
+		if err != nil {
+			l.fail(err)
+			return
+		}
+		e.preparedBytes += blocks * managed.BlockBytes
+		e.runtime.Done(m)
+	}
+}
+
+// worker carries out the moves of one direction.
+func (e *paged) worker(d um.Direction) {
+	l := e.l
+	defer l.threads.Done()
+	runtime.LockOSThread()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if err := l.driver.BindThread(); err != nil {
+		l.fail(err)
+		return
+	}
+	var mover managed.Mover
+	if e.space != nil {
+		mover = managed.NewDirect(e.space)
+	} else {
+		s, err := managed.NewStreamed(l.driver)
+		if err != nil {
+			l.fail(err)
+			return
+		}
+		mover = s
+	}
+	defer func() {
+		if err := mover.Close(); err != nil {
+			l.log.Debug("closing a mover", zap.Error(err))
+		}
+	}()
+	for !l.closing && l.failed == nil {
+		l.drain() // what is already queued decides better than what was known before
+		m, ok := e.runtime.Next(d)
+		if !ok {
+			e.lookedAt[d] = e.runtime.Epoch()
+			e.work[d].Wait()
+			continue
+		}
+		e.work[d].Signal() // one at a time: the next looks while this one moves
+		l.mu.Unlock()
+		began := l.driver.Now()
+		err := mover.Do(m)
+		ended := l.driver.Now()
+		l.mu.Lock()
+		e.moved()
+		if err != nil {
+			l.fail(err)
+			return
+		}
+		l.progress()
+		e.runtime.Done(m)
+		e.moveTime[d] += ended - began
+		if l.sink != nil && !l.paused && (m.Kind == managed.MoveFetch || m.Kind == managed.MoveEvict) {
+			l.sink.Move(m.Ranges, d, began, ended)
+		}
+		e.work[um.In+um.Out-d].Signal() // what came or went may be what the other side waits for
+	}
+}
