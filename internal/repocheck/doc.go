@@ -1,5 +1,5 @@
 // Package repocheck holds the rules that the repository keeps about itself, as
-// tests: who may import whom, in Go and in C, that every package tells its story, and that the
+// tests: who may import whom, in Go and in C, which parts of a package know nothing of each other, that every package tells its story, and that the
 // tree neither points to the machine it was written on nor to files, or names in files, that are
 // not there.
 //

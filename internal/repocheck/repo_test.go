@@ -5,6 +5,7 @@ import (
 	"errors"
 	"go/format"
 	"io/fs"
+	"maps"
 	"os"
 	"os/exec"
 	"path"
@@ -268,6 +269,18 @@ func filesOf(t *testing.T, folder string) map[string][]byte {
 func TestFloors(t *testing.T) {
 	for _, folder := range inFloors {
 		for _, problem := range floorProblems(folder, filesOf(t, folder)) {
+			t.Error(problem)
+		}
+	}
+}
+
+func TestParts(t *testing.T) {
+	for _, p := range inParts {
+		files := filesOf(t, p.folder)
+		maps.DeleteFunc(files, func(name string, _ []byte) bool {
+			return !strings.HasSuffix(name, ".go") || strings.HasSuffix(name, "_test.go")
+		})
+		for _, problem := range p.problems(files) {
 			t.Error(problem)
 		}
 	}

@@ -14,6 +14,17 @@ var engines = [...]func(*Live) engine{
 	Explicit: func(l *Live) engine { return newSwap(l) },
 }
 
+// part is that of the engine that the snapshot is of.
+func (s Stats) part() part {
+	switch {
+	case s.Explicit != nil:
+		return explicitPart{s, s.Explicit}
+	case s.Engine == Managed.String():
+		return managedPart{s}
+	}
+	return plainPart{s}
+}
+
 // choose decides between the engines where the configuration leaves it open, and
 // says why. The explicit engine is taken wherever it can run: it moves several
 // times the bytes in the same time.

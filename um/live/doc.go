@@ -2,13 +2,14 @@
 // that the framework calls, the launch hook, the driver and the runtime of
 // package um/managed or of package um/explicit, and
 // owns the threads. Which of them it is is decided once (choose.go); [Live] knows an engine in a process (engine.go), of which
-// there are two: the managed one's files are paged*.go, deaths.go and faults.go, the explicit one's explicit*.go.
+// there are two: the managed one's files are paged*.go, the explicit one's explicit*.go, and neither these nor what is
+// common know of them (internal/repocheck).
 // What is below is of the managed engine unless it says otherwise.
 //
 // # Threads
 //
 //   - Any thread of the job calls Malloc, Free and RecordStream. They hold a lock
-//     for microseconds; a free under the managed engine only leaves a note (deaths.go). Most allocations and frees of tensors under the explicit engine
+//     for microseconds; a free under the managed engine only leaves a note (paged_deaths.go). Most allocations and frees of tensors under the explicit engine
 //     do not even come here: package front serves them, and drain hears of them. Small and
 //     plain allocations may reach the driver's allocator; an allocation for which
 //     address space is missing waits, bounded, for queued work to let go of some.

@@ -97,19 +97,16 @@ const (
 	// 0.4 %, of 64 MiB of an int8 product some 5,000). So many are told apart.
 	reservationHint = 0x7d00_0000_0000
 	findCapacity    = 1 << 16
-	mostInFlight    = 8                      // moves in one direction
-	shortWait       = 10 * time.Microsecond  // while work is queued
-	plainPatience   = 3 * time.Second        // for tensors to leave before plain memory grows, while nothing is unfinished
-	hostPatience    = time.Second            // for host memory that is over the budget: others may free some
-	growthPatience  = 30 * time.Second       // for host memory that the machine refuses
-	longRun         = time.Second            // an operation that has run for longer is waited for: others merely come and go
-	checkPatience   = 100 * time.Millisecond // for a copy to end, before it is asked whether it has failed
-	reportPatience  = time.Millisecond       // for a move, before streams are asked how far they are
-	resultOOM       = 2                      // CUDA_ERROR_OUT_OF_MEMORY
-	resultUnknown   = 999                    // CUDA_ERROR_UNKNOWN
+	mostInFlight    = 8                // moves in one direction
+	plainPatience   = 3 * time.Second  // for tensors to leave before plain memory grows, while nothing is unfinished
+	hostPatience    = time.Second      // for host memory that is over the budget: others may free some
+	growthPatience  = 30 * time.Second // for host memory that the machine refuses
+	longRun         = time.Second      // an operation that has run for longer is waited for: others merely come and go
+	reportPatience  = time.Millisecond // for a move, before streams are asked how far they are
+	resultOOM       = 2                // CUDA_ERROR_OUT_OF_MEMORY
+	resultUnknown   = 999              // CUDA_ERROR_UNKNOWN
 	// resultDeinitialized is CUDA_ERROR_DEINITIALIZED, for what comes after the engine.
 	resultDeinitialized = 4
-	defaultStreams      = 2 // handles up to this are default streams, the calling thread's own or the shared one
 )
 
 func newSwap(l *Live) *swap {

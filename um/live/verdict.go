@@ -22,17 +22,6 @@ type part interface {
 	warnings() []string
 }
 
-// part is that of the engine that the snapshot is of.
-func (s Stats) part() part {
-	switch {
-	case s.Explicit != nil:
-		return explicitPart{s, s.Explicit}
-	case s.Engine == Managed.String():
-		return managedPart{s}
-	}
-	return plainPart{s}
-}
-
 // plainPart is that where nothing can leave the device.
 type plainPart struct{ Stats }
 
