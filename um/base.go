@@ -121,10 +121,10 @@ func (b *Base[T, X]) RecordStream(p cuda.Ptr, stream int) error {
 	return err
 }
 
-// Begin is an operation as it is reported: what is alive of what it names is named by it from now on. What is not
+// Begin makes x, which is new, an operation as it is reported: what is alive of what it names is named by it from now on. What is not
 // was freed by another thread meanwhile: the job's own race.
-func (b *Base[T, X]) Begin(o *Op) Operation[T] {
-	x := Operation[T]{Position: b.History.Now(), Seq: o.Seq, Stream: o.Stream, Name: o.Name, Tensors: make([]T, 0, len(o.Slots))}
+func (b *Base[T, X]) Begin(o *Op, x *Operation[T]) {
+	x.Position, x.Seq, x.Stream, x.Name, x.Tensors = b.History.Now(), o.Seq, o.Stream, o.Name, make([]T, 0, len(o.Slots))
 	b.touched = b.touched[:0]
 	var none T
 	for _, s := range o.Slots {
@@ -140,7 +140,6 @@ func (b *Base[T, X]) Begin(o *Op) Operation[T] {
 		c.Queued.Add(x.Position)
 		x.Tensors, b.touched = append(x.Tensors, t), append(b.touched, c.Instance)
 	}
-	return x
 }
 
 // Enter enters the operation that has begun, as x, into the history and among the pending ones.

@@ -40,7 +40,8 @@ func (b *testBase) malloc(p cuda.Ptr, bytes int64, stream int) *testTensor {
 // op is what it does with an operation.
 func (b *testBase) op(seq uint64, stream int, slots ...uint32) *testOp {
 	o := Op{Seq: seq, Stream: stream, Slots: slots}
-	x := &testOp{b.Begin(&o)}
+	x := &testOp{}
+	b.Begin(&o, &x.Operation)
 	b.Enter(x, &x.Operation, o.Signature())
 	return x
 }

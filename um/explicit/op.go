@@ -44,7 +44,8 @@ func (x *op) lacks() (n int64) {
 
 // Op reports an operation, in the order of Seq, before it is launched.
 func (r *Runtime) Op(o um.Op) {
-	x := &op{Operation: r.Begin(&o)}
+	x := &op{}
+	r.Begin(&o, &x.Operation)
 	for _, t := range x.Tensors {
 		t.kept = t.kept || o.Keep
 		t.lastName = x.Name

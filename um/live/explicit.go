@@ -266,7 +266,8 @@ func (e *swap) op(rec *hook.Record) {
 	if rec.Flags&hook.FlagCaptured != 0 {
 		return // it runs when its graph is launched, and is reported then
 	}
-	o := l.operation(rec)
+	var o um.Op
+	l.operation(rec, &o)
 	o.Shape, o.Keep = rec.Grid, rec.Flags&hook.FlagKeep != 0
 	o.ToHost = rec.Kind == hook.Copy && rec.ID == hook.CopyD2H
 	if l.config.Replay {

@@ -262,7 +262,8 @@ func (e *paged) op(rec *hook.Record) {
 	if rec.Flags&hook.FlagCaptured != 0 {
 		return // it runs when its graph is launched, and is reported then
 	}
-	op := l.operation(rec)
+	var op um.Op
+	l.operation(rec, &op)
 	op.Gated, op.Reports = rec.Flags&hook.FlagGated != 0, rec.Flags&hook.FlagProgress != 0
 	e.runtime.Op(op)
 	if rec.Stream == hook.SharedStream {

@@ -24,13 +24,12 @@ func (l *Live) tell(rec *hook.Record) {
 	}
 }
 
-// operation is a record as an engine is told of it.
-func (l *Live) operation(rec *hook.Record) um.Op {
-	o := um.Op{Seq: rec.Seq, Stream: l.opStream(rec.Stream, rec.Seq), Slots: rec.Slots, Work: uint32(rec.Kind)<<28 ^ rec.ID}
+// operation makes o, which is new, what an engine is told of a record. It is filled where it is, for every record pays for a copy.
+func (l *Live) operation(rec *hook.Record, o *um.Op) {
+	o.Seq, o.Stream, o.Slots, o.Work = rec.Seq, l.opStream(rec.Stream, rec.Seq), rec.Slots, uint32(rec.Kind)<<28^rec.ID
 	if rec.Kind == hook.Launch {
 		o.Name = l.hook.FunctionName(rec.ID)
 	}
-	return o
 }
 
 // opStream is the runtime's number for one of the hook's stream indices, of which an

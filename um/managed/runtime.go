@@ -218,7 +218,8 @@ func (r *Runtime) idleAfter(stream int) uint64 {
 func (r *Runtime) Op(o um.Op) {
 	r.stats.Ops++
 	r.lastSeq = max(r.lastSeq, o.Seq)
-	x := &op{Operation: r.Begin(&o), gated: o.Gated, reports: o.Reports}
+	x := &op{gated: o.Gated, reports: o.Reports}
+	r.Begin(&o, &x.Operation)
 	var blocks int32
 	for _, t := range x.Tensors {
 		blocks += t.n
