@@ -209,7 +209,7 @@ func (l *Live) RecordStream(p cuda.Ptr, stream uint64) error {
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		l.engine.catchUp()
-		return l.tensors.RecordStream(p, l.streamID(stream))
+		return l.tensors.RecordStream(p, l.streams.Number(stream))
 	}
 	l.plain.RecordStream(p, stream)
 	return nil
@@ -269,30 +269,4 @@ func (l *Live) SetFraction(f float64) error {
 		l.tensors.SetBudget(l.budget)
 	}
 	return nil
-}
-
-// streamID is the runtime's number for a stream.
-func (l *Live) streamID(handle uint64) int {
-	// cudaStreamLegacy is another name of the default stream.
-	if handle == 1 {
-		handle = 0
-	}
-	id, ok := l.streamIDs[handle]
-	if !ok {
-		id = l.newStreamID(handle)
-		l.streamIDs[handle] = id
-	}
-	return id
-}
-
-// newStreamID is a number for a stream: one whose stream is gone, or a new one.
-func (l *Live) newStreamID(handle uint64) (id int) {
-	if k := len(l.freeStreamIDs); k > 0 {
-		id, l.freeStreamIDs = l.freeStreamIDs[k-1], l.freeStreamIDs[:k-1]
-		l.handles[id] = handle
-		return id
-	}
-	l.handles = append(l.handles, handle)
-	l.ownStreams = append(l.ownStreams, -1)
-	return len(l.handles) - 1
 }

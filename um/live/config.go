@@ -66,13 +66,10 @@ const (
 	progressEvery    = 16
 	idleWait         = 10 * time.Millisecond
 	busyWait         = 50 * time.Microsecond
-	shortWait        = 10 * time.Microsecond  // while work is queued
 	checkPatience    = 100 * time.Millisecond // for a copy to end, before it is asked whether it has failed
 	headPatience     = 100 * time.Millisecond // for a launch that no move helps; then it may fault
 	roomPatience     = time.Second            // for tensors to leave before plain memory grows
 	watchdogPatience = 20 * time.Second       // for a move, while nothing runs after which one may be possible; then the engine is given up
-	slowPatience     = 2 * time.Second        // for what waits, before it is said
-	warnEvery        = time.Minute            // that it still waits is said again
 	defaultStreams   = 2                      // handles up to this are default streams, the calling thread's own or the shared one
 )
 

@@ -4,6 +4,7 @@
 // owns the threads. Which of them it is is decided once (choose.go); [Live] knows an engine in a process (engine.go), of which
 // there are two: the managed one's files are paged*.go, the explicit one's explicit*.go, and neither these nor what is
 // common know of them (internal/repocheck).
+// What any of them needs of a process, numbers for streams and waiting, is in package process.
 // What is below is of the managed engine unless it says otherwise.
 //
 // # Threads

@@ -212,15 +212,15 @@ func (p swapProcess) SetState(slot uint32, s explicit.State, ticket uint32) {
 func (p swapProcess) LastSeq(slot uint32) uint64 { return p.e.hook.LastSeq(slot) }
 
 func (p swapProcess) Offer(r cuda.Range, stream int) bool {
-	return p.e.front != nil && p.e.front.Offer(r.Base, r.Bytes, p.e.l.handles[stream])
+	return p.e.front != nil && p.e.front.Offer(r.Base, r.Bytes, p.e.l.streams.Handle(stream))
 }
 
 func (p swapProcess) SetApart(at cuda.Ptr, bytes int64, stream int) bool {
-	return p.e.front == nil || p.e.front.SetApart(at, bytes, p.e.l.handles[stream])
+	return p.e.front == nil || p.e.front.SetApart(at, bytes, p.e.l.streams.Handle(stream))
 }
 
 func (p swapProcess) Reserve(r cuda.Range, size int64, stream, after int) bool {
-	f, handle := p.e.front, p.e.l.handles[stream]
+	f, handle := p.e.front, p.e.l.streams.Handle(stream)
 	return f != nil && f.Reserve(r, size, handle, p.e.requests[request{size, handle}]+uint64(after))
 }
 

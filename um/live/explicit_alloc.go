@@ -11,6 +11,7 @@ import (
 	"github.com/penstock-gpu/penstock/internal/hook"
 	"github.com/penstock-gpu/penstock/pool/stitch"
 	"github.com/penstock-gpu/penstock/um/explicit"
+	"github.com/penstock-gpu/penstock/um/live/process"
 )
 
 // malloc allocates a tensor that can leave the device.
@@ -22,7 +23,7 @@ func (e *swap) malloc(bytes int64, stream uint64) (cuda.Ptr, error) {
 	if e.front != nil {
 		e.asked(bytes, stream, e.front.Requests(explicit.WholePages(bytes), stream))
 	}
-	p, err := e.runtime.Malloc(bytes, l.streamID(stream))
+	p, err := e.runtime.Malloc(bytes, l.streams.Number(stream))
 	if err != nil {
 		return 0, err
 	}
@@ -89,17 +90,17 @@ func (e *swap) takePlain(size int64) error {
 	l := e.l
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	var waited, vain idle
-	var nagger nagger
+	var waited, vain process.Idle
+	var nagger process.Nagger
 	for {
 		fits := e.runtime.PlainFits(size)
 		if fits && e.runtime.ReservePlain(size) {
 			break
 		}
 		now := time.Now()
-		waited.look(now)
-		if vain.look(now); e.unfinished() {
-			vain.end()
+		waited.Look(now)
+		if vain.Look(now); e.unfinished() {
+			vain.End()
 		}
 		switch {
 		case l.failed != nil:
@@ -108,7 +109,7 @@ func (e *swap) takePlain(size int64) error {
 		case !fits, l.closing, vain.Duration > e.patience(plainPatience):
 			e.runtime.CancelPlain()
 			return fmt.Errorf("%w: %d bytes of plain device memory asked for, and no room can be made in the budget of %d: raise --budget", ErrOutOfMemory, size, l.budget)
-		case nagger.due(waited.Duration):
+		case nagger.Due(waited.Duration):
 			l.log.Warn("an allocation waits for memory that is in use", zap.Duration("for", waited.Round(time.Second)), zap.Int64("bytes", size), zap.String("state", e.runtime.Explain()))
 		}
 		e.wakeAll()

@@ -45,7 +45,7 @@ func (e *swap) dealWith(n front.Note) {
 	} else {
 		var size int64
 		e.asked(n.Bytes, n.Stream, n.Requests)
-		size, err = e.runtime.Retake(n.At, n.Bytes, l.streamID(n.Stream))
+		size, err = e.runtime.Retake(n.At, n.Bytes, l.streams.Number(n.Stream))
 		e.taken += size
 		l.counts.allocs.Add(1)
 	}

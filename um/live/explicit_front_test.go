@@ -7,6 +7,7 @@ import (
 	"github.com/penstock-gpu/penstock/pool/front"
 	"github.com/penstock-gpu/penstock/um"
 	"github.com/penstock-gpu/penstock/um/explicit"
+	"github.com/penstock-gpu/penstock/um/live/process"
 )
 
 // ring is a launch hook whose ring was read up to a place.
@@ -29,7 +30,7 @@ func TestHear(t *testing.T) {
 	}
 	d := newDriver(1 << 30)
 	h := &ring{}
-	l := &Live{driver: d, streamIDs: map[uint64]int{0: 0}, handles: []uint64{0}, ownStreams: []int{0}, plain: &cachingPool{}}
+	l := &Live{driver: d, streams: process.NewStreams(h, nil), plain: &cachingPool{}}
 	e := &swap{l: l, hook: h, front: f, requests: map[request]uint64{}}
 	l.engine = e
 	addresses := cuda.Range{Base: 1 << 40, Bytes: 1 << 30}

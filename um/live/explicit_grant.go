@@ -108,7 +108,7 @@ func (e *swap) search(q *question) (found []cuda.Ptr, chases bool, err error) {
 	}
 	lo, hi := e.runtime.Span()
 	spans := [2]kernels.Span{{Lo: lo, Hi: hi}}
-	stream := cuda.Stream(l.handle(q.stream))
+	stream := cuda.Stream(l.streams.HandleAt(q.stream))
 	if stream <= defaultStreams {
 		stream = 0
 	}

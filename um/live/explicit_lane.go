@@ -8,6 +8,7 @@ import (
 	"github.com/penstock-gpu/penstock/cuda"
 	"github.com/penstock-gpu/penstock/internal/hook"
 	"github.com/penstock-gpu/penstock/um/explicit"
+	"github.com/penstock-gpu/penstock/um/live/process"
 )
 
 // lane copies moves out, one piece of one move at a time, on a thread of its own that does nothing
@@ -85,7 +86,7 @@ func (n *lane) err() error {
 func (n *lane) run() {
 	defer n.l.threads.Done()
 	runtime.LockOSThread()
-	finePauses()
+	process.FinePauses()
 	err := n.l.driver.BindThread()
 	for err == nil {
 		if len(n.queued) == 0 {
@@ -143,7 +144,7 @@ func (n *lane) wait() error {
 	}
 	expected := min(time.Duration(float64(p.Bytes)*n.nsPerByte), sleepLongest)
 	if left := expected - waiting.Sub(began); left > 2*spinBefore {
-		pause(left - spinBefore)
+		process.Pause(left - spinBefore)
 	}
 	overslept := n.word.Reached(p.Ticket)
 	for spins, checked := 0, waiting; !n.word.Reached(p.Ticket); spins++ {
@@ -157,7 +158,7 @@ func (n *lane) wait() error {
 			}
 		}
 		if now.Sub(began) > expected+spinLongest {
-			pause(shortWait)
+			process.Pause(process.ShortWait)
 		}
 		if now.Sub(checked) > checkPatience {
 			var err error

@@ -12,6 +12,7 @@ import (
 	"github.com/penstock-gpu/penstock/internal/hook"
 	"github.com/penstock-gpu/penstock/um"
 	"github.com/penstock-gpu/penstock/um/explicit"
+	"github.com/penstock-gpu/penstock/um/live/process"
 )
 
 // loop feeds the runtime, answers what launches ask, and wakes the workers.
@@ -19,7 +20,7 @@ func (e *swap) loop() {
 	l := e.l
 	defer l.threads.Done()
 	runtime.LockOSThread()
-	finePauses()
+	process.FinePauses()
 	if err := l.driver.BindThread(); err != nil {
 		l.mu.Lock()
 		l.fail(err)
@@ -59,7 +60,7 @@ func (e *swap) loop() {
 			checked = time.Now()
 		}
 		if busy {
-			pause(pauseAfter(idle))
+			process.Pause(process.PauseAfter(idle))
 		} else {
 			l.hook.Wait(idleWait)
 		}
@@ -123,7 +124,7 @@ func (e *swap) worker(d um.Direction) {
 	l := e.l
 	defer l.threads.Done()
 	runtime.LockOSThread()
-	finePauses()
+	process.FinePauses()
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	p, err := e.newPorter(d)
@@ -314,7 +315,7 @@ func (p *porter) fetchInstead(f *flight, launched bool) (err error) {
 // rest waits a little for a flight.
 func (p *porter) rest() (err error) {
 	p.timed(portRest, func() {
-		pause(shortWait)
+		process.Pause(process.ShortWait)
 		if p.lane != nil {
 			err = p.lane.err()
 		}

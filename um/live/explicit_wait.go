@@ -24,15 +24,15 @@ func (e *swap) unfinished() bool {
 // long nothing has moved. The caller holds the lock.
 func (e *swap) watch(held bool) (idle time.Duration) {
 	l, now := e.l, time.Now()
-	l.idle.look(now)
-	l.vain.look(now)
+	l.idle.Look(now)
+	l.vain.Look(now)
 	switch {
 	case !held || e.runtime.Moving():
 		l.moved()
 	case e.unfinished():
-		l.vain.end()
+		l.vain.End()
 	}
-	if l.nagger.due(l.idle.Duration) {
+	if l.nagger.Due(l.idle.Duration) {
 		l.log.Warn("a launch waits for memory that is in use", zap.Duration("for", l.idle.Round(time.Second)), zap.String("state", e.runtime.Explain()),
 			zap.Bool("asks", e.asking != nil), zap.Uint64("reported", e.runtime.Reported()), zap.Uint64("head", e.hook.Head()))
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/penstock-gpu/penstock/faults"
 	"github.com/penstock-gpu/penstock/internal/hook"
 	"github.com/penstock-gpu/penstock/um"
+	"github.com/penstock-gpu/penstock/um/live/process"
 )
 
 // Hook is the launch hook as the engine sees it; *hook.Shared is the real one.
@@ -65,12 +66,7 @@ type Live struct {
 	tensors um.Engine // that engine's; nil while there are none
 	budget  int64
 
-	streamIDs   map[uint64]int // stream handle to the runtime's number for it
-	handles     []uint64       // the runtime's number to the handle
-	hookStreams []hookStream   // by the hook's index
-	ownStreams  []int          // the runtime's number to the hook's index, -1 if unknown
-
-	freeStreamIDs []int // numbers whose streams are gone
+	streams process.Streams
 
 	sink   Sink
 	paused bool // the sink is told of allocations only
@@ -79,9 +75,9 @@ type Live struct {
 	failed        error
 	closing       bool
 	threads       sync.WaitGroup
-	idle          idle   // since the last move; the loop looks
-	vain          idle   // of that, while nothing ran after which one may be possible
-	nagger        nagger // of the launch that waits
+	idle          process.Idle   // since the last move; the loop looks
+	vain          process.Idle   // of that, while nothing ran after which one may be possible
+	nagger        process.Nagger // of the launch that waits
 	emptyEvents   emptyEvents
 
 	counts                     counts
@@ -145,8 +141,8 @@ func New(c Config, d cuda.Driver, hookOrNil Hook, log *zap.Logger) (*Live, error
 	l := &Live{
 		config: c, why: why, driver: d, hook: hookOrNil, log: log, sink: c.Sink,
 		budget: c.BudgetBytes, privates: map[PoolID]*private{},
-		streamIDs: map[uint64]int{0: 0}, handles: []uint64{0}, ownStreams: []int{0},
 	}
+	l.streams = process.NewStreams(l.hook, func(number int, seq uint64) { l.tensors.Progress(number, seq) })
 	if l.budget == 0 {
 		l.budget = max(minBudgetBytes, free-reserveBytes)
 	}
@@ -175,8 +171,8 @@ func (l *Live) hostBudget() int64 {
 
 // moved notes that something went on. The caller holds the lock.
 func (l *Live) moved() {
-	l.idle.end()
-	l.vain.end()
+	l.idle.End()
+	l.vain.End()
 }
 
 // Record stops telling the sink of operations, faults and moves, or goes on.

@@ -15,6 +15,7 @@ import (
 	"github.com/penstock-gpu/penstock/internal/hook"
 	"github.com/penstock-gpu/penstock/um"
 	"github.com/penstock-gpu/penstock/um/live/bound"
+	"github.com/penstock-gpu/penstock/um/live/process"
 	"github.com/penstock-gpu/penstock/um/managed"
 )
 
@@ -436,6 +437,9 @@ func TestGiveUp(t *testing.T) {
 
 // TestWatchdog: a move that does not end gives the engine up.
 func TestWatchdog(t *testing.T) {
+	if watchdogPatience < 10*process.MostBetween {
+		t.Error("the watchdog cannot tell waiting from a stopped process")
+	}
 	r := newRig(t, defaults())
 	r.holdBack()
 	block := make(chan struct{})

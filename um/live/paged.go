@@ -179,7 +179,7 @@ func (p pagedProcess) OpenGate(stream int, seq uint64) {
 	if l.failed != nil {
 		return // it is open, far ahead
 	}
-	if i := l.ownStreams[stream]; i >= 0 && p.e.gateWords != 0 {
+	if i := l.streams.Index(stream); i >= 0 && p.e.gateWords != 0 {
 		l.hook.OpenGate(i, seq)
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/penstock-gpu/penstock/cuda"
 	"github.com/penstock-gpu/penstock/pool/stitch"
 	"github.com/penstock-gpu/penstock/um"
+	"github.com/penstock-gpu/penstock/um/live/process"
 )
 
 // malloc allocates from the arena.
@@ -17,7 +18,7 @@ func (e *paged) malloc(bytes int64, stream uint64) (cuda.Ptr, error) {
 	l.lock()
 	defer l.mu.Unlock()
 	l.drain()
-	p, err := e.runtime.Malloc(bytes, l.streamID(stream))
+	p, err := e.runtime.Malloc(bytes, l.streams.Number(stream))
 	if err != nil && e.reuseMayHelp(bytes) {
 		l.counts.retries.Add(1)
 		p, err = e.mallocWhenReusable(bytes, stream, err)
@@ -50,8 +51,8 @@ func (e *paged) reuseMayHelp(bytes int64) bool {
 func (e *paged) mallocWhenReusable(bytes int64, stream uint64, err error) (cuda.Ptr, error) {
 	l := e.l
 	last, finished := l.hook.Read(), time.Now()
-	var waited idle
-	var nagger nagger
+	var waited process.Idle
+	var nagger process.Nagger
 	checked := finished
 	// Also for a moment after that: dead memory that has just become idle may be in a worker's hands.
 	for !l.closing && l.failed == nil && time.Since(finished) < idleWait {
@@ -68,14 +69,14 @@ func (e *paged) mallocWhenReusable(bytes int64, stream uint64, err error) (cuda.
 		}
 		l.yield()
 		var p cuda.Ptr
-		if p, err = e.runtime.Malloc(bytes, l.streamID(stream)); err == nil {
+		if p, err = e.runtime.Malloc(bytes, l.streams.Number(stream)); err == nil {
 			return p, nil
 		}
 		now := time.Now()
 		if !e.runtime.AllFinished(last) {
 			finished = now
 		}
-		if nagger.due(waited.look(now)) {
+		if nagger.Due(waited.Look(now)) {
 			l.log.Warn("an allocation waits for memory that is in use", zap.Duration("for", waited.Round(time.Second)), zap.Int64("bytes", bytes))
 		}
 	}
@@ -90,8 +91,8 @@ func (e *paged) makeRoom(bytes int64) {
 	l := e.l
 	e.plainDue += bytes
 	e.tellPlain()
-	var waited idle
-	for l.hook != nil && e.runtime.RoomBytes() < 0 && l.failed == nil && !l.closing && waited.look(time.Now()) < roomPatience {
+	var waited process.Idle
+	for l.hook != nil && e.runtime.RoomBytes() < 0 && l.failed == nil && !l.closing && waited.Look(time.Now()) < roomPatience {
 		e.work[um.Out].Signal()
 		l.mu.Unlock()
 		time.Sleep(busyWait)

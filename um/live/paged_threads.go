@@ -24,7 +24,7 @@ func (e *paged) keepGates() {
 	}
 	e.gatesKept = read
 	for i := range hook.MaxStreams {
-		if i >= len(l.hookStreams) || l.hookStreams[i].id < 0 || !e.runtime.HeldOn(l.hookStreams[i].id) {
+		if number, _ := l.streams.At(i); number < 0 || !e.runtime.HeldOn(number) {
 			l.hook.OpenGate(i, read)
 		}
 	}
@@ -64,12 +64,12 @@ func (e *paged) loop() {
 		}
 		busy := e.runtime.Queued() > 0
 		now := time.Now()
-		l.vain.look(now)
-		idle := l.idle.look(now)
+		l.vain.Look(now)
+		idle := l.idle.Look(now)
 		if idle > headPatience && e.runtime.AwaitsWork() { // for whose end the driver may keep a move waiting
-			l.vain.end()
+			l.vain.End()
 		}
-		if l.nagger.due(idle) {
+		if l.nagger.Due(idle) {
 			l.log.Warn("a launch is held back, and no move is made", zap.Duration("for", idle.Round(time.Second)), zap.Bool("moving", e.runtime.Moving()))
 		}
 		switch {

@@ -1,4 +1,4 @@
-package live
+package process
 
 import (
 	"testing"
@@ -9,13 +9,13 @@ import (
 func TestPauseAfter(t *testing.T) {
 	last := time.Duration(0)
 	for idle := time.Duration(0); idle < 10*time.Second; idle += 50 * time.Microsecond {
-		p := pauseAfter(idle)
-		if p < last || p > max(shortWait, idle/50) || p > time.Millisecond {
+		p := PauseAfter(idle)
+		if p < last || p > max(ShortWait, idle/50) || p > time.Millisecond {
 			t.Fatalf("%v after %v, %v before", p, idle, last)
 		}
 		last = p
 	}
-	if first := pauseAfter(0); first != shortWait || last != time.Millisecond {
+	if first := PauseAfter(0); first != ShortWait || last != time.Millisecond {
 		t.Errorf("%v at first, %v at last", first, last)
 	}
 }

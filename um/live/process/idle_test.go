@@ -1,4 +1,4 @@
-package live
+package process
 
 import (
 	"testing"
@@ -7,43 +7,43 @@ import (
 
 // TestIdle: what passes while nobody looks is not waiting, as when the process was stopped for an hour.
 func TestIdle(t *testing.T) {
-	var i idle
+	var i Idle
 	now := time.Now()
-	i.look(now)
+	i.Look(now)
 	for range 1000 {
 		now = now.Add(time.Millisecond)
-		i.look(now)
+		i.Look(now)
 	}
 	if i.Duration != time.Second {
 		t.Errorf("%v after a second", i.Duration)
 	}
-	if got := i.look(now.Add(time.Hour)); got != time.Second+mostBetween {
+	if got := i.Look(now.Add(time.Hour)); got != time.Second+MostBetween {
 		t.Errorf("%v after an hour without a look", got)
 	}
-	i.end()
-	if got := i.look(now.Add(time.Hour + time.Millisecond)); got != time.Millisecond {
+	i.End()
+	if got := i.Look(now.Add(time.Hour + time.Millisecond)); got != time.Millisecond {
 		t.Errorf("%v a millisecond after a move", got)
 	}
-	if watchdogPatience < 10*mostBetween || slowPatience < 10*mostBetween {
-		t.Error("the watchdogs cannot tell waiting from a stopped process")
+	if SlowPatience < 10*MostBetween {
+		t.Error("waiting cannot be told from a stopped process")
 	}
 }
 
 // TestNagger: that something waits is said after a moment, once a minute, and anew of what waits next.
 func TestNagger(t *testing.T) {
-	var n nagger
+	var n Nagger
 	said := func(from, to time.Duration) (times int) {
 		for d := from; d < to; d += 100 * time.Millisecond {
-			if n.due(d) {
+			if n.Due(d) {
 				times++
 			}
 		}
 		return times
 	}
-	if a, b, c := said(0, slowPatience), said(slowPatience, warnEvery), said(warnEvery, 10*warnEvery); a != 0 || b != 1 || c != 9 {
+	if a, b, c := said(0, SlowPatience), said(SlowPatience, WarnEvery), said(WarnEvery, 10*WarnEvery); a != 0 || b != 1 || c != 9 {
 		t.Errorf("said %d, %d and %d times", a, b, c)
 	}
-	if a := said(0, 2*slowPatience); a != 1 {
+	if a := said(0, 2*SlowPatience); a != 1 {
 		t.Errorf("of what waits next %d times", a)
 	}
 }
