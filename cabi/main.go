@@ -48,6 +48,7 @@ import (
 	"github.com/penstock-gpu/penstock/options"
 	"github.com/penstock-gpu/penstock/pool/front"
 	"github.com/penstock-gpu/penstock/um"
+	"github.com/penstock-gpu/penstock/um/explicit"
 	"github.com/penstock-gpu/penstock/um/live"
 )
 
@@ -188,7 +189,7 @@ func start(device int) (*live.Live, error) {
 		return nil, err
 	}
 	c := live.Config{
-		Engine: live.EngineFor(o.Engine), Verify: o.Verify, Packs: o.Packs, Replay: o.Replay == options.ReplayInsured,
+		Engine: live.EngineFor(o.Engine), Verify: o.Verify, Packs: o.Packs, Replay: replays[o.Replay],
 		Policy: policy, BudgetBytes: o.Budget, HostBudgetBytes: o.HostBudget,
 		ManagedLimitBytes: o.ManagedLimit, PlainOnly: o.Engine == options.EngineNone, LookaheadBytes: o.LookaheadBytes,
 		MissedRoutes: missed, Pool: layout, TensorFront: tensorFront, Label: state.label, LocalProcesses: process.Local,
@@ -211,6 +212,9 @@ func start(device int) (*live.Live, error) {
 	}
 	return e, nil
 }
+
+// replays are the choices of PENSTOCK_REPLAY.
+var replays = map[string]explicit.Replay{options.ReplayOff: explicit.ReplayOff, options.ReplayInsured: explicit.ReplayInsured, options.ReplayOn: explicit.ReplayOn}
 
 // hookResolve finds the real driver functions, past the hook.
 func hookResolve(name string) unsafe.Pointer {

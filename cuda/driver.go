@@ -1,6 +1,10 @@
 package cuda
 
-import "time"
+import (
+	"encoding/binary"
+	"slices"
+	"time"
+)
 
 // Ptr is a device (or managed, or mapped host) virtual address.
 type Ptr uint64
@@ -47,6 +51,30 @@ type RecordedLaunch struct {
 	SharedBytes uint32   // of dynamic shared memory
 	Starts      []uint32 // of each parameter, the first byte in Params
 	Params      []byte   // as CU_LAUNCH_PARAM_BUFFER_POINTER takes them
+	Addresses   []uint32 // offsets in Params of all words that are addresses, where that is known
+}
+
+// Address is the address at an offset in the parameters.
+func (l *RecordedLaunch) Address(offset uint32) Ptr {
+	return Ptr(binary.LittleEndian.Uint64(l.Params[offset:]))
+}
+
+// Redirected is the launch with the addresses in one range moved to another of that size.
+func (l *RecordedLaunch) Redirected(from Range, to Ptr) *RecordedLaunch {
+	moved := l
+	for _, at := range l.Addresses {
+		p := l.Address(at)
+		if p < from.Base || p >= from.End() {
+			continue
+		}
+		if moved == l {
+			c := *l
+			c.Params = slices.Clone(c.Params)
+			moved = &c
+		}
+		binary.LittleEndian.PutUint64(moved.Params[at:], uint64(to+(p-from.Base)))
+	}
+	return moved
 }
 
 // Advice is a hint about a managed range.

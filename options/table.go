@@ -68,7 +68,7 @@ var Table = []Option{
 	{Env: "PENSTOCK_VERIFY", Flag: "verify", Commands: []string{"run"}, Type: TypeBool, Default: "0",
 		Doc: "the explicit engine checks every move with checksums before and after"},
 	{Env: "PENSTOCK_REPLAY", Flag: "replay", Commands: []string{"run"}, Type: TypeChoice, Choices: Replays, Default: ReplayOff,
-		Doc: "insured: the explicit engine may make what has left the device again, by the launches that made it, instead of fetching its copy; the copy comes in where what is made is not the same"},
+		Doc: "what the explicit engine makes again, by the launches that made it, instead of moving it. insured: a copy leaves all the same, and comes in where what is made is not the same; on: no copy leaves, once a kernel has made the same often enough"},
 	{Env: "PENSTOCK_PACKS", Type: TypeBool, Default: "1",
 		Doc: "the explicit engine gives small allocations that are made and freed together, and large ones of one size that pages fit badly, one range, which moves as one; never while recording"},
 
@@ -100,7 +100,7 @@ var Table = []Option{
 	{Flag: "iterations", Commands: []string{"simulate"}, Type: TypeNumber,
 		Doc: "play the last full iteration again until so many have run, and report the last: a job comes to rest after more of them than most logs hold (as recorded)"},
 	{Flag: "replay", Commands: []string{"simulate"}, Type: TypeChoice, Choices: []string{ReplayOn, ReplayOff}, Default: ReplayOff,
-		Doc: "on: the oracle may give memory up instead of moving it, and issue the launches that made it again; no other policy has it"},
+		Doc: "on: memory may be given up instead of being moved, and the launches issued again that made it; the oracle has it, and penstock in the explicit engine"},
 	{Flag: "packs", Commands: []string{"simulate"}, Type: TypeBool, Default: "true",
 		Doc: "as PENSTOCK_PACKS, in the explicit engine; --packs=false is without"},
 	{Flag: "json", Commands: []string{"simulate", "bench"}, Type: TypeBool, Default: "false",
@@ -234,7 +234,7 @@ const (
 var (
 	Engines  = []string{EngineManaged, EngineExplicit, EngineNone, EngineAuto}
 	Policies = []string{PolicyNaive, PolicyLRU, PolicyDeepUM, PolicyPenstock}
-	Replays  = []string{ReplayOff, ReplayInsured}
+	Replays  = []string{ReplayOff, ReplayInsured, ReplayOn}
 	// Strategies are those of stitching.
 	Strategies = []string{StitchEager, StitchLazy, StitchNone}
 )

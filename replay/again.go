@@ -39,8 +39,10 @@ type Function struct {
 	Seconds  float64 `json:"seconds"`
 }
 
-// Replays says whether a policy can have launches made again.
-func Replays(policy string) bool { return policy == PolicyOracle }
+// Replays says whether a policy can have launches issued again on an engine.
+func Replays(engine, policy string) bool {
+	return policy == PolicyOracle || policy == PolicyPenstock && engine == EngineExplicit
+}
 
 // againLaunchSeconds is what a launch that is issued again takes on the GPU besides its own time.
 const againLaunchSeconds = 1e-6

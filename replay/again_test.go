@@ -111,11 +111,51 @@ func TestReplayRoles(t *testing.T) {
 
 // TestReplayRefused: what has no replay says so.
 func TestReplayRefused(t *testing.T) {
-	for _, policy := range Policies() {
-		_, err := Run(t.Context(), network(4, 3), Options{Policy: policy, Ratio: 1.5, Profile: h200(t), Replay: true})
-		var bad *InputError
-		if got := errors.As(err, &bad); got == Replays(policy) {
-			t.Errorf("%s: %v", policy, err)
+	for _, engine := range []string{EngineManaged, EngineExplicit} {
+		for _, policy := range Policies() {
+			if !Simulates(engine, policy) {
+				continue
+			}
+			_, err := Run(t.Context(), network(4, 3), Options{Policy: policy, Engine: engine, Ratio: 1.5, Profile: h200(t), Replay: true})
+			var bad *InputError
+			if got := errors.As(err, &bad); got == Replays(engine, policy) {
+				t.Errorf("%s: %s: %v", engine, policy, err)
+			}
+		}
+	}
+}
+
+// TestExplicitReplay: the engine makes memory again in the simulation, which fails where that is not what was dropped; less is moved
+// than without, and no less is computed.
+func TestExplicitReplay(t *testing.T) {
+	raced.Skip(t)
+	for _, log := range []string{"gpt2m", "resnet152", "llama1b", "moe"}[:short.Of(4, 1)] {
+		tr, err := testlogs.Load(t, log).Repeat(6)
+		if err != nil {
+			t.Fatal(err)
+		}
+		o := Options{Policy: PolicyPenstock, Engine: EngineExplicit, Ratio: 2, Profile: h200(t)}
+		off := mustRun(t, tr, o)
+		o.Replay = true
+		r := mustRun(t, tr, o)
+		a := r.Replay
+		t.Logf("%s: %.4f s, without replay %.4f, compute %.4f, %d launches in %.4f s, %.2f GB made again, %.2f in, %.2f without",
+			log, r.IterationSeconds, off.IterationSeconds, r.ComputeSeconds, a.Launches, a.Seconds, float64(a.Bytes)/1e9, float64(r.H2DBytes)/1e9, float64(off.H2DBytes)/1e9)
+		if r.Policy != "penstock with replay" || a.SwapSeconds != off.IterationSeconds || a.Roles != RolesInferred {
+			t.Errorf("%s: %+v", log, a)
+		}
+		if log == "moe" {
+			continue // nearly all that it moves is state
+		}
+		if a.Bytes == 0 || len(a.Functions) == 0 || r.ComputeSeconds != off.ComputeSeconds || r.H2DBytes >= off.H2DBytes {
+			t.Errorf("%s: %.4f s of computing and %d bytes to the device, without replay %.4f and %d", log, r.ComputeSeconds, r.H2DBytes, off.ComputeSeconds, off.H2DBytes)
+		}
+		seconds := 0.0
+		for _, f := range a.Functions {
+			seconds += f.Seconds
+		}
+		if math.Abs(seconds-a.Seconds) > 1e-6 {
+			t.Errorf("%s: functions take %v s, all of it %v", log, seconds, a.Seconds)
 		}
 	}
 }

@@ -27,6 +27,7 @@ type explicitEngine struct {
 	paging     int // of these, those that map or unmap
 	lane       lane
 
+	issuing  *issuing       // nil: no launch is issued again
 	launched map[uint64]int // by what is launched, in which shape; nil: nothing is timed
 }
 
@@ -34,6 +35,9 @@ type explicitEngine struct {
 // engine's lock. Measured on an H200, medians of jobs, in_plan and in_lock of
 // worker_seconds over moves: 39 us for GPT-2 medium, 53 for ResNet-152, 80 for others.
 const moveCost = 50 * time.Microsecond
+
+// simulatedTrust is how often what a kernel makes must have been the same: logs have few iterations, and a job is to be shown at rest.
+const simulatedTrust = 1
 
 // laneGap is what lies between a piece that leaves and the next where that is queued once the first
 // has ended, because memory is being mapped: to see the end and to queue it. On H200s lane_submit is 7 to 10 us a
@@ -103,6 +107,11 @@ func (x *explicitEngine) open(t *trace.Trace, o Options, budget int64) error {
 	c := explicit.Config{
 		BudgetBytes: budget, HostBudgetBytes: hostBytes, Addresses: cuda.Range{Base: base, Bytes: space},
 		Victims: evict.NextUse, Ahead: true, Packs: !o.NoPacks,
+	}
+	if o.Replay {
+		x.issuing = newIssuing(t)
+		c.Replay, c.TrustAfter, c.ScratchBytes = explicit.ReplayOn, simulatedTrust, c.MostChunkBytes()
+		c.BudgetBytes -= c.ScratchBytes
 	}
 	if o.Policy == PolicyLRU {
 		c.Victims, c.Ahead = evict.LRU, false
@@ -197,6 +206,10 @@ func (x *explicitEngine) launch(e *trace.Event, finished func(time.Duration)) {
 		x.lastSeq[slot] = o.Seq
 	}
 	o.Shape, o.ToHost = shape(e), e.Kind == trace.KindCopy && e.Copy == trace.CopyDeviceToHost
+	if s := x.issuing; s != nil {
+		s.operation(x, x.app.next-1, e, &o.Op)
+		o.kernel.Duration, s.owed = o.kernel.Duration+s.owed, 0
+	}
 	x.runtime.Op(o.Op)
 	slots := append([]uint32(nil), x.slots...)
 	x.held, x.heldSeq = func() {
@@ -238,6 +251,14 @@ func (x *explicitEngine) wake() {
 
 // begin carries the first part of a move out; the worker goes on to the next when it has queued the copy.
 func (x *explicitEngine) begin(w *directionWorker, m *explicit.Move) {
+	if m.Kind == explicit.MoveVerify {
+		w.busy = false
+		x.verify(m)
+		x.wake()
+		return
+	}
+	issues := len(m.Launches) > 0
+	m.Checksum = false // there are no contents
 	ticket, err := w.mover.Begin(m)
 	if err != nil {
 		x.fail(err)
@@ -248,8 +269,16 @@ func (x *explicitEngine) begin(w *directionWorker, m *explicit.Move) {
 		x.paging--
 		w.busy = false
 		switch {
+		case issues && m.Direction() == um.In:
+			x.runtime.Submitted(m, 0)
+			x.makeAgain(w, m)
 		case m.Kind == explicit.MoveEvict:
 			x.runtime.Submitted(m, 0)
+			x.sum(m)
+			if !m.Copied() {
+				x.drop(w, m)
+				break
+			}
 			x.lane.moves = append(x.lane.moves, m)
 			if len(x.lane.moves) == 1 {
 				x.copyOut()
@@ -291,7 +320,7 @@ func (x *explicitEngine) copyOut() {
 
 // finish ends a move whose copy is done.
 func (x *explicitEngine) finish(w *directionWorker, m *explicit.Move, ticket uint32) {
-	if w.direction == um.In {
+	if w.direction == um.In && ticket != 0 {
 		x.arrived.Open(uint64(ticket))
 	}
 	if err := w.mover.Finish(m); err != nil {
@@ -343,3 +372,6 @@ func (x *explicitEngine) SetApart(cuda.Ptr, int64, int) bool { return true }
 func (x *explicitEngine) Reserve(cuda.Range, int64, int, int) bool { return false }
 
 func (x *explicitEngine) GiveHost(r []cuda.Range) { x.host.give(r) }
+
+// GiveClones: a log says nothing of small memory.
+func (x *explicitEngine) GiveClones([]cuda.Range) {}

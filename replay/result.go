@@ -17,7 +17,9 @@ const (
 )
 
 // PolicyOracleReplay is what a result of the oracle with Options.Replay is called.
-const PolicyOracleReplay = PolicyOracle + " with replay"
+const PolicyOracleReplay = PolicyOracle + withReplay
+
+const withReplay = " with replay"
 
 // Engines: how bytes move.
 const (

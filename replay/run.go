@@ -49,8 +49,8 @@ func Run(ctx context.Context, t *trace.Trace, o Options) (Result, error) {
 	if l := t.LargestLaunch(); l.Bytes > budget && (o.Engine != EngineExplicit || o.Policy == PolicyOracle) {
 		return Result{}, badInput("budget of %d bytes is below the access set of one launch: %s touches %d bytes; raise the budget to at least that", budget, nameOf(t, l), l.Bytes)
 	}
-	if o.Replay && !Replays(o.Policy) {
-		return Result{}, badInput("the policy %s has no replay, only %s has: choose that, or go without replay", o.Policy, PolicyOracle)
+	if o.Replay && !Replays(o.Engine, o.Policy) {
+		return Result{}, badInput("the policy %s has no replay, only %s has, and %s on the %s engine: choose one of these, or go without replay", o.Policy, PolicyOracle, PolicyPenstock, EngineExplicit)
 	}
 	switch o.Engine {
 	case EngineManaged, "":
@@ -74,7 +74,10 @@ func Run(ctx context.Context, t *trace.Trace, o Options) (Result, error) {
 		r, err = newNaive(t, o, budget).app.replay(ctx)
 	case PolicyLRU, PolicyDeepUM, PolicyPenstock:
 		if o.Engine == EngineExplicit {
-			r, err = newExplicit(t, o, budget).app.replay(ctx)
+			x := newExplicit(t, o, budget)
+			if r, err = x.app.replay(ctx); err == nil && o.Replay {
+				r.Replay, err = x.issuing.report(ctx, t, o, budget)
+			}
 			break
 		}
 		p, perr := um.PolicyByName(o.Policy)
@@ -90,7 +93,7 @@ func Run(ctx context.Context, t *trace.Trace, o Options) (Result, error) {
 	}
 	r.Trace, r.Policy, r.Engine, r.GPU = t.Name, o.Policy, o.Engine, o.Profile.Name
 	if o.Replay {
-		r.Policy = PolicyOracleReplay
+		r.Policy += withReplay
 	}
 	r.BudgetBytes, r.PeakLiveBytes, r.Durations, r.Simulated = budget, peak, durations, true
 	return r, nil

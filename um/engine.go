@@ -2,6 +2,7 @@ package um
 
 import (
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/penstock-gpu/penstock/correlate"
@@ -78,9 +79,17 @@ type Op struct {
 	ToHost bool
 	// Access is what it does with each of Slots, as far as it is known; it may be shorter.
 	Access []Access
-	// Again is the launch, when it can be made again: it writes to what Access says, and reads nothing that it writes. What
-	// is absent may then come back by being computed, instead of from the host.
+	// Again is the launch, when it can be issued again: it writes to the one that Access says. What is absent may then come
+	// back by being computed, instead of from the host.
 	Again *cuda.RecordedLaunch
+}
+
+// AccessOf is what it does with what a slot has.
+func (o *Op) AccessOf(slot uint32) Access {
+	if i := slices.Index(o.Slots, slot); i >= 0 && i < len(o.Access) {
+		return o.Access[i]
+	}
+	return AccessUnknown
 }
 
 // Signature is what the history tells operations apart by where allocations share nothing: Work, and how many tensors are named.
@@ -96,9 +105,9 @@ type Access uint8
 
 // Accesses.
 const (
-	AccessUnknown Access = iota
-	AccessReads
-	AccessWrites // and may read
+	AccessUnknown Access = iota // it may write
+	AccessReads                 // and does not write
+	AccessWrites                // and may read
 )
 
 // Stats counts what an engine did. It may have counts of its own beside these.

@@ -378,3 +378,32 @@ func TestExplicitSandbox(t *testing.T) {
 		t.Run(mode, func(t *testing.T) { mustRun(t, explicitly("PENSTOCK_POLICY=lru"), sandbox, job, mode) })
 	}
 }
+
+// TestExplicitReplay: what kernels made whose launches can be issued again is dropped and made again, without a copy in either direction
+// once they are trusted, and is what it was whatever becomes of what it was made of.
+func TestExplicitReplay(t *testing.T) {
+	t.Parallel()
+	r := run(t, explicitly("PENSTOCK_REPLAY=on"), program(t, "replay"))
+	if r.code != 0 {
+		t.Fatalf("exit status %d\n%s%s", r.code, r.stdout, r.stderr)
+	}
+	numbers := func(line string) (all, own map[string]any) {
+		if err := json.Unmarshal([]byte(r.line(t, line)), &all); err != nil {
+			t.Fatal(err)
+		}
+		return all, all["explicit"].(map[string]any)
+	}
+	before, ownBefore := numbers("ROUNDS")
+	after, own := numbers("STEADY")
+	for _, bytes := range []string{"fetched_bytes", "evicted_bytes"} {
+		if after[bytes] != before[bytes] {
+			t.Errorf("%s: %v, then %v", bytes, before[bytes], after[bytes])
+		}
+	}
+	if own["made"].(float64) <= ownBefore["made"].(float64) || own["dropped"].(float64) <= ownBefore["dropped"].(float64) {
+		t.Errorf("nothing is made again: %v, then %v", ownBefore, own)
+	}
+	if _, own = numbers("STATS"); own["guard_waits"].(float64) == 0 || own["unmade"].(float64) != 0 {
+		t.Errorf("%v", own)
+	}
+}

@@ -26,6 +26,7 @@ static void begin(psk_op *op, uint32_t id, CUstream s, int ptsz, uint64_t bytes)
 static void ends(psk_op *op, uint64_t dst, uint64_t src) {
     if (psk_op_address(op, dst)) op->flags |= PSK_FLAG_HAS_DST;
     if (src) psk_op_address(op, src);
+    if (op->mode == PSK_MODE_STRICT && !(op->flags & PSK_FLAG_CAPTURED)) op->flags |= PSK_FLAG_ACCESS;
 }
 
 /* ---- copies that wait inside the driver ---- */

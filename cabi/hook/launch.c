@@ -16,6 +16,14 @@
 /* The engine makes launches again in its own context. */
 static bool recordable(const psk_op *op) { return op->mode == PSK_MODE_STRICT && !(op->flags & PSK_FLAG_CAPTURED) && !psk_other_context(); }
 
+/* Records a launch, and says what it does with what it names: the operand that it writes to goes first. */
+static void record(psk_op *op, const psk_layout *l, CUfunction f, const psk_dimensions *d, void **params, uint32_t written) {
+    op->recorded = psk_record_launch(l, f, d, params);
+    if (!op->recorded || op->n) return; /* what it reaches besides was named already */
+    if (psk_op_address(op, psk_record_word(l, written, params))) op->flags |= PSK_FLAG_HAS_DST;
+    op->flags |= PSK_FLAG_ACCESS;
+}
+
 /* columns and rows: the grid's first and second dimension. d is NULL for what cannot be recorded. */
 static void begin(psk_op *op, CUfunction f, uint32_t grid, unsigned columns, unsigned rows, CUstream stream, int ptsz, void **params, void **extra, const psk_dimensions *d) {
     psk_op_begin(op, PSK_REC_LAUNCH, 0, stream, ptsz);
@@ -26,7 +34,8 @@ static void begin(psk_op *op, CUfunction f, uint32_t grid, unsigned columns, uns
         op->id = l->id;
         op->used = psk_list_used(l, params, columns, rows);
         if (op->mode == PSK_MODE_STRICT) psk_strict_function(op, l, params, extra);
-        if (PSK_UNLIKELY(PSK_LOAD(psk_S.funcs[l->id].record)) && d && recordable(op)) op->recorded = psk_record_launch(l, f, d, params);
+        uint32_t recorded = PSK_LOAD(psk_S.funcs[l->id].record);
+        if (PSK_UNLIKELY(recorded) && d && recordable(op)) record(op, l, f, d, params, recorded - 1);
         psk_op_params(op, l, params, extra);
         psk_func_release(l);
     } else { /* no function, or out of host memory */

@@ -22,7 +22,7 @@
  *   1. room in the ring is waited for: no record is dropped while the engine lives
  *   2. slot_last_seq of every named slot, then its slot_state (the Dekker rule below)
  *   3. the record is published, so that the engine learns what is wanted
- *   4. when a slot is ABSENT: progress of what precedes it on the stream, then a
+ *   4. when a slot is ABSENT, or GUARDED and may be written to: progress of what precedes it on the stream, then a
  *      wait on the CPU until none is
  *   5. when a slot is ARRIVING: the stream waits until `arrived` has reached the
  *      newest of their tickets (cyclically)
@@ -60,7 +60,7 @@
 #include <stdint.h>
 #include "stamp.h"
 
-#define PSK_HOOK_ABI 15u
+#define PSK_HOOK_ABI 16u
 
 #define PSK_BLOCK_SHIFT 21                        /* address table granularity: 2 MiB */
 #define PSK_TABLE_BLOCKS (1u << (47 - PSK_BLOCK_SHIFT)) /* user addresses have 47 bits */
@@ -96,6 +96,7 @@ enum {
     PSK_SLOT_FREE = 0,     /* no live allocation: ignored */
     PSK_SLOT_RESIDENT = 1, /* on the device */
     PSK_SLOT_ABSENT = 2,   /* not (wholly) on the device, or leaving it */
+    PSK_SLOT_GUARDED = 4,  /* strict mode: on the device, and ABSENT to operations that may write to it (PSK_FLAG_ACCESS) */
     PSK_SLOT_ARRIVING = 3, /* strict mode: mapped, and its copy in is submitted: complete when *arrived reaches slot_ticket */
 };
 
@@ -121,9 +122,10 @@ enum {
     PSK_FLAG_PROGRESS = 2,   /* a progress write of this seq follows it on its stream */
     PSK_FLAG_CAPTURED = 4,   /* recorded into a graph, does not run now */
     PSK_FLAG_OPAQUE = 8,     /* the parameter layout is unknown: the access set may be incomplete */
-    PSK_FLAG_HAS_DST = 16,
+    PSK_FLAG_HAS_DST = 16,   /* its first slot is what it writes to: of a copy, or a launch with PSK_FLAG_ACCESS */
     PSK_FLAG_COOPERATIVE = 32,
     PSK_FLAG_INSPECT = 64,   /* strict mode: what its parameters name is to be scanned for addresses */
+    PSK_FLAG_ACCESS = 256,   /* strict mode: it writes to its first slot if PSK_FLAG_HAS_DST, and only reads the others */
     PSK_FLAG_KEEP = 128,     /* strict mode: their addresses go to where no launch will show them: its slots are not to leave any more */
 };
 
@@ -165,7 +167,7 @@ typedef struct psk_func {
     uint32_t inspect; /* atomic; PSK_INSPECT_*, written by the engine */
     uint32_t follows; /* atomic; a function's id, written by the engine before PSK_INSPECT_FOLLOWS */
     uint64_t launches; /* atomic; counted in strict mode, captured ones not */
-    uint32_t record;  /* atomic; 1: its launches are recorded whole (psk_launch); written by the engine */
+    uint32_t record;  /* atomic; its launches are recorded whole (psk_launch), and write to no more than what its parameter record - 1 begins with the address of; 0: neither; written by the engine */
     uint32_t _pad;
 } psk_func;
 

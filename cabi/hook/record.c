@@ -73,3 +73,12 @@ uint32_t psk_record_launch(const psk_layout *l, CUfunction f, const psk_dimensio
     __atomic_store_n(&e->turn, at + 1, __ATOMIC_RELEASE);
     return (uint32_t)(at + 1); /* 0, once in 2^32 units, says that it was not */
 }
+
+uint64_t psk_record_word(const psk_layout *l, uint32_t param, void **params) {
+    const places *p = atomic_load_explicit(&known[l->id], memory_order_acquire);
+    if (!p || param >= p->n) return 0;
+    uint32_t before = -p->at[param] % 8; /* words are aligned in the buffer */
+    uint64_t word = 0;
+    if (p->size[param] >= before + sizeof word) memcpy(&word, (const uint8_t *)params[param] + before, sizeof word);
+    return word;
+}

@@ -177,14 +177,18 @@ static void wait_for_queue(psk_op *op) {
 
 /* ---- residency ---- */
 
+static bool only_reads(const psk_op *op, uint32_t i) {
+    return (op->flags & PSK_FLAG_ACCESS) && !(i == 0 && (op->flags & PSK_FLAG_HAS_DST));
+}
+
 /* Passes the slots, from op->settled on, that are on the device or arriving. One
- * that was seen so stays so: its slot_last_seq is stored. False at one that is ABSENT. */
+ * that was seen so stays so: its slot_last_seq is stored. False at one that is ABSENT, or GUARDED and may be written to. */
 IN_EVERY_LAUNCH bool settle(psk_op *op) {
     for (; op->settled < op->n; op->settled++) {
         uint32_t slot = op->slots[op->settled];
         uint8_t state = __atomic_load_n(&psk_S.slot_state[slot], __ATOMIC_SEQ_CST);
         if (PSK_LIKELY(state == PSK_SLOT_RESIDENT)) continue;
-        if (state == PSK_SLOT_ABSENT) return false;
+        if (state == PSK_SLOT_ABSENT || (state == PSK_SLOT_GUARDED && !only_reads(op, op->settled))) return false;
         if (state != PSK_SLOT_ARRIVING) continue; /* freed meanwhile */
         uint32_t ticket = PSK_LOAD(psk_S.slot_ticket[slot]);
         if (psk_S.arrived && reached(PSK_LOAD(*psk_S.arrived), ticket)) continue;

@@ -104,6 +104,7 @@ var cases = []struct {
 	{name: "strict refused", program: "strict", args: []string{"refused"}, env: []string{"STUB_FAIL=cuStreamWaitValue32"}},
 	{name: "strict copies", program: "strict_copies"},
 	{name: "strict graph", program: "strict_graph"},
+	{name: "record", program: "record"},
 	{name: "dekker", program: "dekker"},
 	{name: "ring", program: "ring"},
 	{name: "threads", program: "threads"},
@@ -121,6 +122,7 @@ var cases = []struct {
 	{name: "strict across the wrap", program: "strict", env: late},
 	{name: "strict copies across the wrap", program: "strict_copies", env: late},
 	{name: "strict graph across the wrap", program: "strict_graph", env: late},
+	{name: "record across the wrap", program: "record", env: late},
 	{name: "dekker across the wrap", program: "dekker", env: late},
 	{name: "ring across the wrap", program: "ring", env: late},
 }

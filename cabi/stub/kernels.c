@@ -26,13 +26,14 @@ static void k_vec_add(const stub_launch *l) {
     for (uint64_t i = 0; i < n; i++) ((uint32_t *)(uintptr_t)d)[i] = ((uint32_t *)(uintptr_t)a)[i] + ((uint32_t *)(uintptr_t)b)[i];
 }
 
-/* As PyTorch's elementwise kernels are: (n, functor, addresses of the output and of two inputs). */
+/* As PyTorch's elementwise kernels are: (n, functor, addresses of the output and of two inputs). The functor is a factor and, in its
+ * upper half, how many words the second input has, 0 for as many as the others. */
 static void k_elementwise(const stub_launch *l) {
-    uint64_t n = STUB_PARAM(l, uint32_t, 0), by = STUB_PARAM(l, uint64_t, 1);
+    uint64_t n = STUB_PARAM(l, uint32_t, 0), functor = STUB_PARAM(l, uint64_t, 1), period = functor >> 32 ? functor >> 32 : n;
     const uint64_t *p = &STUB_PARAM(l, uint64_t, 2);
-    if (stub_touch(p[0], n * 4) || stub_touch(p[1], n * 4) || stub_touch(p[2], n * 4)) return;
+    if (stub_touch(p[0], n * 4) || stub_touch(p[1], n * 4) || stub_touch(p[2], period * 4)) return;
     const uint32_t *a = (const uint32_t *)(uintptr_t)p[1], *b = (const uint32_t *)(uintptr_t)p[2];
-    for (uint64_t i = 0; i < n; i++) ((uint32_t *)(uintptr_t)p[0])[i] = (a[i] + b[i]) * (uint32_t)by;
+    for (uint64_t i = 0; i < n; i++) ((uint32_t *)(uintptr_t)p[0])[i] = (a[i] + b[i % period]) * (uint32_t)functor;
 }
 
 typedef struct multi {

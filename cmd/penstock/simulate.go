@@ -83,8 +83,8 @@ func (f *simulateFlags) job(cmd *cobra.Command) (job, error) {
 	if o.Replay, err = parseReplay(f.replay); err != nil {
 		return j, err
 	}
-	if o.Replay && !replay.Replays(o.Policy) {
-		return j, fmt.Errorf("--replay: the policy %s has none: use --policy %s, or --replay=off", o.Policy, replay.PolicyOracle)
+	if o.Replay && !replay.Replays(o.Engine, o.Policy) {
+		return j, fmt.Errorf("--replay: the policy %s has none: use --policy %s, --policy %s with --engine %s, or --replay=off", o.Policy, replay.PolicyOracle, replay.PolicyPenstock, replay.EngineExplicit)
 	}
 	o.NoPacks = !f.packs
 	if o.Profile, err = parseProfile(f.gpu); err != nil {

@@ -4,7 +4,7 @@ package hook
 #cgo CFLAGS: -I${SRCDIR}/../../cabi/hook
 #include "penstock_hook.h"
 
-#if PSK_HOOK_ABI != 15
+#if PSK_HOOK_ABI != 16
 #error "correct the version here, too: the go command does not see that the header has changed"
 #endif
 */
@@ -60,6 +60,7 @@ const (
 	FlagInspect  = C.PSK_FLAG_INSPECT
 	FlagKeep     = C.PSK_FLAG_KEEP
 	FlagHasDst   = C.PSK_FLAG_HAS_DST
+	FlagAccess   = C.PSK_FLAG_ACCESS
 )
 
 // MaxStreams is how many streams the hook tells apart.

@@ -50,13 +50,13 @@ func TestLaunch(t *testing.T) {
 	if h.Launch(r) != nil {
 		t.Error("one is found that has been")
 	}
-	h.SetRecord(0)
-	h.SetRecord(1)
+	h.SetRecord(0, 2)
+	h.SetRecord(1, 2)
 	if x.funcs[0].record != 0 { // there is none
 		t.Error("a function that does not exist is recorded")
 	}
 	x.s.nfuncs = 1
-	if h.SetRecord(0); x.funcs[0].record != 1 {
+	if h.SetRecord(0, 2); x.funcs[0].record != 3 {
 		t.Error("a function is not recorded")
 	}
 	if x.s.unloads = 3; h.Unloads() != 3 {

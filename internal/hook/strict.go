@@ -56,6 +56,13 @@ func (w Word) Reached(ticket uint32) bool { return int32(atomic.LoadUint32(w.p)-
 // device; it may wait for the driver.
 func (h *Shared) ReportAll() { C.psk_report_all(h.s) }
 
+// SetGuarded says that a slot is on the device, and that operations wait which may write to it.
+func (h *Shared) SetGuarded(slot uint32) {
+	if int(slot) < len(h.states) {
+		h.setState(slot, C.PSK_SLOT_GUARDED)
+	}
+}
+
 // SetArriving says that a slot is mapped and its copy in submitted: operations
 // that name it wait on their stream for the ticket.
 func (h *Shared) SetArriving(slot, ticket uint32) {

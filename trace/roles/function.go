@@ -31,28 +31,49 @@ var (
 	matrix = regexp.MustCompile(`(?i)nvjet|cutlass|xmma|gemm|cudnn|cublas|fmha|sdpa|cask|conv`)
 )
 
-// A kernel that writes to one operand only, whose address is the first in one of its parameters.
-var writesOneParameter = []struct {
-	pattern *regexp.Regexp
-	index   int
-}{
-	// (n, functor, array of addresses, ...), of ATen's CUDALoops.cuh. The older elementwise_kernel has the addresses somewhere in its functor.
-	{regexp.MustCompile(`2[0-9]vectorized_elementwise_kernelI|27unrolled_elementwise_kernelI`), 2},
-	// (input, output, ...), of ATen's Normalization.cuh; in channels_last (input, z, mean, inv_std, weight, shift, output, ...).
-	{regexp.MustCompile(`33batch_norm_transform_input_kernelI`), 1},
-	{regexp.MustCompile(`batch_norm_transform_input_channels_last_kernelI`), 6},
+// Operands is where a kernel's parameters have the addresses of its operands. It writes to one of them only, and reaches nothing
+// else that it writes to.
+type Operands struct {
+	Written    int // the parameter that begins with the address of what it writes to
+	Parameters []ParameterAddresses
 }
 
-// WritesOneParameter says, by a kernel's mangled name, which parameter begins with the address of the only operand that it
-// writes to; -1 when the name tells no such thing. These kernels read nothing else that they write, and reach nothing that
-// their parameters do not name.
-func WritesOneParameter(name string) int {
-	for _, w := range writesOneParameter {
-		if w.pattern.MatchString(name) && !strings.Contains(name, "multi_outputs") && !unrepeatable.MatchString(name) {
-			return w.index
-		}
+// ParameterAddresses is a parameter that begins with addresses.
+type ParameterAddresses struct{ Index, Addresses int }
+
+// firstWords are parameters of which each begins with one address.
+func firstWords(n int) (all []ParameterAddresses) {
+	for i := range n {
+		all = append(all, ParameterAddresses{i, 1})
 	}
-	return -1
+	return all
+}
+
+var (
+	// (n, functor, array of addresses, ...), of ATen's CUDALoops.cuh; the output's is the first. The older elementwise_kernel has the
+	// addresses somewhere in its functor.
+	elementwise = regexp.MustCompile(`(?:2[0-9]vectorized_elementwise_kernelI|27unrolled_elementwise_kernelI).*5[aA]rrayIPcL[a-z]([1-9])E`)
+	// (input, output, mean, invstd, weight, bias, ...), of ATen's Normalization.cuh; in channels_last (input, z, mean, inv_std, weight, shift, output, ...).
+	batchNorm             = regexp.MustCompile(`33batch_norm_transform_input_kernelI`)
+	batchNormChannelsLast = regexp.MustCompile(`batch_norm_transform_input_channels_last_kernelI`)
+)
+
+// OperandsOf says, by a kernel's mangled name, where the addresses of its operands are, if it is one that writes to one of them only;
+// ok is false when the name tells no such thing.
+func OperandsOf(name string) (o Operands, ok bool) {
+	if strings.Contains(name, "multi_outputs") || unrepeatable.MatchString(name) {
+		return o, false
+	}
+	if m := elementwise.FindStringSubmatch(name); m != nil {
+		return Operands{2, []ParameterAddresses{{2, int(m[1][0] - '0')}}}, true
+	}
+	switch {
+	case batchNorm.MatchString(name):
+		return Operands{1, firstWords(6)}, true
+	case batchNormChannelsLast.MatchString(name):
+		return Operands{6, firstWords(7)}, true
+	}
+	return o, false
 }
 
 // OfFunction says what a kernel's name tells.

@@ -1,6 +1,7 @@
 package roles
 
 import (
+	"reflect"
 	"testing"
 
 	"github.com/penstock-gpu/penstock/internal/raced"
@@ -131,19 +132,24 @@ func TestLlama(t *testing.T) {
 	}
 }
 
-func TestWritesOneParameter(t *testing.T) {
-	for name, want := range map[string]int{
-		"_ZN2at6native29vectorized_elementwise_kernelILi8ENS0_15CUDAFunctor_addIN3c108BFloat16EEESt5arrayIPcLm3EEEEviT0_T1_":                                                 2,
-		"_ZN2at6native27unrolled_elementwise_kernelIZZZNS0_23direct_copy_kernel_cudaERNS_18TensorIteratorBaseEENKUlvE1_clEvENKUlvE5_clEvEUlfE_St5arrayIPcLm2EE":              2,
-		"_ZN2at6native18elementwise_kernelILi128ELi4EZNS0_22gpu_kernel_impl_nocastINS0_15CUDAFunctor_addIN3c108BFloat16EEEEEvRNS_18TensorIteratorBaseERKT_EUliE_EEviT1_":     -1,
-		"_ZN2at6native33batch_norm_transform_input_kernelIN3c108BFloat16EffLb1EiEEvN5torch10headeronly6detail27GenericPackedTensorAccessorINS6_14TensorAccessor":             1,
-		"_ZN2at6native49_GLOBAL__N__0edc5583_16_Normalization_cu_5c38458745unrolled_elementwise_kernel_for_multi_outputsILi3EZZZNS1_34batch_norm_update_stats_and_invertERK": -1,
-		"_ZN2at6native26batch_norm_backward_kernelIN3c108BFloat16EffiEEvN5torch10headeronly6detail27GenericPackedTensorAccessorINS6_14TensorAccessorINS2_8Array":             -1,
-		"nvjet_sm90_tst_256x128_64x4_1x2_h_bz_coopA_NNT": -1,
-		"": -1,
+func TestOperandsOf(t *testing.T) {
+	none := Operands{}
+	for name, want := range map[string]Operands{
+		"_ZN2at6native29vectorized_elementwise_kernelILi8ENS0_15CUDAFunctor_addIN3c108BFloat16EEESt5arrayIPcLm3EEEEviT0_T1_":                                                 {2, []ParameterAddresses{{2, 3}}},
+		"_ZN2at6native27unrolled_elementwise_kernelIZZZNS0_23direct_copy_kernel_cudaERNS_18TensorIteratorBaseENKUlvE1_clEvENKUlvE5_clEvEUlfE_St5arrayIPcLm2EE":               {2, []ParameterAddresses{{2, 2}}},
+		"_ZN2at6native29vectorized_elementwise_kernelILi4ENS0_11FillFunctorIfEENS_6detail5ArrayIPcLi1EEEEEviT0_T1_":                                                          {2, []ParameterAddresses{{2, 1}}},
+		"_ZN2at6native29vectorized_elementwise_kernelILi4ENS0_11FillFunctorIfEEEviT0_T1_":                                                                                    none,
+		"_ZN2at6native18elementwise_kernelILi128ELi4EZNS0_22gpu_kernel_impl_nocastINS0_15CUDAFunctor_addIN3c108BFloat16EEEEEvRNS_18TensorIteratorBaseERKT_EUliE_EEviT1_":     none,
+		"_ZN2at6native33batch_norm_transform_input_kernelIN3c108BFloat16EffLb1EiEEvN5torch10headeronly6detail27GenericPackedTensorAccessorINS6_14TensorAccessor":             {1, firstWords(6)},
+		"_ZN2at6native48batch_norm_transform_input_channels_last_kernelIN3c108BFloat16EffLi4EEEvPKT_S5_PKT0_S8_PKT1_SB_PS3_iib":                                              {6, firstWords(7)},
+		"_ZN2at6native49_GLOBAL__N__0edc5583_16_Normalization_cu_5c38458745unrolled_elementwise_kernel_for_multi_outputsILi3EZZZNS1_34batch_norm_update_stats_and_invertERK": none,
+		"_ZN2at6native26batch_norm_backward_kernelIN3c108BFloat16EffiEEvN5torch10headeronly6detail27GenericPackedTensorAccessorINS6_14TensorAccessorINS2_8Array":             none,
+		"nvjet_sm90_tst_256x128_64x4_1x2_h_bz_coopA_NNT": none,
+		"": none,
 	} {
-		if got := WritesOneParameter(name); got != want {
-			t.Errorf("%s: parameter %d, want %d", name, got, want)
+		got, ok := OperandsOf(name)
+		if ok != (len(want.Parameters) > 0) || !reflect.DeepEqual(got, want) {
+			t.Errorf("%s: %+v, %t, want %+v", name, got, ok, want)
 		}
 	}
 }

@@ -5,26 +5,41 @@ import (
 
 	"github.com/penstock-gpu/penstock/correlate"
 	"github.com/penstock-gpu/penstock/cuda"
+	"github.com/penstock-gpu/penstock/cuda/kernels"
 	"github.com/penstock-gpu/penstock/um"
 )
 
-// This file is for tensors that come back by being computed again, from what is on the device, instead of over the bus.
+// This file is for tensors that are made again on the device, from what is there, instead of being moved over the bus.
 //
-// A tensor's recipe is the launches that wrote it since it was allocated, as long as all that may have written it are known
-// and were recorded ([Op].Again). To make it again is to map memory for it and to issue these launches in their order, on
-// a stream of the engine's: they write to nothing else, and read what is where it was. Nothing that anybody computes with
-// depends on that being right. What is made has the checksum of what left, or the copy on the host comes in instead: a
-// recipe can be wrong, because something was written that nobody knew of, or because a kernel does not repeat itself, but
-// then only time is lost, and it is not tried again.
+// A tensor's recipe is the launches that wrote it since it was allocated, where these were recorded ([Op].Again). It is
+// verified before the tensor leaves, or before something does that it is made of: the launches are issued into memory of
+// the engine's, and the checksum of what they make there is kept. From then on what they read is guarded (guard.go), so that
+// they would make the same at any time. Of small memory, which is not the engine's to guard, they get copies of their
+// own ([Move.Clones]), and they are verified with these.
 //
-// Whether an operation writes to what it names is not known of most kernels. It is found out by trying: an operation that
-// named an input of a recipe, or what it makes, after the recipe's launch has not written to it if what was made is the
-// same in the end, and may have done so if it is not. That is remembered by function and place among what it names.
+// A tensor is dropped when it is to leave and has that checksum: its memory goes without a copy. So it is not believed of any kernel
+// what it reads or writes, and a recipe that something has made wrong is found out before it is relied on. To make a tensor again is to map memory for it, to
+// issue the launches on a stream of the engine's, and to compare the checksum before anybody may use it. Nothing
+// that the job computes depends on that being right: what is not the same never reaches it.
+//
+// A function is trusted when what it makes has been the same often enough. Before that, and with [ReplayInsured]
+// always, what is dropped is copied out as well, and the copy comes in where what is made is not the same.
+
+// Replay says what is made again.
+type Replay int
+
+// Ways of making again.
+const (
+	ReplayOff     Replay = iota // nothing
+	ReplayInsured               // what has a copy on the host all the same
+	ReplayOn                    // what has none, once its functions are trusted
+)
 
 // step is a launch of a recipe.
 type step struct {
 	launch   *cuda.RecordedLaunch
 	function uint32
+	name     string // of the function
 	position int64
 	inputs   []input
 }
@@ -35,97 +50,101 @@ type input struct {
 	instance correlate.InstanceID // a range may be another's later
 }
 
-// place is one among the allocations that operations of a kind name.
-type place struct {
-	work    uint32
-	at, all uint8
-}
-
-// doubt is an operation of which it is not known whether it wrote to a tensor that it named.
-type doubt struct {
-	position int64
-	place    place
-}
-
-// recipe is how a tensor was made, and what may have changed it since.
+// recipe is how a tensor was made, as far as that is known.
 type recipe struct {
 	steps   []step
-	touched bool    // by any operation since it was allocated
-	spoilt  bool    // something that is no step has written to it, or may have
-	written int64   // position of the last operation that counts as writing to it
-	doubts  []doubt // later operations, in the order of their positions
+	touched bool  // by any operation since it was allocated
+	over    bool  // it was made by something else, too, or has been found wrong
+	written int64 // position of the last operation that is known to write to it
+}
+
+// remake is how a tensor can be made again, from when that is looked at until it has been made, or is not to be any more.
+type remake struct {
+	launches []*cuda.RecordedLaunch // with the addresses of clones
+	clones   []cuda.Range
+	inputs   []*tensor      // guarded
+	sum      kernels.Sum128 // of what the launches make
+	ready    bool           // that is known
+	moving   bool           // a move reads the inputs
+	over     bool           // it is not needed any more
 }
 
 const (
-	mostSteps  = 8
-	mostDoubts = 24
-	mostNamed  = 255 // places are told apart up to so many
-	// strikesOut is how often something must have been made wrongly after operations of a place before they count as writing.
-	strikesOut = 2
+	mostSteps = 8
+	// trustAfter is Config.TrustAfter by default.
+	trustAfter = 64
+	// wrongPart is the part of its verifications that a function may fail at most: each costs time. What was written to in
+	// the meantime fails rightly.
+	wrongPart = 8
+	// makeWithin is how many operations after a tensor what it is made of may be needed next: it is to come about then anyway.
+	makeWithin = 512
+	// mostHeight is how many tensors in a row may have been dropped of which each is made of the next one.
+	mostHeight = 4
 )
 
-// again is what was learned of launches that are made again.
+// again is what was learned of launches that are made again, by function.
 type again struct {
-	reads   map[place]int // made rightly, after it was named there
-	strikes map[place]int // made wrongly, which nothing else explains
-	banned  map[uint32]bool
+	same, wrong map[uint32]int // verified, and found to make something else
+	banned      map[uint32]bool
+	sizes       map[int64]bool // of tensors that had recipes
 }
 
 // learn notes what an operation does with the allocations that it names.
 func (r *Runtime) learn(x *op, o *um.Op) {
-	for i, s := range o.Slots {
+	for _, s := range o.Slots {
 		t := r.LiveAt(s)
 		if t == nil {
 			continue
 		}
-		a := um.AccessUnknown
-		if i < len(o.Access) {
-			a = o.Access[i]
-		}
 		m := &t.recipe
-		switch {
+		switch a := o.AccessOf(s); {
 		case a == um.AccessReads:
-		case a == um.AccessWrites && o.Again != nil && !m.spoilt && t.parts == nil && len(m.steps) < mostSteps:
-			s := r.stepOf(x, o, i)
-			m.steps, m.spoilt, m.written = append(m.steps, s), s.launch == nil, x.Position
-		case a == um.AccessWrites, !m.touched, len(m.doubts) == mostDoubts, len(o.Slots) > mostNamed:
-			*m = recipe{spoilt: true, written: x.Position}
-		default:
-			m.doubts = append(m.doubts, doubt{x.Position, place{o.Work, uint8(i), uint8(len(o.Slots))}})
+		case a == um.AccessWrites && o.Again != nil && !m.over && len(m.steps) < mostSteps && (len(m.steps) > 0 || !m.touched):
+			if !t.away() {
+				r.release(t) // it becomes another one
+			}
+			m.steps, m.written = append(m.steps, r.stepOf(x, o, s)), x.Position
+			for _, u := range t.inputs() {
+				if !slices.Contains(u.users, t) {
+					u.users = append(u.users, t)
+				}
+			}
+		case a == um.AccessWrites, !m.touched:
+			*m = recipe{over: true, written: x.Position}
 		}
 		m.touched = true
 	}
 }
 
-// stepOf is an operation as a step that makes what it names at a place; without a launch when it cannot be one.
-func (r *Runtime) stepOf(x *op, o *um.Op, at int) step {
-	made := step{launch: o.Again, function: o.Work, position: x.Position}
-	for i, s := range o.Slots {
-		t := r.LiveAt(s)
-		if t == nil {
-			return step{}
-		}
-		if i != at {
+// stepOf is an operation as a step that makes the tensor of a slot.
+func (r *Runtime) stepOf(x *op, o *um.Op, makes uint32) step {
+	made := step{launch: o.Again, function: o.Work, name: o.Name, position: x.Position}
+	for _, s := range o.Slots {
+		if t := r.LiveAt(s); t != nil && s != makes {
 			made.inputs = append(made.inputs, input{t, t.Instance})
 		}
 	}
 	return made
 }
 
-// makeable says whether a tensor could be made again, if what its recipe reads were on the device.
+// hasRecipe says whether all that has written to a tensor could be issued again.
+func (r *Runtime) hasRecipe(t *tensor) bool {
+	return len(t.recipe.steps) > 0 && !t.recipe.over && t.parts == nil
+}
+
+// makeable says whether a tensor could be made again from what is alive, as far as is known.
 func (r *Runtime) makeable(t *tensor) bool {
 	m := &t.recipe
-	if !r.config.Replay || len(m.steps) == 0 || m.spoilt || t.Freed || t.borrowed || len(t.chunks) != 1 || r.struck(m.doubts, m.steps[0].position) {
+	if r.config.Replay == ReplayOff || !r.hasRecipe(t) || t.Freed || t.retained || t.borrowed || len(t.chunks) != 1 {
 		return false
 	}
 	for i := range m.steps {
 		s := &m.steps[i]
-		if r.again.banned[s.function] {
+		if r.again.banned[s.function] || r.again.wrong[s.function]*wrongPart > r.again.same[s.function]+wrongPart {
 			return false
 		}
 		for _, in := range s.inputs {
-			u := in.tensor
-			if u.Freed || u.Instance != in.instance || u.recipe.written > s.position || r.struck(u.recipe.doubts, s.position) {
+			if u := in.tensor; u.Freed || u.retained || u.Instance != in.instance || u.recipe.written > s.position {
 				return false
 			}
 		}
@@ -133,144 +152,304 @@ func (r *Runtime) makeable(t *tensor) bool {
 	return true
 }
 
-// struck says whether an operation after a position is one of those that seem to write.
-func (r *Runtime) struck(doubts []doubt, after int64) bool {
-	return slices.ContainsFunc(doubts, func(d doubt) bool { return d.position > after && r.again.strikes[d.place] >= strikesOut })
-}
-
-// absentInputs are the inputs of a tensor's recipe that are not on the device, and of these the first that nobody brings.
-func (r *Runtime) absentInputs(t *tensor) (n int, first *tensor) {
+// inputs are what a tensor's recipe reads.
+func (t *tensor) inputs() (all []*tensor) {
 	for i := range t.recipe.steps {
 		for _, in := range t.recipe.steps[i].inputs {
-			if in.tensor.whole() {
-				continue
-			}
-			if n++; first == nil && in.tensor.flying == 0 {
-				first = in.tensor
+			if !slices.Contains(all, in.tensor) {
+				all = append(all, in.tensor)
 			}
 		}
 	}
-	return n, first
+	return all
 }
 
-// makeWithin is how many operations after a tensor an input of its recipe must be needed itself for being brought in first.
-const makeWithin = 512
+// trusted says whether a tensor may be dropped without a copy of it.
+func (r *Runtime) trusted(t *tensor) bool {
+	return r.config.Replay == ReplayOn &&
+		!slices.ContainsFunc(t.recipe.steps, func(s step) bool { return r.again.same[s.function] < r.config.TrustAfter })
+}
 
-// inputFirst is what to bring in for a tensor that is to come: an input of its recipe that is needed soon itself, if the tensor
-// can then be made. It is nil while such inputs are under way.
-func (r *Runtime) inputFirst(t *tensor) *tensor {
-	for range mostSteps {
-		if t.chunks[0].where != onHost || !t.chunks[0].summed || !r.makeable(t) {
-			return t
+// worthMaking says whether a tensor is better made again than moved, as far as is foreseen, and can be verified now: what it is made
+// of is on the device, and is to be there again when it is needed.
+func (r *Runtime) worthMaking(t *tensor) bool {
+	if t.remake != nil || !r.makeable(t) || !t.whole() || t.used(&t.chunks[0]) > r.config.ScratchBytes {
+		return false
+	}
+	back := r.comesBack(t)
+	for _, u := range t.inputs() {
+		if !u.whole() || u.writing > 0 || r.comesBack(u)-makeWithin > back {
+			return false
 		}
-		n, first := r.absentInputs(t)
-		switch {
-		case n == 0:
-			return t
-		case first == nil:
+	}
+	return true
+}
+
+// comesBack is when a tensor is needed next after it has been let alone for some time.
+func (r *Runtime) comesBack(t *tensor) int64 {
+	next := r.nextUse(t)
+	if t.retained {
+		return next
+	}
+	if _, until, ok := r.History.Rest(t.Instance, shortRest); ok {
+		return max(next, until)
+	}
+	return next
+}
+
+// verifyFirst is the move that verifies a recipe before a tensor leaves: its own, or that of one that is made of it and could not
+// be verified afterwards. It is nil when there is none.
+func (r *Runtime) verifyFirst(t *tensor) *Move {
+	if r.config.Replay == ReplayOff || t.remake != nil {
+		return nil // what is dropped itself is not what others are made of
+	}
+	if r.worthMaking(t) {
+		return r.verification(t)
+	}
+	for _, user := range t.users {
+		if r.worthMaking(user) {
+			if m := r.verification(user); m != nil {
+				return m
+			}
+		}
+	}
+	return nil
+}
+
+// verification is the move that verifies a tensor's recipe. What it is made of is guarded from now on; nil when something may be
+// writing there.
+func (r *Runtime) verification(t *tensor) *Move {
+	rm := &remake{inputs: t.inputs()}
+	for i, u := range rm.inputs {
+		if !r.guard(u, t) {
+			for _, u := range rm.inputs[:i] {
+				r.unguard(u, t)
+			}
 			return nil
-		case first.absent == 0 || r.nextUse(first) > r.nextUse(t)+makeWithin:
+		}
+	}
+	t.remake = rm
+	c := &t.chunks[0]
+	m := &Move{Kind: MoveVerify, Chunk: t.rangeOf(c), Bytes: t.used(c), tensor: t}
+	m.reads(rm)
+	m.ofRecipe()
+	for i := range t.recipe.steps {
+		m.Launches = append(m.Launches, t.recipe.steps[i].launch)
+	}
+	return m
+}
+
+// verified notes what a recipe makes.
+func (r *Runtime) verified(m *Move) {
+	rm := m.remake
+	rm.launches, rm.clones, rm.sum, rm.ready = m.Launches, m.Clones, m.Sum, true
+	r.landed(m)
+	r.plan.valid = false // what waited for that may leave
+}
+
+// drops says whether a tensor that is to leave is dropped.
+func (r *Runtime) drops(t *tensor) bool {
+	rm := t.remake
+	if rm == nil || !rm.ready || t.height() >= mostHeight {
+		return false
+	}
+	needs := t.size
+	for _, u := range rm.inputs {
+		for _, x := range u.closure(nil) {
+			needs += x.size
+		}
+	}
+	// An operation that may write there waits for it beside what it names.
+	return !r.trusted(t) || r.mostNamed+needs <= r.config.BudgetBytes-r.PlainBytes
+}
+
+// height is how many tensors in a row are to be made again from this one.
+func (t *tensor) height() (n int) {
+	for _, x := range t.readers {
+		n = max(n, 1+x.height())
+	}
+	return n
+}
+
+// away says whether a tensor has been dropped, without a copy, or is being dropped or made again.
+func (t *tensor) away() bool {
+	c := &t.chunks[0]
+	return t.remake != nil && c.host == nil && (c.where == dropped || c.where == leaving || c.where == arriving)
+}
+
+// Copied says whether a move copies the contents, in or out.
+func (m *Move) Copied() bool { return len(m.Host) > 0 }
+
+// Outside are the addresses in the parameters of a move's launches that are neither in what they make nor in what is guarded for them.
+func (m *Move) Outside() (all []cuda.Ptr) {
+	within := func(p cuda.Ptr, t *tensor) bool { return p >= t.base && p < t.base+cuda.Ptr(t.size) }
+	for i := range m.Launches {
+		l := m.Launches[i]
+		for _, at := range l.Addresses {
+			p := l.Address(at)
+			if p != 0 && !within(p, m.tensor) && !slices.ContainsFunc(m.remake.inputs, func(t *tensor) bool { return within(p, t) }) {
+				all = append(all, p)
+			}
+		}
+	}
+	return all
+}
+
+// reads has what a move reads stay until it has landed.
+func (m *Move) reads(rm *remake) {
+	m.remake, rm.moving = rm, true
+	for _, u := range rm.inputs {
+		u.pins++
+	}
+}
+
+// landed ends what reads began.
+func (r *Runtime) landed(m *Move) {
+	rm := m.remake
+	if rm == nil {
+		return
+	}
+	m.remake, rm.moving = nil, false
+	for _, u := range rm.inputs {
+		u.pins--
+	}
+	if rm.over {
+		r.giveUp(m.tensor, rm)
+	}
+}
+
+// release ends a tensor's being made again.
+func (r *Runtime) release(t *tensor) {
+	rm := t.remake
+	if rm == nil {
+		return
+	}
+	t.remake, rm.over = nil, true
+	if !rm.moving {
+		r.giveUp(t, rm)
+	}
+}
+
+// giveUp gives back what was kept for making a tensor.
+func (r *Runtime) giveUp(t *tensor, rm *remake) {
+	for _, u := range rm.inputs {
+		r.unguard(u, t)
+	}
+	if len(rm.clones) > 0 {
+		r.process.GiveClones(rm.clones)
+	}
+	rm.inputs, rm.clones = nil, nil
+	r.aimAll()
+}
+
+// judge hears whether a tensor that leaves is what its recipe makes.
+func (r *Runtime) judge(m *Move, same bool) {
+	count := r.again.same
+	if same {
+		r.stats.Dropped++
+		r.stats.DroppedBytes += m.Bytes
+	} else {
+		count = r.again.wrong
+		r.stats.Wrong++
+		m.tensor.recipe = recipe{over: true, touched: true, written: r.History.Now()}
+		r.release(m.tensor)
+	}
+	for _, f := range m.functions {
+		count[f]++
+	}
+}
+
+// Cancelled reports that a move is not carried out: one that was to verify a recipe, because that cannot be done, or one that was to drop a
+// chunk, which is not what its recipe makes. The chunk is where it was.
+func (r *Runtime) Cancelled(m *Move) {
+	t, rm := m.tensor, m.remake
+	r.flying[um.Out]--
+	if rm == t.remake {
+		r.judge(m, false)
+	}
+	if r.plan.valid = false; m.Kind == MoveVerify {
+		r.landed(m)
+		r.Happened()
+		return
+	}
+	c := &t.chunks[m.index]
+	t.flying--
+	r.outgoing -= c.bytes
+	c.where = onDevice
+	r.settled(t)
+}
+
+// first is what has to come before a tensor can: itself, or something away that it is made of; nil while that is on its way.
+func (r *Runtime) first(t *tensor) *tensor {
+	for t.remake != nil && t.chunks[0].where == dropped {
+		var away *tensor
+		coming := false
+		for _, u := range t.remake.inputs {
+			if u.absent > 0 {
+				away = u
+				break
+			}
+			coming = coming || !u.readable()
+		}
+		switch {
+		case away != nil:
+			t = away
+		case coming:
+			return nil
+		default:
 			return t
 		}
-		t = first
 	}
 	return t
 }
 
-// makeInstead turns a fetch into a move that makes the tensor again, if that can be done now. Inputs stay until it is over.
-func (r *Runtime) makeInstead(m *Move) {
-	t := m.tensor
-	if !m.Summed || !r.makeable(t) {
-		return
-	}
-	if n, _ := r.absentInputs(t); n > 0 {
-		return
-	}
-	m.Kind = MoveMake
-	for i := range t.recipe.steps {
-		s := &t.recipe.steps[i]
-		m.Launches = append(m.Launches, s.launch)
-		for _, in := range s.inputs {
-			in.tensor.pins++
-			m.inputs = append(m.inputs, in.tensor)
-		}
-	}
+// makes says whether a tensor that is away can be made now.
+func (t *tensor) makes() bool {
+	rm, c := t.remake, &t.chunks[0]
+	return rm != nil && rm.ready && !rm.moving && c.summed && c.sum == rm.sum && !slices.ContainsFunc(rm.inputs, func(u *tensor) bool { return !u.readable() })
 }
 
-// unpin lets the inputs of a making go.
-func (m *Move) unpin() {
-	for _, t := range m.inputs {
-		t.pins--
+// cameBack notes that a tensor need not be made again any more: it was, rightly, or its copy has come.
+func (r *Runtime) cameBack(m *Move) {
+	if len(m.Launches) > 0 {
+		r.stats.Made++
+		r.stats.MadeBytes += m.Bytes
+		r.landed(m)
 	}
-	m.inputs = nil
+	r.release(m.tensor)
 }
 
-// made notes that a tensor was made rightly: nothing has written to what it was made of.
-func (r *Runtime) made(m *Move) {
-	m.unpin()
-	r.stats.Made++
-	r.stats.MadeBytes += m.Bytes
-	for p := range r.doubtsOf(m.tensor) {
-		r.again.reads[p]++
+// Unmade reports that what a move was to make again is not what left, though it was when it left, or that it cannot be made any more. What
+// makes it is not trusted again. The copy on the host is fetched instead, by the same move, if there is one.
+func (r *Runtime) Unmade(m *Move) (fetch bool) {
+	if len(m.Host) == 0 {
+		return false
 	}
-}
-
-// Unmade reports that what a move was to make again is not what left: the copy on the host is fetched instead, by the same
-// move. What was done to the inputs since by operations that nothing speaks for may be why; else the functions are, which are
-// not trusted again, nor where it was a launch that failed.
-func (r *Runtime) Unmade(m *Move, launched bool) {
-	suspects := 0
-	if t := m.tensor; !t.Freed {
-		if launched {
-			for p := range r.doubtsOf(t) {
-				if r.again.reads[p] == 0 {
-					r.again.strikes[p]++
-					suspects++
-				}
-			}
-		}
-		if suspects == 0 {
-			for i := range t.recipe.steps {
-				r.again.banned[t.recipe.steps[i].function] = true
-			}
-		}
-		t.recipe = recipe{spoilt: true, touched: true, written: r.History.Now()}
+	for _, f := range m.functions {
+		r.again.banned[f] = true
 	}
-	m.unpin()
 	r.stats.Unmade++
+	t := m.tensor
+	t.recipe = recipe{over: true, touched: true, written: r.History.Now()}
+	r.landed(m)
+	r.release(t)
 	m.Kind, m.Launches = MoveFetch, nil
 	r.fetching++
 	r.Happened()
+	return true
 }
 
-// ForgetLaunches gives all recipes up: functions that they launch may be gone.
+// ForgetLaunches gives all recipes up: functions that they launch may be gone. What has a copy on the host is fetched.
 func (r *Runtime) ForgetLaunches() {
 	for _, t := range r.Slots.All() {
-		if t != nil && len(t.recipe.steps) > 0 {
-			t.recipe.spoilt, t.recipe.steps = true, nil
+		if t == nil {
+			continue
+		}
+		if len(t.recipe.steps) > 0 {
+			t.recipe.over, t.recipe.steps = true, nil
+		}
+		if !t.away() {
+			r.release(t)
 		}
 	}
-}
-
-// doubtsOf are the places of operations that must not have written for a tensor to be made rightly.
-func (r *Runtime) doubtsOf(t *tensor) map[place]bool {
-	all := map[place]bool{}
-	if len(t.recipe.steps) == 0 {
-		return all
-	}
-	note := func(doubts []doubt, after int64) {
-		for _, d := range doubts {
-			if d.position > after {
-				all[d.place] = true
-			}
-		}
-	}
-	note(t.recipe.doubts, t.recipe.steps[0].position)
-	for i := range t.recipe.steps {
-		s := &t.recipe.steps[i]
-		for _, in := range s.inputs {
-			note(in.tensor.recipe.doubts, s.position)
-		}
-	}
-	return all
 }

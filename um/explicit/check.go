@@ -45,8 +45,11 @@ func (r *Runtime) Check() error {
 				if c.host == nil {
 					return fmt.Errorf("tensor at %#x: chunk %d is on the host without host memory", uint64(t.base), i)
 				}
-			case blank:
+			case blank, dropped:
 				absent += c.bytes
+			}
+			if c.where == dropped && (t.remake == nil || !t.remake.ready) {
+				return fmt.Errorf("tensor at %#x: dropped, and nothing makes it", uint64(t.base))
 			}
 		}
 		if !t.Freed && absent != t.absent {
@@ -84,6 +87,27 @@ func (r *Runtime) Check() error {
 		liveSize += t.size
 		if err := count(t); err != nil {
 			return err
+		}
+	}
+	for _, t := range r.Slots.All() {
+		if t == nil {
+			continue
+		}
+		if t.retained {
+			if liveSize += t.size; len(t.readers) == 0 || t.Freed {
+				return fmt.Errorf("tensor at %#x: retained for nothing", uint64(t.base))
+			}
+			if err := count(t); err != nil {
+				return err
+			}
+		}
+		for _, x := range t.readers {
+			if x.remake != nil && !slices.Contains(x.remake.inputs, t) {
+				return fmt.Errorf("tensor at %#x: guarded for the one at %#x, which does not need it", uint64(t.base), uint64(x.base))
+			}
+		}
+		if len(t.readers) > 0 && (t.state == Resident || t.state == Arriving) && !t.Freed {
+			return fmt.Errorf("tensor at %#x: read by %d to be made again, and not guarded", uint64(t.base), len(t.readers))
 		}
 	}
 	for p, t := range r.held {
@@ -128,7 +152,7 @@ func (r *Runtime) Check() error {
 // unborn are the packs of which no part is alive.
 func (r *Runtime) unborn() (all []*tensor) {
 	for _, t := range r.Slots.All() {
-		if t != nil && !t.Freed && t.parts != nil && t.alive == 0 {
+		if t != nil && !t.Freed && !t.retained && t.parts != nil && t.alive == 0 {
 			all = append(all, t)
 		}
 	}

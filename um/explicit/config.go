@@ -21,8 +21,12 @@ type Config struct {
 	Depth           int   // moves out at a time, and half of those in; one fewer are fetched ahead of need; 0 = 4
 	// LookaheadBytes is the most that is fetched ahead of need at a time; 0 = as much as fits.
 	LookaheadBytes int64
-	Packs          bool // allocations that come and go together share ranges: see pack.go
-	Replay         bool // what left may be made again instead of fetched, which takes Checksums: see again.go
+	Packs          bool   // allocations that come and go together share ranges: see pack.go
+	Replay         Replay // what is made again instead of moved, which takes Checksums: see again.go
+	// ScratchBytes is how much there is, beside the budget, to verify in what is to be made again: what contains more is moved.
+	ScratchBytes int64
+	// TrustAfter is how often what a function makes must have been the same for it to be relied on without a copy; 0 = 64.
+	TrustAfter int
 	// Checksums says that who carries out moves can take checksums (Move.Checksum).
 	// Without them everything that leaves is copied.
 	Checksums bool
@@ -36,19 +40,31 @@ const (
 )
 
 func (c Config) withDefaults() Config {
-	if c.ChunkBytes == 0 {
-		for c.ChunkBytes = leastChunkBytes; c.ChunkBytes < mostChunkBytes && 2*budgetChunks*c.ChunkBytes <= c.BudgetBytes; {
-			c.ChunkBytes *= 2
-		}
-	}
+	c.ChunkBytes = c.chunkBytes()
 	if c.Depth == 0 {
 		c.Depth = defaultDepth
+	}
+	if c.TrustAfter == 0 {
+		c.TrustAfter = trustAfter
 	}
 	if c.Victims == nil {
 		c.Victims = evict.NextUse
 	}
 	return c
 }
+
+func (c *Config) chunkBytes() int64 {
+	n := c.ChunkBytes
+	if n == 0 {
+		for n = leastChunkBytes; n < mostChunkBytes && 2*budgetChunks*n <= c.BudgetBytes; {
+			n *= 2
+		}
+	}
+	return n
+}
+
+// MostChunkBytes is what no chunk reaches.
+func (c *Config) MostChunkBytes() int64 { return 2 * c.chunkBytes() }
 
 // State is where a tensor is, as the launch hook sees it.
 type State int
@@ -58,6 +74,7 @@ const (
 	Absent   State = iota // a launch must wait for it
 	Arriving              // mapped, and the copy in is submitted: the stream waits for the ticket
 	Resident              // all of it can be used
+	Guarded               // all of it can be read, and a launch that may write must wait: see guard.go
 )
 
 // Process is what a Runtime needs from the process around it: the launch hook of
@@ -89,6 +106,8 @@ type Process interface {
 	TakeHost(bytes int64) (extents []cuda.Range, ok bool)
 	// GiveHost gives it back.
 	GiveHost(extents []cuda.Range)
+	// GiveClones gives back the device memory of [Move.Clones], which no launch reads any more.
+	GiveClones(clones []cuda.Range)
 	// Now is the time, for accounting.
 	Now() time.Duration
 }

@@ -32,8 +32,9 @@
 // on the device. Checksums are taken only where launches wait for space (trial.go),
 // and of the chunks that have been found unchanged or not been tried.
 //
-// What comes back may be made again on the device, by the launches that wrote it, where these were recorded and what they
-// read is there (again.go). It is used only if it has the checksum of what left; else the copy comes in.
+// What leaves may be dropped without a copy, and made again when it is needed, by issuing the launches again that wrote it
+// (again.go): where these were recorded and make the same, which is verified before. What they read is guarded until then
+// (guard.go). It is used only if it has the checksum of what was dropped.
 //
 // A launch that names more than the budget has what does not fit beside the rest
 // mapped in host memory, in place (inplace.go). One that may reach tensors through
@@ -66,6 +67,7 @@
 //     nothing until a checksum of the device, taken when nothing can write there any
 //     more, has shown that it is the same.
 //   - Kept copies are given back before host memory is said to be lacking.
+//   - While a tensor has been dropped, no operation that may write to what it is made of is launched, nor is that freed.
 //
 // # Locking
 //

@@ -28,10 +28,18 @@ func (r *Runtime) Hold(p cuda.Ptr) (size int64, err error) {
 	if t.parts != nil || t.borrowed {
 		return 0, r.Free(p)
 	}
-	r.leave(p, t.bytes, t.life, t.Named)
+	r.leave(t, p, t.bytes, t.life, t.Named)
+	guarded := len(t.readers) > 0
+	if guarded && r.process.Recall(p) {
+		r.retain(t)
+		return t.size, nil
+	}
 	r.die(t)
 	t.held = true
 	r.held[p] = t
+	if guarded { // it has been taken again: Retake will follow
+		return t.size, nil
+	}
 	if !t.whole() && !r.recall(t) {
 		return t.size, nil // it has been taken again: Retake will follow
 	}
@@ -58,6 +66,9 @@ func (r *Runtime) Retake(p cuda.Ptr, bytes int64, stream int) (size int64, err e
 	t.held, t.Freed, t.freedAt = false, false, nil
 	t.bytes, t.Stream, t.Others, t.Named, t.kept, t.borrowed = bytes, stream, nil, false, false, false
 	for i := range t.chunks {
+		if len(t.readers) > 0 {
+			break // what was there is to be made again first
+		}
 		t.chunks[i].summed = false // of garbage, and of as much as there was before
 	}
 	r.stats.ReusedRanges++

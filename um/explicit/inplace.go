@@ -13,8 +13,8 @@ func (r *Runtime) placeFor(x *op) *Move {
 		return nil
 	}
 	var t *tensor
-	for _, y := range x.Tensors {
-		if y.absent > 0 && (t == nil || y.size > t.size) {
+	for y := range x.needs() {
+		if y.absent > 0 && r.first(y) == y && (t == nil || y.size > t.size) {
 			t = y
 		}
 	}
@@ -30,12 +30,15 @@ func (r *Runtime) placeFor(x *op) *Move {
 	}
 	for i := range t.chunks {
 		c := &t.chunks[i]
-		if c.where != blank && c.where != onHost {
+		if c.where != blank && c.where != onHost && c.where != dropped {
 			continue
 		}
 		m := &Move{
 			Kind: MovePlace, Chunk: t.rangeOf(c), Host: c.host, Bytes: t.used(c),
 			Sum: c.sum, Summed: c.summed, tensor: t, index: i,
+		}
+		if c.where == dropped {
+			r.makeInstead(m)
 		}
 		c.where, c.submitted = arriving, false
 		t.absent -= c.bytes

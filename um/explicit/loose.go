@@ -28,7 +28,7 @@ func (r *Runtime) mallocLoose(before, bytes int64, stream int) cuda.Ptr {
 		return 0
 	}
 	t := r.loose.open[stream]
-	if t == nil || t.Freed || t.filled()+bytes > t.size {
+	if t == nil || t.Freed || t.retained || t.filled()+bytes > t.size {
 		if t = r.newLoose(stream); t == nil {
 			return 0
 		}

@@ -14,16 +14,17 @@ type Kind int
 
 // Kinds of moves.
 const (
-	MoveFetch Kind = iota // map, and copy in from Host
-	MoveMap               // map memory without contents
-	MoveEvict             // copy out to Host, unless Host has the contents, then unmap
-	MoveTrim              // only what Unmap and Release say
-	MovePlace             // map host memory in place, and copy the contents there from Host, if any
-	MoveMake              // map, and issue Launches; if what they make has not Sum, copy in from Host ([Runtime.Unmade])
+	MoveFetch  Kind = iota // map, and copy in from Host
+	MoveMap                // map memory without contents
+	MoveEvict              // copy out to Host, unless Host has the contents, then unmap
+	MoveTrim               // only what Unmap and Release say
+	MovePlace              // map host memory in place, and copy the contents there from Host, if any
+	MoveVerify             // issue Launches into other memory, of Bytes, and take the checksum of what they make there: Sum
+	MoveMake               // map, and issue Launches, which make what has Sum; if they do not, [Runtime.Unmade]
 )
 
 func (k Kind) String() string {
-	return [...]string{"fetch", "map", "evict", "trim", "place", "make"}[k]
+	return [...]string{"fetch", "map", "evict", "trim", "place", "verify", "make"}[k]
 }
 
 // Mapping is physical memory at an address.
@@ -51,19 +52,24 @@ type Move struct {
 	// they come back, where moves are verified; Summed says that it counts.
 	Sum    kernels.Sum128
 	Summed bool
-	// Launches make the contents again, in this order.
+	// Launches make the contents again, in this order, of a MoveMake, a MovePlace that has any, and a MoveVerify. Who
+	// carries that out puts Clones, which are copies, in the place of memory that is not the engine's, and says so
+	// in both; if it cannot, it tells [Runtime.Cancelled].
 	Launches []*cuda.RecordedLaunch
+	Clones   []cuda.Range
+	By       string // the function of the last of Launches
 
-	inputs  []*tensor // that Launches read, and which stay meanwhile
-	tensor  *tensor
-	index   int
-	begun   bool
-	copied  int64     // bytes of an eviction that have been queued
-	graves  []*tensor // whose memory is unmapped
-	keep    []Mapping // of the unmapped ones, handles that become spare
-	limbo   int64     // bytes in limbo
-	created bool
-	empties bool // it is one of those that EmptyCache asks for
+	remake    *remake  // what it reads stays until it has landed
+	functions []uint32 // of Launches
+	tensor    *tensor
+	index     int
+	begun     bool
+	copied    int64     // bytes of an eviction that have been queued
+	graves    []*tensor // whose memory is unmapped
+	keep      []Mapping // of the unmapped ones, handles that become spare
+	limbo     int64     // bytes in limbo
+	created   bool
+	empties   bool // it is one of those that EmptyCache asks for
 }
 
 // What names the allocation that a move belongs to, for messages.
@@ -84,7 +90,7 @@ func (m *Move) going() int64 {
 
 // Direction is the side that the chunk goes to.
 func (m *Move) Direction() um.Direction {
-	if m.Kind == MoveEvict {
+	if m.Kind == MoveEvict || m.Kind == MoveVerify {
 		return um.Out
 	}
 	return um.In
@@ -141,8 +147,13 @@ func (r *Runtime) nextIn() *Move {
 	// What a thread is waiting for comes next, and until it has come whatever
 	// room appears is for it.
 	if x != nil {
-		for _, t := range x.Tensors {
+		waits := false
+		for t := range x.needs() {
 			if t.absent > 0 {
+				if t = r.first(t); t == nil {
+					waits = true
+					continue
+				}
 				m := r.bring(t, anyIdle)
 				if m != nil && m.Kind == MoveMap {
 					r.blame(x, um.ForMap)
@@ -154,6 +165,9 @@ func (r *Runtime) nextIn() *Move {
 				}
 				return m
 			}
+		}
+		if waits {
+			return nil
 		}
 	}
 	if m := r.bare(); m != nil {
@@ -172,7 +186,7 @@ func (r *Runtime) nextIn() *Move {
 		return m
 	}
 	if t := p.nextFetch(); t != nil && r.mayFetchAhead() {
-		if t = r.inputFirst(t); t != nil {
+		if t = r.first(t); t != nil {
 			if m := r.bring(t, anyIdle); m != nil { // else there is no room yet, and what follows is needed later
 				return m
 			}
@@ -203,7 +217,7 @@ func (r *Runtime) occupyBus(x *op) *Move {
 	if x != nil && r.room()+r.physical.spares+r.reclaimable(anyIdle) < x.lacks()+t.chunks[0].bytes {
 		return nil
 	}
-	if t = r.inputFirst(t); t == nil {
+	if t = r.first(t); t == nil {
 		return nil
 	}
 	return r.bring(t, anyIdle)
@@ -224,19 +238,21 @@ func (r *Runtime) noRoom() {
 func (r *Runtime) bring(t *tensor, which reclaiming) *Move {
 	for i := range t.chunks {
 		c := &t.chunks[i]
-		if c.where != blank && c.where != onHost {
+		if c.where != blank && c.where != onHost && (c.where != dropped || !t.makes()) {
 			continue
 		}
 		m := &Move{Kind: MoveMap, Chunk: t.rangeOf(c), tensor: t, index: i}
 		if !r.provide(m, which) {
 			return nil
 		}
-		if c.where == onHost {
+		if c.where == onHost || c.where == dropped {
 			m.Kind, m.Host, m.Bytes = MoveFetch, c.host, t.used(c)
 			m.Sum, m.Summed = c.sum, c.summed
 			r.blame(r.Stalls.Of, um.ForFetch)
-			r.makeInstead(m)
-			if m.Kind == MoveFetch {
+			if t.makes() {
+				m.Kind = MoveMake
+				r.makeInstead(m)
+			} else {
 				r.fetching++
 			}
 		}
@@ -248,6 +264,21 @@ func (r *Runtime) bring(t *tensor, which reclaiming) *Move {
 		return m
 	}
 	return nil
+}
+
+// makeInstead has a move in make what a tensor had again.
+func (r *Runtime) makeInstead(m *Move) {
+	m.Launches = m.tensor.remake.launches
+	m.reads(m.tensor.remake)
+	m.ofRecipe()
+}
+
+// ofRecipe notes which functions its launches are of.
+func (m *Move) ofRecipe() {
+	for i := range m.tensor.recipe.steps {
+		s := &m.tensor.recipe.steps[i]
+		m.functions, m.By = append(m.functions, s.function), s.name
+	}
 }
 
 // makeReady maps memory for coming allocations, so that they need not wait for it.
@@ -268,7 +299,7 @@ func (r *Runtime) makeReady(births []birth) *Move {
 			if !ok {
 				return nil
 			}
-			r.making = &tensor{Tensor: um.Tensor{Freed: true}, base: base, size: b.size, chunks: cut(b.size, r.config.ChunkBytes), absent: b.size}
+			r.making = &tensor{Tensor: um.Tensor{Freed: true}, base: base, size: b.size, chunks: r.cut(b.size), absent: b.size}
 			break
 		}
 		if r.making == nil {
@@ -302,6 +333,9 @@ func (r *Runtime) nextOut() *Move {
 			p.evict = p.evict[1:]
 			continue
 		}
+		if m := r.verifyFirst(t); m != nil {
+			return m
+		}
 		m, again := r.take(t, onDevice)
 		if m == nil && again {
 			return nil
@@ -325,9 +359,20 @@ func (r *Runtime) take(t *tensor, w where) (m *Move, again bool) {
 		if !r.withdraw(t) {
 			return nil, false
 		}
+		rm := t.remake
+		if rm != nil && rm.moving { // it is being verified
+			r.setState(t)
+			return nil, false
+		}
+		drop := w == onDevice && c.kept == nil && r.drops(t)
+		insured := !drop || !r.trusted(t)
+		t.copied = t.copied || !drop
+		if !drop {
+			r.release(t)
+		}
 		kept := r.unkeep(c)
-		sum := w == onDevice && (r.trial.on && c.habit.worth() || r.makeable(t))
-		if c.host == nil && !r.takeHost(c) {
+		sum := w == onDevice && (r.trial.on && c.habit.worth() || drop)
+		if c.host == nil && insured && !r.takeHost(c) {
 			r.setState(t)
 			r.refused = true
 			return nil, true
@@ -339,11 +384,19 @@ func (r *Runtime) take(t *tensor, w where) (m *Move, again bool) {
 			t.leaves -= c.bytes
 			r.outgoing += c.bytes
 		}
-		return &Move{
+		m = &Move{
 			Kind: MoveEvict, Placed: w == inPlace, Chunk: t.rangeOf(c), Handle: c.handle, Host: c.host, Bytes: t.used(c),
 			Checksum: sum, Compare: kept && sum, Sum: c.sum,
 			tensor: t, index: i,
-		}, false
+		}
+		if drop {
+			m.remake = rm
+			m.ofRecipe()
+			if !insured {
+				m.Compare, m.Sum = true, rm.sum
+			}
+		}
+		return m, false
 	}
 	return nil, false
 }
@@ -382,7 +435,7 @@ func (r *Runtime) Submitted(m *Move, ticket uint32) {
 		r.stats.Created++
 	}
 	m.graves, m.keep, m.Release, m.limbo, m.created = nil, nil, nil, 0, false // a move whose memory was not made rightly is submitted twice
-	if m.Kind == MoveFetch || m.Kind == MovePlace && ticket != 0 {
+	if m.Kind == MoveFetch || m.Kind == MovePlace && ticket != 0 && len(m.Launches) == 0 {
 		c := &m.tensor.chunks[m.index]
 		c.submitted, c.ticket = true, ticket
 		c.handle = m.Handle
@@ -405,14 +458,18 @@ func (r *Runtime) Failed(m *Move) error {
 	t.absent += c.bytes
 	r.incoming -= c.bytes
 	r.physical.mapped -= c.bytes
-	c.where = blank
-	if m.Kind == MoveFetch || m.Kind == MoveMake {
+	switch {
+	case m.Kind == MoveMap:
+		c.where = blank
+	case c.host == nil:
+		c.where = dropped
+	default:
 		c.where = onHost
 	}
 	if m.Kind == MoveFetch {
 		r.fetching--
 	}
-	m.unpin()
+	r.landed(m)
 	if t == r.making {
 		r.making = nil
 	}
@@ -438,6 +495,11 @@ func (r *Runtime) Done(m *Move) {
 	d := m.Direction()
 	r.flying[d]--
 	t := m.tensor
+	if m.Kind == MoveVerify {
+		r.verified(m)
+		r.Happened()
+		return
+	}
 	if t == nil { // it only made room
 		if m.empties {
 			r.empties--
@@ -452,6 +514,7 @@ func (r *Runtime) Done(m *Move) {
 		c.where, c.submitted, c.handle = inPlace, false, m.Handle
 		r.giveHost(c)
 		r.placed += c.bytes
+		r.cameBack(m)
 	case MoveFetch, MoveMap, MoveMake:
 		r.incoming -= c.bytes
 		c.where, c.submitted, c.handle = onDevice, false, m.Handle
@@ -463,11 +526,11 @@ func (r *Runtime) Done(m *Move) {
 			r.fetching--
 			r.stats.Fetches++
 			r.stats.FetchedBytes += m.Bytes
-		case MoveMake:
-			r.made(m)
+		case MoveMake: // cameBack counts it
 		default:
 			r.stats.Maps++
 		}
+		r.cameBack(m)
 	case MoveEvict:
 		if m.Placed {
 			r.placed -= c.bytes
@@ -475,18 +538,39 @@ func (r *Runtime) Done(m *Move) {
 			r.outgoing -= c.bytes
 			r.physical.mapped -= c.bytes
 			r.physical.giveSpare(c.handle, c.bytes)
-			c.habit.note(m.Compare, m.Clean)
+			if m.remake == nil {
+				c.habit.note(m.Compare, m.Clean)
+			}
 		}
 		c.where, c.handle = onHost, 0
 		c.sum, c.summed = m.Sum, m.Summed && m.Bytes == t.used(c) // else it was taken again meanwhile
 		t.absent += c.bytes
 		r.stats.Evictions++
-		if m.Clean {
+		switch {
+		case m.remake == nil:
+		case m.remake != t.remake: // it is not to be made any more, or another allocation has the range, and nothing in it yet
+			if c.host == nil {
+				c.where = blank
+			}
+		default:
+			if c.host == nil {
+				c.where = dropped
+			}
+			r.judge(m, m.Sum == m.remake.sum)
+		}
+		switch {
+		case c.host == nil: // it was dropped
+		case m.Clean:
 			r.stats.CleanBytes += m.Bytes
-		} else {
+		default:
 			r.stats.EvictedBytes += m.Bytes
 		}
 	}
+	r.settled(t)
+}
+
+// settled goes on with a tensor of which a move has ended.
+func (r *Runtime) settled(t *tensor) {
 	switch {
 	case !t.Freed:
 		r.setState(t)

@@ -20,7 +20,7 @@ type Mover struct {
 
 	kernels *kernels.Kernels // nil: there are no checksums
 	verify  bool             // every move is checked
-	sums    []cuda.Ptr       // pinned memory for checksums, one a move in flight
+	sums    []cuda.Ptr       // pinned memory for checksums
 	sumOf   map[*Move]cuda.Ptr
 
 	spent Times
@@ -82,14 +82,17 @@ func (v *Mover) Checksums(k *kernels.Kernels, depth int, verify bool) error {
 }
 
 // sum queues the checksum of a move's chunk.
-func (v *Mover) sum(m *Move) error {
+func (v *Mover) sum(m *Move) error { return v.sumAt(m, m.Chunk.Base) }
+
+// sumAt queues the checksum of as much as a move's chunk contains, at an address.
+func (v *Mover) sumAt(m *Move, at cuda.Ptr) error {
 	if len(v.sums) == 0 {
 		return errors.New("more moves are in flight than checksums were provided for")
 	}
 	out := v.sums[len(v.sums)-1]
 	v.sums = v.sums[:len(v.sums)-1]
 	v.sumOf[m] = out
-	return v.kernels.Checksum(cuda.Range{Base: m.Chunk.Base, Bytes: m.Bytes}, out, v.stream)
+	return v.kernels.Checksum(cuda.Range{Base: at, Bytes: m.Bytes}, out, v.stream)
 }
 
 // found reads the checksum of a move, which has been taken.
@@ -100,12 +103,27 @@ func (v *Mover) found(m *Move) kernels.Sum128 {
 	return v.kernels.Sum(m.Bytes, out)
 }
 
-// Summed reads the checksum of what leaves, once its ticket has been reached: m.Clean
-// says then whether there is nothing to copy.
+// Summed reads the checksum of what leaves, or of what launches have made that are verified, once its ticket has been
+// reached: m.Clean says then whether there is nothing to copy.
 func (v *Mover) Summed(m *Move) {
 	sum := v.found(m)
 	m.Clean = m.Compare && sum == m.Sum
 	m.Sum, m.Summed = sum, true
+}
+
+// Verify carries a MoveVerify out, in scratch memory of as many bytes as the move has, which is done when the word has reached the ticket.
+func (v *Mover) Verify(m *Move, scratch cuda.Ptr) (ticket uint32, err error) {
+	from := cuda.Range{Base: m.Chunk.Base, Bytes: m.Bytes}
+	for i := range m.Launches {
+		l := m.Launches[i].Redirected(from, scratch)
+		if err := v.driver.LaunchAgain(l, v.stream); err != nil {
+			return 0, fmt.Errorf("a launch that is verified: %w", err)
+		}
+	}
+	if err := v.sumAt(m, scratch); err != nil {
+		return 0, err
+	}
+	return v.marks.next(v.driver, v.stream)
 }
 
 // marks are the tickets that a stream writes to a word when it gets there.
@@ -197,7 +215,7 @@ func (v *Mover) Begin(m *Move) (ticket uint32, err error) {
 		}
 		return v.marks.next(d, v.stream)
 	}
-	if len(m.Host) == 0 || m.Kind == MoveMake {
+	if len(m.Host) == 0 || len(m.Launches) > 0 {
 		return 0, nil
 	}
 	return v.CopyIn(m)
@@ -230,7 +248,7 @@ func (v *Mover) CopyIn(m *Move) (ticket uint32, err error) {
 func (v *Mover) Make(m *Move) (ticket uint32, err error) {
 	for _, l := range m.Launches {
 		if err := v.driver.LaunchAgain(l, v.stream); err != nil {
-			return 0, fmt.Errorf("a launch that was made again: %w", err)
+			return 0, fmt.Errorf("a launch that is issued again: %w", err)
 		}
 	}
 	if err := v.sum(m); err != nil {
@@ -245,7 +263,7 @@ func (v *Mover) Made(m *Move) bool { return v.found(m) == m.Sum }
 // Finish ends a move whose copy is done, or that needs none: what leaves is unmapped.
 func (v *Mover) Finish(m *Move) error {
 	if m.Kind != MoveEvict {
-		if v.verify && len(m.Host) > 0 && m.Kind != MoveMake {
+		if v.verify && len(m.Host) > 0 && len(m.Launches) == 0 {
 			if sum := v.found(m); m.Summed && sum != m.Sum {
 				return fmt.Errorf("%w: %s came back different from what left (%v, not %v)", ErrMismatch, m.What(), sum, m.Sum)
 			}

@@ -2,6 +2,7 @@ package explicit
 
 import (
 	"fmt"
+	"iter"
 	"slices"
 	"strings"
 	"time"
@@ -16,6 +17,30 @@ type op struct {
 	um.Operation[*tensor]
 	at      time.Duration // it was reported
 	waiting bool          // something that it names was not usable when it was last looked at
+	reads   []bool        // of each tensor, that it does not write to it
+	target  *tensor       // that has to be made before it can go: see aim
+	held    []*tensor     // for that, beside what it names
+}
+
+// does notes of the next tensor that it names whether it only reads it.
+func (x *op) does(t *tensor, reads bool) {
+	x.reads = append(x.reads, reads)
+	if !reads {
+		t.writing++
+	}
+}
+
+// needs are the tensors that have to be there before it can go.
+func (x *op) needs() iter.Seq[*tensor] {
+	return func(yield func(*tensor) bool) {
+		for _, all := range [2][]*tensor{x.held, x.Tensors} {
+			for _, t := range all {
+				if !yield(t) {
+					return
+				}
+			}
+		}
+	}
 }
 
 // bytes are what an operation names.
@@ -36,7 +61,7 @@ func (x *op) asked() (n int64) {
 
 // lacks are the bytes of what it names that nobody has brought in or is bringing.
 func (x *op) lacks() (n int64) {
-	for _, t := range x.Tensors {
+	for t := range x.needs() {
 		n += t.absent
 	}
 	return n
@@ -47,14 +72,18 @@ func (r *Runtime) Op(o um.Op) {
 	x := &op{}
 	r.Begin(&o, &x.Operation)
 	for _, t := range x.Tensors {
+		x.does(t, o.AccessOf(t.Slot) == um.AccessReads)
 		t.kept = t.kept || o.Keep
+		t.rested(x.Position)
 		t.lastName = x.Name
 		t.UsedOn(o.Stream) // whether or not record_stream said so
 	}
-	if r.config.Replay {
-		r.learn(x, &o)
-	}
 	r.mostNamed = max(r.mostNamed, x.asked())
+	kind := x.kindOf(&o)
+	if r.config.Replay != ReplayOff {
+		r.learn(x, &o)
+		r.aim(x)
+	}
 	r.Enter(x, &x.Operation, uint64(o.Work))
 	r.stats.Ops++
 	now := r.process.Now()
@@ -65,7 +94,7 @@ func (r *Runtime) Op(o um.Op) {
 		r.noteWait(x)
 	}
 	x.at = now
-	r.recent.launch(x.Position, now, &o, x.kindOf(&o), x.waiting)
+	r.recent.launch(x.Position, now, &o, kind, x.waiting)
 	r.Happened()
 	r.accountStall()
 }
@@ -76,6 +105,12 @@ const foreachKernel = "multi_tensor_apply_kernel"
 // noteWait counts what an operation waits for.
 func (r *Runtime) noteWait(x *op) {
 	r.stats.WaitedOps++
+	for i, t := range x.Tensors {
+		if t.state == Guarded && !x.reads[i] {
+			r.stats.GuardWaits++
+			break
+		}
+	}
 	if strings.Contains(x.Name, foreachKernel) {
 		r.stats.WaitedForeach++
 	}
@@ -91,7 +126,7 @@ func (r *Runtime) noteWait(x *op) {
 			case leaving:
 				r.stats.WaitedForLeaving++
 				return
-			case onHost:
+			case onHost, dropped:
 				r.stats.WaitedForFetch++
 				return
 			}
@@ -101,8 +136,8 @@ func (r *Runtime) noteWait(x *op) {
 
 // ready says whether an operation may be launched.
 func (r *Runtime) ready(x *op) bool {
-	for _, t := range x.Tensors {
-		if t.state == Absent {
+	for i, t := range x.Tensors {
+		if t.state == Absent || t.state == Guarded && !x.reads[i] {
 			return false
 		}
 	}
@@ -122,8 +157,8 @@ func (r *Runtime) Settled(seq uint64) bool {
 	if x == nil {
 		return true
 	}
-	for _, t := range x.Tensors {
-		if t.state != Resident {
+	for i, t := range x.Tensors {
+		if t.state != Resident && (t.state != Guarded || !x.reads[i]) {
 			return false
 		}
 	}
@@ -178,7 +213,7 @@ func (r *Runtime) ExtendAll(seq uint64) error {
 			nameOf(x.Name), size.Text(r.liveSize+r.PlainBytes), size.Text(r.config.BudgetBytes))
 	}
 	for _, t := range r.Slots.All() {
-		if t != nil && !t.Freed && !slices.Contains(x.Tensors, t) {
+		if t != nil && !t.Freed && !t.retained && !slices.Contains(x.Tensors, t) {
 			r.join(x, t)
 		}
 	}
@@ -194,12 +229,18 @@ func nameOf(name string) string {
 
 // join adds a tensor to an operation.
 func (r *Runtime) join(x *op, t *tensor) {
+	if i := slices.Index(x.held, t); i >= 0 {
+		x.held = slices.Delete(x.held, i, i+1)
+		t.Queued.Remove(x.Position)
+	}
 	x.Tensors = append(x.Tensors, t)
+	x.does(t, false)
 	t.Named = true
 	t.Queued.Add(x.Position)
+	r.aim(x)
 	r.History.Touch(t.Instance, x.Position) // so that it is there before it is asked for next time
 	r.mostNamed = max(r.mostNamed, x.asked())
-	x.waiting = x.waiting || t.state == Absent
+	x.waiting = x.waiting || !r.ready(x)
 	r.plan.valid = false
 	r.Happened()
 }
@@ -242,7 +283,13 @@ func (r *Runtime) Progress(stream int, seq uint64) {
 	var last int64
 	finished := r.Pending.Finish(stream, seq, func(x *op) {
 		last = x.Position
-		for _, t := range x.Tensors {
+		for i, t := range x.Tensors {
+			t.Queued.Remove(x.Position)
+			if !x.reads[i] {
+				t.writing--
+			}
+		}
+		for _, t := range x.held {
 			t.Queued.Remove(x.Position)
 		}
 	})
@@ -307,7 +354,7 @@ func (r *Runtime) Hopeless() error {
 	var chunk int64
 	for _, t := range x.Tensors {
 		for i := range t.chunks {
-			if c := &t.chunks[i]; c.where == blank || c.where == onHost {
+			if c := &t.chunks[i]; c.where == blank || c.where == onHost || c.where == dropped {
 				chunk = max(chunk, c.bytes)
 			}
 		}

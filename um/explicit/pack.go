@@ -70,7 +70,7 @@ func (r *Runtime) repeats(bytes int64, stream int) int64 {
 
 // packs says whether the repetition of a life is worth packing with others.
 func (r *Runtime) packs(x *life) bool {
-	return x.home == nil && x.named && x.died != notYet && x.died-x.born >= leastLife && (!r.large(x) || r.pairs(x))
+	return x.home == nil && x.named && !x.makeable && x.died != notYet && x.died-x.born >= leastLife && (!r.large(x) || r.pairs(x))
 }
 
 // large says whether an allocation is packed with others of its size alone, if at all.
@@ -132,7 +132,7 @@ func (r *Runtime) mapEarly() *Move {
 func (r *Runtime) vacateEarly() {
 	for _, early := range r.early {
 		t := early.tensor
-		if t.Freed || t.flying > 0 || t.absent > 0 || !r.unreserveAll(t) {
+		if t.Freed || t.retained || t.flying > 0 || t.absent > 0 || !r.unreserveAll(t) {
 			continue
 		}
 		base, ok := r.addresses.take(t.size)
@@ -143,7 +143,7 @@ func (r *Runtime) vacateEarly() {
 		// The range that lay there before may be in use. But not by the launch that waits for it.
 		dead := &tensor{Tensor: um.Tensor{Stream: t.Stream, Freed: true}, base: t.base, size: t.size, chunks: t.chunks, freedAt: early.made}
 		r.bury(dead)
-		t.base, t.chunks, t.absent = base, cut(t.size, r.config.ChunkBytes), t.size
+		t.base, t.chunks, t.absent = base, r.cut(t.size), t.size
 		r.publish(t)
 		for k := range t.parts {
 			if x := r.lives.of(t.parts[k].life); x != nil && x.home == t {
@@ -317,7 +317,7 @@ func (r *Runtime) roomForPacks() bool {
 func (r *Runtime) freePart(t *tensor, at cuda.Ptr) {
 	p := t.partAt(at)
 	p.state = dead
-	r.leave(at, p.bytes, p.life, true)
+	r.leave(t, at, p.bytes, p.life, true)
 	if t.loose {
 		r.loose.excess += WholePages(p.bytes)
 	}

@@ -158,23 +158,55 @@ func (r *Runtime) lookAtTensors(now int64) {
 				o.Need(t, next, t.absent)
 			case !t.Named: // it will be, soon
 				o.Step(prefetch.Step{Position: next + 1, FreshBytes: t.absent})
-			case next == correlate.Never: // its end will free nothing on the device
+			case next == correlate.Never && !t.retained: // its end will free nothing on the device
 				if death := r.History.Death(t.Instance); death < correlate.Unknown {
 					o.Step(prefetch.Step{Position: death, FreshBytes: t.absent})
 				}
 			}
 		}
-		if t.Named && !t.kept && r.config.Ahead {
+		if t.Named && !t.kept && !t.retained && r.config.Ahead {
 			if from, until, ok := r.History.Rest(t.Instance, shortRest); ok {
-				o.MayLeaveLater(t, from, until, t.candidate(now, until, t.size))
+				c := t.candidate(now, until, t.size)
+				if t.remake != nil && t.remake.ready && t.height() < mostHeight || r.makeable(t) {
+					c.NextUse = cheap(c.NextUse)
+				}
+				o.MayLeaveLater(t, from, until, c)
 			}
 		}
 		if r.evictable(t) {
 			if here := t.deviceBytes(); here > 0 {
-				o.MayLeave(t, t.candidate(now, r.freeUntil(t), here))
+				c := t.candidate(now, r.freeUntil(t), here)
+				if r.drops(t) || r.worthMaking(t) {
+					c.NextUse = cheap(c.NextUse)
+				}
+				o.MayLeave(t, c)
 			}
 		}
 	}
+}
+
+// lookAtDrops enters what is to be allocated and can then be dropped for some time: nothing has to be moved in its place.
+func (r *Runtime) lookAtDrops(now int64) {
+	period := r.History.Period()
+	if r.config.Replay == ReplayOff || period == 0 {
+		return
+	}
+	for number := r.newest + 1; number < r.lives.end(); number++ {
+		x := r.lives.of(number)
+		if x == nil || x.repeated || x.rest.until-x.rest.from < shortRest || x.born+period <= now {
+			continue
+		}
+		if from, until := x.rest.from+period+restOps, x.rest.until+period; from < until {
+			r.planner.Step(prefetch.Step{Position: from, FreedBytes: WholePages(x.bytes)})
+			r.planner.Step(prefetch.Step{Position: until, FreshBytes: WholePages(x.bytes)})
+		}
+	}
+}
+
+// cheap is the next use by which a tensor is ordered that costs nearly nothing to leave and to come back: before all that is moved.
+func cheap(next int64) int64 {
+	const far = correlate.Unknown / 2
+	return min(next, far-1) + far
 }
 
 // lookAtFuture enters the predicted allocations and frees.
@@ -185,6 +217,7 @@ func (r *Runtime) lookAtFuture(p *plan, now int64) {
 		}
 		return true
 	})
+	r.lookAtDrops(now)
 	// What dies before the next is born serves it, in turn: memory is wanted for as
 	// many of a size as there are at a time.
 	clear(r.born)
@@ -210,8 +243,21 @@ func (r *Runtime) lookAtFuture(p *plan, now int64) {
 	})
 }
 
-// nextUse is the position of the next operation that names the tensor, queued or predicted.
+// nextUse is the position of the next operation that needs the tensor, queued or predicted: that names it, or what
+// is to be made of it.
 func (r *Runtime) nextUse(t *tensor) int64 {
+	next := correlate.Never
+	if !t.retained {
+		next = r.nextNamed(t)
+	}
+	for _, x := range t.readers {
+		next = min(next, r.nextUse(x))
+	}
+	return next
+}
+
+// nextNamed is the position of the next operation that names it.
+func (r *Runtime) nextNamed(t *tensor) int64 {
 	if t.Busy() {
 		return t.Queued.First()
 	}
@@ -243,7 +289,7 @@ func (r *Runtime) credible(t *tensor, now, next int64) int64 {
 // there otherwise: its next use, or its death when it is not used again.
 func (r *Runtime) freeUntil(t *tensor) int64 {
 	next := r.nextUse(t)
-	if next == correlate.Never && r.config.Ahead {
+	if next == correlate.Never && r.config.Ahead && !t.retained {
 		return min(next, r.History.Death(t.Instance))
 	}
 	return next
@@ -266,7 +312,7 @@ func (r *Runtime) mayLeave(t *tensor, position int64) bool {
 	if !r.config.Ahead {
 		return true
 	}
-	if next := r.nextUse(t); next != correlate.Never {
+	if next := r.nextUse(t); next != correlate.Never || t.retained {
 		return next > position
 	}
 	return r.History.Death(t.Instance) > position

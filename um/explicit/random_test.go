@@ -66,6 +66,9 @@ type world struct {
 	steady       bool                 // host memory is there when there is any
 	verify       bool                 // the checksum of all that leaves is taken
 	inHost       map[cuda.Handle]bool // physical memory that is on the host
+	programs     map[*cuda.RecordedLaunch]*program
+	made         int // again
+	guarded      int // times that an operation waited because of a guard alone
 }
 
 // contents are what a chunk contains, by offset; what is not there is garbage.
@@ -106,12 +109,24 @@ type expected struct {
 }
 
 type task struct {
-	seq    uint64
-	stream int
-	slots  []uint32
-	ptrs   []cuda.Ptr
-	owners []*expected // of ptrs, when it was issued
-	writes bool
+	seq     uint64
+	stream  int
+	slots   []uint32
+	ptrs    []cuda.Ptr
+	owners  []*expected // of ptrs, when it was issued
+	writes  bool
+	program *program // what it computes, of its first operand, if it is known to write to that alone
+}
+
+// program is what a launch computes that can be issued again: the contents of one chunk from those of others, and of its own if it works in place.
+type program struct {
+	out     cuda.Ptr
+	bytes   int64
+	ins     []cuda.Ptr
+	salt    int
+	inPlace bool
+	moody   bool // it does not repeat
+	liar    bool // it writes to what it is said to read, as nobody sees
 }
 
 func (w *world) Publish(slot uint32, r cuda.Range)  { w.ranges[slot] = r }
@@ -227,6 +242,7 @@ func (w *world) note(p cuda.Ptr, f func() error) {
 }
 
 func (w *world) LastSeq(slot uint32) uint64 { return w.last[slot] }
+func (w *world) GiveClones([]cuda.Range)    {}
 func (w *world) Now() time.Duration         { return 0 }
 
 func (w *world) TakeHost(bytes int64) ([]cuda.Range, bool) {
@@ -266,13 +282,16 @@ func newWorld(t *testing.T, seed int64, budget, host int64, ahead bool) *world {
 		host: map[cuda.Ptr]contents{}, hostUsed: map[cuda.Ptr]int64{}, hostLeft: host, nextHost: 1 << 30, budget: budget, inHost: map[cuda.Handle]bool{}, live: map[cuda.Ptr]*expected{},
 		shelf: map[shelf][]cuda.Ptr{}, unheard: map[cuda.Ptr]int{},
 		kept: map[shelf]map[int]cuda.Range{}, places: map[cuda.Ptr]bool{},
-		apart: map[cuda.Ptr]bool{}, requests: map[shelf]int{}, known: map[shelf]int{},
+		apart: map[cuda.Ptr]bool{}, requests: map[shelf]int{}, known: map[shelf]int{}, programs: map[*cuda.RecordedLaunch]*program{},
 	}
 	w.r = New(Config{
 		BudgetBytes: budget, HostBudgetBytes: host, Addresses: cuda.Range{Base: 1 << 40, Bytes: 64 * (budget + host)},
-		ChunkBytes: 4 * PageBytes, Ahead: ahead, Checksums: true, Packs: true,
+		ChunkBytes: 4 * PageBytes, Ahead: ahead, Checksums: true, Packs: true, Replay: Replay(seed / 3 % 3), ScratchBytes: 1 << 30,
 	}, w)
 	w.r.trial = trial{on: true, left: 1 << 30}
+	for f := range 3 {
+		w.r.again.same[uint32(programs+f)] = trustAfter
+	}
 	return w
 }
 
@@ -379,14 +398,96 @@ func (w *world) report(stream int, ptrs []cuda.Ptr, writes bool, signature uint6
 	}
 }
 
+// programs is the first function of which launches can be issued again.
+const programs = 100
+
+// compute reports a launch that can be issued again: it makes the first operand of the others.
+// One that is not honest may not repeat, or may write to what it reads.
+func (w *world) compute(stream int, ptrs []cuda.Ptr, dishonest bool) {
+	out := w.live[ptrs[0]]
+	pr := &program{out: ptrs[0], bytes: out.bytes, ins: ptrs[1:], salt: w.rng.Int() | 1, inPlace: out.contents[0] != 0 && w.rng.Intn(2) == 0}
+	if dishonest {
+		pr.moody = w.rng.Intn(2) == 0
+		pr.liar = !pr.moody
+	}
+	l := &cuda.RecordedLaunch{}
+	w.programs[l] = pr
+	w.seq++
+	x := &task{seq: w.seq, stream: stream, ptrs: ptrs, writes: true, program: pr}
+	o := um.Op{Seq: x.seq, Stream: stream, Work: uint32(programs + w.rng.Intn(3)), Again: l}
+	for i, p := range ptrs {
+		slot := w.slotAt(p)
+		x.owners = append(x.owners, w.live[p])
+		w.last[slot] = w.seq
+		if slices.Contains(x.slots, slot) {
+			continue // another part of a pack
+		}
+		x.slots = append(x.slots, slot)
+		a := um.AccessReads
+		if i == 0 {
+			a = um.AccessWrites
+		}
+		o.Access = append(o.Access, a)
+	}
+	o.Slots = x.slots
+	w.waiting = append(w.waiting, x)
+	w.late = append(w.late, func() { w.r.Op(o) })
+	if w.rng.Intn(3) > 0 {
+		w.drain()
+	}
+}
+
+// at is what an address of the device contains.
+func (w *world) at(p cuda.Ptr) int {
+	m, ok := w.mapping(p)
+	if !ok {
+		w.t.Fatalf("%#x is read, which is not mapped", uint64(p))
+	}
+	return w.device[m.Handle][int64(p-m.Base)]
+}
+
+// run is what a program computes where its output contains something.
+func (w *world) run(pr *program, before int) int {
+	x := pr.salt
+	if pr.inPlace {
+		x = x*31 + before
+	}
+	for _, p := range pr.ins {
+		x = x*31 + w.at(p)
+	}
+	if pr.moody && w.rng.Intn(4) == 0 {
+		x += w.rng.Int()
+	}
+	return x | 1
+}
+
+// issued is what launches make that are issued again.
+func (w *world) issued(m *Move) contents {
+	x := -1
+	var bytes int64
+	for i := range m.Launches {
+		pr := w.programs[m.Launches[i]]
+		x, bytes = w.run(pr, x), pr.bytes
+	}
+	return contents{0: x, bytes - 1: x}
+}
+
 // launch launches what waits, in order, as far as the states allow.
 func (w *world) launch() {
 	for len(w.waiting) > 0 {
 		x := w.waiting[0]
-		for _, s := range x.slots {
-			if w.states[s] == Absent {
+		held := false
+		for i, s := range x.slots {
+			switch {
+			case w.states[s] == Absent:
 				return
+			case w.states[s] == Guarded && (x.program == nil || i == 0):
+				held = true
 			}
+		}
+		if held {
+			w.guarded++
+			return
 		}
 		w.waiting = w.waiting[1:]
 		w.launched++
@@ -418,8 +519,11 @@ func (w *world) touch(x *task) {
 					w.t.Fatalf("operation %d finds %d at %#x, not %d", x.seq, found, uint64(at), e.contents[i])
 				}
 			}
-			if x.writes || e.contents[i] == 0 {
+			if x.program == nil && (x.writes || e.contents[i] == 0) || x.program != nil && (k == 0 || x.program.liar) {
 				e.contents[i] = w.rng.Int() | 1
+				if x.program != nil && k == 0 {
+					e.contents[i] = w.run(x.program, w.at(first))
+				}
 				for _, at := range []cuda.Ptr{first, last} {
 					m, _ := w.mapping(at)
 					w.device[m.Handle][int64(at-m.Base)] = e.contents[i]
@@ -483,7 +587,7 @@ func (w *world) begin(d um.Direction) bool {
 		delete(w.handles, h)
 		delete(w.device, h)
 	}
-	if m.Kind == MoveFetch || m.Kind == MoveMap || m.Kind == MovePlace {
+	if m.Kind != MoveEvict && m.Kind != MoveTrim && m.Kind != MoveVerify {
 		if m.Handle == 0 {
 			w.nextH++
 			m.Handle = w.nextH
@@ -527,7 +631,7 @@ func (w *world) begin(d um.Direction) bool {
 		w.placed++
 		fallthrough
 	case m.Kind == MoveMap || m.Kind == MoveTrim:
-		if len(m.Host) == 0 {
+		if len(m.Host) == 0 && len(m.Launches) == 0 {
 			w.r.Done(m)
 			break
 		}
@@ -573,6 +677,19 @@ func (w *world) copyIn() {
 func (w *world) end(i int) {
 	m := w.moves[i]
 	w.moves = append(w.moves[:i:i], w.moves[i+1:]...)
+	if m.Kind == MoveVerify {
+		if w.rng.Intn(20) == 0 {
+			w.r.Cancelled(m)
+			return
+		}
+		m.Sum, m.Summed = w.issued(m).sum(), true
+		w.r.Done(m)
+		return
+	}
+	if m.Kind == MoveEvict && !m.Copied() && !m.Clean {
+		w.r.Cancelled(m)
+		return
+	}
 	if m.Kind == MoveEvict {
 		if now := w.device[m.Handle].sum(); m.Summed && now != m.Sum {
 			w.t.Fatalf("%#x was written to after its checksum had been taken", uint64(m.Chunk.Base))
@@ -593,6 +710,8 @@ func (w *world) end(i int) {
 		if m.Placed {
 			delete(w.handles, m.Handle)
 		}
+	} else if len(m.Launches) > 0 && w.makes(m) {
+		w.arrived++
 	} else {
 		for _, h := range m.Host {
 			if w.hostUsed[h.Base] == 0 {
@@ -603,6 +722,19 @@ func (w *world) end(i int) {
 		w.arrived++
 	}
 	w.r.Done(m)
+}
+
+// makes issues a move's launches again; false when its copy is to be fetched.
+func (w *world) makes(m *Move) bool {
+	w.device[m.Handle] = w.issued(m)
+	if w.device[m.Handle].sum() == m.Sum {
+		w.made++
+		return true
+	}
+	if !w.r.Unmade(m) {
+		w.t.Fatalf("%#x is made wrongly, and has no copy", uint64(m.Chunk.Base))
+	}
+	return false
 }
 
 // finish ends the oldest operation of a stream.
@@ -681,7 +813,9 @@ func (w *world) step() {
 }
 
 func TestRandomWork(t *testing.T) {
-	retaken, surprise, offered, seeds := 0, 0, 0, short.Of(200, 30)
+	retaken, surprise, offered, seeds := 0, 0, 0, short.Of(200, 90)
+	var made, dropped, unmade, wrong [3]int64 // by Replay
+	var guarded [3]int
 	for seed := int64(0); seed < int64(seeds); seed++ {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			budget := int64(64 * PageBytes)
@@ -699,8 +833,12 @@ func TestRandomWork(t *testing.T) {
 						stream = 1
 					}
 					if p := w.malloc(int64(1+w.rng.Intn(9*PageBytes)), stream); p != 0 {
-						ptrs = append(ptrs, p)
 						w.settleWaiting()
+						named := w.choose(ptrs, stream, w.rng.Intn(3))
+						if ptrs = append(ptrs, p); len(w.live[p].contents) == 1 && w.rng.Intn(2) == 0 && w.written(named) {
+							w.compute(stream, append([]cuda.Ptr{p}, named...), Replay(seed/3%3) == ReplayInsured && w.rng.Intn(4) == 0)
+							break
+						}
 						w.report(stream, []cuda.Ptr{p}, true, 7)
 					}
 				case n < 3 && len(ptrs) > 0 && len(w.waiting) == 0:
@@ -719,13 +857,10 @@ func TestRandomWork(t *testing.T) {
 					}
 				case n < 6 && len(ptrs) > 0 && len(w.waiting) == 0:
 					stream := w.rng.Intn(2)
-					var named []cuda.Ptr
-					for _, k := range w.rng.Perm(len(ptrs))[:1+w.rng.Intn(min(3, len(ptrs)))] {
-						p := ptrs[k]
-						if w.live[p].stream != stream { // the job orders its streams: here by waiting
-							w.drainStreams()
-						}
-						named = append(named, p)
+					named := w.choose(ptrs, stream, 1+w.rng.Intn(min(3, len(ptrs))))
+					if out := w.live[named[0]]; len(out.contents) == 1 && w.rng.Intn(2) == 0 && w.written(named[1:]) {
+						w.compute(stream, named, Replay(seed/3%3) == ReplayInsured && w.rng.Intn(4) == 0)
+						break
 					}
 					w.report(stream, named, w.rng.Intn(2) == 0, uint64(w.rng.Intn(5)))
 				default:
@@ -756,6 +891,9 @@ func TestRandomWork(t *testing.T) {
 				t.Fatalf("%d slots are in use, with %d dead ranges held, %d packs of which no part was born yet and %d live", len(w.ranges), len(w.r.held), early, len(w.r.ByPtr))
 			}
 			retaken, surprise, offered = retaken+w.retaken, surprise+w.surprise, offered+w.offered
+			s := w.r.Stats()
+			k := Replay(seed / 3 % 3)
+			made[k], dropped[k], guarded[k], unmade[k], wrong[k] = made[k]+s.Made, dropped[k]+s.Dropped, guarded[k]+w.guarded, unmade[k]+s.Unmade, wrong[k]+s.Wrong
 			if len(w.hostUsed) != 0 {
 				t.Fatalf("%d pieces of host memory are still in use", len(w.hostUsed))
 			}
@@ -765,7 +903,7 @@ func TestRandomWork(t *testing.T) {
 			if seed%3 == 0 && w.placed == 0 {
 				t.Fatal("nothing was mapped in place")
 			}
-			if w.launched < 200 || w.moved < 800 {
+			if w.launched < 200 || w.moved < 700 {
 				t.Fatalf("only %d launches and %d moves: the test tests little", w.launched, w.moved)
 			}
 		})
@@ -773,6 +911,26 @@ func TestRandomWork(t *testing.T) {
 	if retaken < 25*seeds || surprise < 5*seeds/2 || offered < seeds/2 {
 		t.Fatalf("%d ranges were taken again, %d of them by surprise, and %d offered: the test tests little of it", retaken, surprise, offered)
 	}
+	if insured, on := ReplayInsured, ReplayOn; made[insured] < int64(seeds) || unmade[insured] == 0 || wrong[insured] < int64(seeds)/2 || made[on] < int64(seeds) || guarded[on] < seeds/2 {
+		t.Fatalf("by kind of replay %d dropped, %d made again, %d not the same, %d found wrong before, %d waited for a guard: the test tests little of it", dropped, made, unmade, wrong, guarded)
+	}
+}
+
+// choose chooses so many allocations, at most, for an operation on a stream.
+func (w *world) choose(ptrs []cuda.Ptr, stream, n int) (named []cuda.Ptr) {
+	for _, k := range w.rng.Perm(len(ptrs))[:min(n, len(ptrs))] {
+		p := ptrs[k]
+		if w.live[p].stream != stream { // the job orders its streams: here by waiting
+			w.drainStreams()
+		}
+		named = append(named, p)
+	}
+	return named
+}
+
+// written says whether allocations contain something everywhere, or will by the time that what waits has run.
+func (w *world) written(ptrs []cuda.Ptr) bool {
+	return !slices.ContainsFunc(ptrs, func(p cuda.Ptr) bool { return slices.Contains(w.live[p].contents, 0) })
 }
 
 // settleWaiting goes on until no operation waits.

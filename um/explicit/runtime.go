@@ -65,6 +65,8 @@ type Stats struct {
 	Maps, Reclaims               int64
 	Created, Released            int64 // physical handles
 	CleanBytes                   int64 // that left without a copy
+	Dropped, DroppedBytes, Wrong int64 // chunks that can be made again, with or without a copy, and those that were found wrong when they were to leave
+	GuardWaits                   int64 // operations that waited for what is made of what they may write to
 	Made, MadeBytes, Unmade      int64 // moves in that made what left again, and those that did not succeed
 	InPlaceBytes                 int64 // that launches used in host memory
 	HostBytes, KeptBytes         int64 // host memory in use, and what of it is given back when it is wanted
@@ -93,7 +95,7 @@ func New(c Config, p Process) *Runtime {
 		reserved:  map[cuda.Ptr]*tensor{},
 		loose:     loose{open: map[int]*tensor{}},
 		borrowers: map[kind]int64{},
-		again:     again{reads: map[place]int{}, strikes: map[place]int{}, banned: map[uint32]bool{}},
+		again:     again{same: map[uint32]int{}, wrong: map[uint32]int{}, banned: map[uint32]bool{}, sizes: map[int64]bool{}},
 		have:      map[int64]int{}, picked: map[int64]int{}, covered: map[int64]int{}, born: map[int64]int{},
 	}
 	r.Init(p)
@@ -138,7 +140,7 @@ func (r *Runtime) raise(before, bytes int64, stream int) (t *tensor, ok bool) {
 		if t.base, ok = r.addresses.take(size); !ok {
 			return nil, false
 		}
-		t.chunks, t.absent = cut(size, r.config.ChunkBytes), size
+		t.chunks, t.absent = r.cut(size), size
 		r.stats.FreshRanges++
 	}
 	r.takeSlot(t)
@@ -162,7 +164,8 @@ func (r *Runtime) publish(t *tensor) {
 
 // live enters a tensor among the living.
 func (r *Runtime) live(t *tensor) {
-	t.Instance, t.recipe = r.History.Alloc(t.size), recipe{}
+	t.Instance, t.recipe, t.users = r.History.Alloc(t.size), recipe{}, nil
+	t.rest, t.copied = rest{}, false
 	r.History.Asked(t.Instance, t.bytes)
 	r.lastStream = t.Stream
 	r.liveSize += t.size
@@ -183,11 +186,17 @@ func (r *Runtime) enter(t *tensor, p cuda.Ptr, bytes int64) (life int64) {
 }
 
 // leave notes the end of one, whose life has that number.
-func (r *Runtime) leave(p cuda.Ptr, bytes, life int64, named bool) {
+func (r *Runtime) leave(t *tensor, p cuda.Ptr, bytes, life int64, named bool) {
 	delete(r.ByPtr, p)
 	r.AddLive(-bytes)
 	if x := r.lives.of(life); x != nil {
-		x.died, x.named = r.History.Now(), named
+		x.died, x.named, x.makeable = r.History.Now(), named, r.hasRecipe(t)
+		if x.makeable {
+			r.again.sizes[t.size] = true
+		}
+		if x.makeable && !t.copied {
+			x.rest = t.rest
+		}
 	}
 }
 
@@ -263,13 +272,17 @@ func (r *Runtime) Free(p cuda.Ptr) error {
 		r.freePart(t, p)
 		return nil
 	}
-	r.leave(p, t.bytes, t.life, t.Named)
+	r.leave(t, p, t.bytes, t.life, t.Named)
 	r.end(t)
 	return nil
 }
 
-// end ends a tensor's life, and what the launch hook knows of it.
+// end ends a tensor's life, and what the launch hook knows of it; one that others are to be made of is retained.
 func (r *Runtime) end(t *tensor) {
+	if len(t.readers) > 0 {
+		r.retain(t)
+		return
+	}
 	if t.loose {
 		r.loose.excess -= t.size
 	}
@@ -286,12 +299,22 @@ func (r *Runtime) end(t *tensor) {
 // die ends a tensor's life. Its slot is still its own.
 func (r *Runtime) die(t *tensor) {
 	r.disband(t)
+	needed := len(t.readers) > 0 // the job has taken the range again: see Hold
+	if !needed {
+		r.release(t)
+	}
 	r.liveSize -= t.size
-	r.History.Free(t.Instance)
-	t.Freed, t.recipe = true, recipe{} // else what was read by what is dead would be remembered for ever
+	if !t.retained {
+		r.History.Free(t.Instance)
+	}
+	t.Freed, t.retained, t.recipe, t.users = true, false, recipe{}, nil // else what was read by what is dead would be remembered for ever
 	for i := range t.chunks {
-		if c := &t.chunks[i]; c.kept != nil {
+		c := &t.chunks[i]
+		if c.kept != nil {
 			r.giveHost(c)
+		}
+		if c.where == dropped && !needed {
+			c.where = blank // there is nothing to be made any more
 		}
 	}
 	r.noteFreed(t)
@@ -398,7 +421,7 @@ func (r *Runtime) at(p cuda.Ptr) *tensor {
 		return nil
 	}
 	for _, t := range r.Slots.All() {
-		if t != nil && !t.Freed && p >= t.base && p < t.base+cuda.Ptr(t.size) {
+		if t != nil && !t.Freed && !t.retained && p >= t.base && p < t.base+cuda.Ptr(t.size) {
 			return t
 		}
 	}
@@ -481,6 +504,14 @@ func (r *Runtime) ReservedBytes() int64 { return r.liveSize + r.graves.bytes }
 // setState publishes where a tensor is now.
 func (r *Runtime) setState(t *tensor) {
 	s, ticket := t.usable()
+	if len(t.readers) > 0 {
+		switch s {
+		case Resident:
+			s = Guarded
+		case Arriving: // until it has come: what waits for it on its stream would pass the guard
+			s = Absent
+		}
+	}
 	if t.Freed || s == t.state && s != Arriving {
 		return
 	}

@@ -20,6 +20,7 @@ const (
 	arriving              // on the way in: in a worker's hands
 	leaving               // on the way out
 	inPlace               // in host memory that is mapped at the tensor's own addresses: see inplace.go
+	dropped               // nowhere: it is to be made again, see again.go
 )
 
 // chunk is a part of a tensor that moves on its own.
@@ -34,6 +35,17 @@ type chunk struct {
 	summed        bool // sum is the checksum of the contents on the host
 	kept          *list.Element
 	habit         habit
+}
+
+// rest is a time for which a tensor is let alone: after the operation at one position, until that at another.
+type rest struct{ from, until int64 }
+
+// rested notes that an operation names a tensor.
+func (t *tensor) rested(position int64) {
+	if since := t.namedAt; since >= t.born && position-since > t.rest.until-t.rest.from {
+		t.rest = rest{since, position}
+	}
+	t.namedAt = position
 }
 
 // tensor is one allocation of 1 MiB and more, or several that share a range.
@@ -61,8 +73,16 @@ type tensor struct {
 	foretold, foretoldAt int64
 	arrived              int64 // when it last came, in moves
 
-	recipe recipe
-	pins   int // makings that read it
+	namedAt  int64 // LastUse
+	rest     rest  // the longest so far
+	copied   bool  // out, in this life
+	recipe   recipe
+	remake   *remake   // how it comes back, while it is away or leaving to be made again
+	users    []*tensor // of whose recipes it is an input, or was
+	readers  []*tensor // that are to be made again from this one: see guard.go
+	retained bool      // the job has freed it, and readers need it
+	writing  int       // unfinished operations that may write to it
+	pins     int       // moves under way that read it
 
 	held    bool      // dead, and the job may take it again without asking: see held.go
 	buried  bool      // dead, and in the graveyard
@@ -94,6 +114,9 @@ func (t *tensor) chunkOf(bytes int64) int {
 
 // whole says whether all of it is in mapped device memory.
 func (t *tensor) whole() bool { return t.deviceBytes() == t.size }
+
+// readable says whether all of it is where kernels can read it.
+func (t *tensor) readable() bool { return t.deviceBytes()+t.bytesIn(inPlace) == t.size }
 
 // candidate is the tensor as one that could leave, for so many bytes and until a position.
 func (t *tensor) candidate(now, until, bytes int64) evict.Candidate {
@@ -145,6 +168,14 @@ func cut(size, chunkBytes int64) []chunk {
 		at += bytes
 	}
 	return chunks
+}
+
+// cut divides a size into chunks; one that what has recipes is of is one.
+func (r *Runtime) cut(size int64) []chunk {
+	if r.again.sizes[size] && size <= r.config.ScratchBytes {
+		return []chunk{{bytes: size}}
+	}
+	return cut(size, r.config.ChunkBytes)
 }
 
 // odd says whether whole pages are more than so many bytes by at least one part of them in so many.

@@ -16,6 +16,7 @@ import (
 	"github.com/penstock-gpu/penstock/evict"
 	"github.com/penstock-gpu/penstock/internal/hook"
 	"github.com/penstock-gpu/penstock/pool/front"
+	"github.com/penstock-gpu/penstock/trace/roles"
 	"github.com/penstock-gpu/penstock/um"
 	"github.com/penstock-gpu/penstock/um/explicit"
 	"github.com/penstock-gpu/penstock/um/explicit/hostpool"
@@ -42,7 +43,9 @@ type swap struct {
 	hostErr   error // why host memory could not be had when something was last to leave
 	growing   bool  // it could not, but is being made
 	accesses  accesses
-	timing    bool // operations are timed
+	verifier  *verifier      // nil: nothing is made again
+	verifying atomic.Uintptr // the stream on which plain memory is copied to verify; 0: none
+	timing    bool           // operations are timed
 
 	front    *front.Front       // of the tensors' ranges; nil: the job asks the engine each time
 	calls    []front.Note       // that the front served, read and not dealt with
@@ -50,8 +53,9 @@ type swap struct {
 	heard    uint64             // how many were dealt with
 	taken    int64              // bytes that they took, less those they gave back
 
-	plainMu      sync.Mutex               // guards plainHandles, and comes last
+	plainMu      sync.Mutex               // guards what follows, and comes last but one
 	plainHandles map[cuda.Ptr]cuda.Handle // of segments of plain memory
+	plainMapped  map[cuda.Ptr]int64       // what is mapped of plain memory, in bytes
 	plainSpanMu  sync.Mutex               // guards plainSpan; the last of all locks
 	plainSpan    [2]cuda.Ptr              // plain memory's addresses lie from the first to before the second
 
@@ -71,6 +75,7 @@ type StrictHook interface {
 	LastSeq(slot uint32) uint64
 	Arrived(word cuda.Ptr)
 	SetArriving(slot, ticket uint32)
+	SetGuarded(slot uint32)
 	Published(p cuda.Ptr) bool
 	PublishPlain(r cuda.Range)
 	WithdrawPlain(r cuda.Range)
@@ -82,7 +87,7 @@ type StrictHook interface {
 	Follow(function, after uint32)
 	HeadWord() *uint64
 	Read() uint64
-	SetRecord(function uint32)
+	SetRecord(function uint32, parameter int)
 	Launch(r *hook.Record) *cuda.RecordedLaunch
 	Unloads() uint32
 }
@@ -109,10 +114,14 @@ const (
 	resultDeinitialized = 4
 )
 
+// trustAfter is explicit.Config.TrustAfter: tests lower it.
+var trustAfter = 0
+
 func newSwap(l *Live) *swap {
 	e := &swap{
 		l: l, hook: l.hook.(StrictHook), // whoever chose has looked
-		plainHandles: map[cuda.Ptr]cuda.Handle{}, chasersOf: map[uint32]*chaser{}, requests: map[request]uint64{}, accesses: accesses{writes: map[uint32]int{}},
+		plainHandles: map[cuda.Ptr]cuda.Handle{}, plainMapped: map[cuda.Ptr]int64{}, chasersOf: map[uint32]*chaser{}, requests: map[request]uint64{},
+		accesses: accesses{operands: map[uint32]*roles.Operands{}},
 	}
 	for d := range e.wake {
 		e.wake[d] = sync.NewCond(&l.mu)
@@ -152,7 +161,15 @@ func (e *swap) start() error {
 		Victims: l.config.Policy.Victims, Ahead: l.config.Policy.Fetch == um.FetchAhead, LookaheadBytes: l.config.LookaheadBytes, Depth: mostInFlight / 2,
 		Checksums: true,
 		Packs:     l.config.Packs && l.sink == nil, // a recording names allocations by their slots
-		Replay:    l.config.Replay,
+		Replay:    l.config.Replay, TrustAfter: trustAfter,
+	}
+	if l.config.Verify {
+		c.Replay = min(c.Replay, explicit.ReplayInsured) // a copy of all that is dropped is compared with
+	}
+	if c.Replay != explicit.ReplayOff {
+		if c.ScratchBytes, err = e.openVerifier(c.MostChunkBytes()); err != nil {
+			return err
+		}
 	}
 	if c.Victims == nil {
 		c.Victims = evict.NextUse
@@ -160,6 +177,7 @@ func (e *swap) start() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	e.runtime = explicit.New(c, swapProcess{e})
+	e.runtime.SetPlainBytes(l.plainBytes.Load())
 	e.runtime.Remember(rememberedOps)
 	l.tensors = e.runtime
 	if e.front = l.config.TensorFront; e.front != nil {
@@ -204,6 +222,8 @@ func (p swapProcess) SetState(slot uint32, s explicit.State, ticket uint32) {
 	switch s {
 	case explicit.Arriving:
 		p.e.hook.SetArriving(slot, ticket)
+	case explicit.Guarded:
+		p.e.hook.SetGuarded(slot)
 	default:
 		p.e.hook.SetResident(slot, s == explicit.Resident)
 	}
@@ -256,6 +276,8 @@ func (p swapProcess) GiveHost(extents []cuda.Range) {
 	}
 }
 
+func (p swapProcess) GiveClones(clones []cuda.Range) { p.e.verifier.clones.give(clones) }
+
 func (p swapProcess) Now() time.Duration { return p.e.l.driver.Now() }
 
 // op hands an operation of the hook's ring to the runtime.
@@ -270,7 +292,7 @@ func (e *swap) op(rec *hook.Record) {
 	l.operation(rec, &o)
 	o.Shape, o.Keep = rec.Grid, rec.Flags&hook.FlagKeep != 0
 	o.ToHost = rec.Kind == hook.Copy && rec.ID == hook.CopyD2H
-	if l.config.Replay {
+	if e.verifier != nil {
 		e.accesses.note(e, rec, &o)
 	}
 	e.runtime.Op(o)

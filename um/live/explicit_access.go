@@ -1,21 +1,17 @@
 package live
 
 import (
-	"encoding/binary"
-	"slices"
-
-	"github.com/penstock-gpu/penstock/cuda"
 	"github.com/penstock-gpu/penstock/internal/hook"
 	"github.com/penstock-gpu/penstock/trace/roles"
 	"github.com/penstock-gpu/penstock/um"
 )
 
-// accesses tells the runtime what operations do with what they name, as far as that is known, and which launches can be
-// made again: those of kernels that are known by their names to write to one operand only.
+// accesses tells the runtime what operations do with what they name, as far as the launch hook knows it, and which launches can be
+// issued again: those of kernels that are known by their names to write to one operand only.
 type accesses struct {
-	writes  map[uint32]int // by function: the parameter that begins with the address of what it writes to; -1: who knows
-	of      []um.Access    // those of the newest operation
-	unloads uint32         // modules that had been unloaded when that was last looked at
+	operands map[uint32]*roles.Operands // by function; nil: who knows
+	of       []um.Access                // those of the newest operation
+	unloads  uint32                     // modules that had been unloaded when that was last looked at
 }
 
 // note completes an operation.
@@ -24,59 +20,52 @@ func (c *accesses) note(e *swap, rec *hook.Record, o *um.Op) {
 		c.unloads = n
 		e.runtime.ForgetLaunches()
 	}
-	c.of = c.of[:0]
-	switch rec.Kind {
-	case hook.Launch:
+	if rec.Kind == hook.Launch {
 		c.launch(e, rec, o)
-	case hook.Copy:
-		c.copy(rec)
+	}
+	c.of = c.of[:0]
+	if rec.Flags&hook.FlagAccess != 0 {
+		for range rec.Slots {
+			c.of = append(c.of, um.AccessReads)
+		}
+		if rec.Flags&hook.FlagHasDst != 0 && len(c.of) > 0 {
+			c.of[0] = um.AccessWrites
+		}
 	}
 	o.Access = c.of
 }
 
-// copy notes the accesses of a copy or a fill.
-func (c *accesses) copy(rec *hook.Record) {
-	for i := range rec.Slots {
-		a := um.AccessReads
-		switch {
-		case rec.ID == hook.CopyFill || rec.Flags&hook.FlagHasDst != 0 && i == 0:
-			a = um.AccessWrites
-		case rec.ID != hook.CopyH2D && rec.ID != hook.CopyD2H && rec.ID != hook.CopyD2D:
-			a = um.AccessUnknown
-		}
-		c.of = append(c.of, a)
-	}
-}
-
-// launch notes those of a launch that has been recorded.
+// launch looks at one of a function, and at how it can be issued again if it was recorded.
 func (c *accesses) launch(e *swap, rec *hook.Record, o *um.Op) {
-	index, seen := c.writes[rec.ID]
+	operands, seen := c.operands[rec.ID]
 	if !seen {
-		index = roles.WritesOneParameter(o.Name)
-		if c.writes[rec.ID] = index; index >= 0 {
-			e.hook.SetRecord(rec.ID)
+		if x, ok := roles.OperandsOf(o.Name); ok {
+			operands = &x
+			e.hook.SetRecord(rec.ID, x.Written)
 		}
+		c.operands[rec.ID] = operands
 	}
-	if index < 0 || rec.Recorded == 0 {
+	const writes = hook.FlagAccess | hook.FlagHasDst
+	if operands == nil || rec.Recorded == 0 || rec.Flags&writes != writes {
 		return
 	}
 	l := e.hook.Launch(rec)
-	if l == nil || index >= len(l.Starts) {
+	if l == nil {
 		return
 	}
-	at := int(l.Starts[index]+7) &^ 7
-	if at+8 > len(l.Params) {
-		return
-	}
-	written := e.runtime.SlotAt(cuda.Ptr(binary.LittleEndian.Uint64(l.Params[at:])))
-	if !slices.Contains(rec.Slots, written) {
-		return // of plain memory, or something that looks like an address
-	}
-	for _, s := range rec.Slots {
-		a := um.AccessReads
-		if s == written {
-			a, o.Again = um.AccessWrites, l
+	again := l
+	for _, p := range operands.Parameters {
+		if p.Index >= len(l.Starts) {
+			return
 		}
-		c.of = append(c.of, a)
+		at := (l.Starts[p.Index] + 7) &^ 7
+		for range p.Addresses {
+			if int(at)+8 > len(l.Params) {
+				return
+			}
+			again.Addresses = append(again.Addresses, at)
+			at += 8
+		}
 	}
+	o.Again = again
 }

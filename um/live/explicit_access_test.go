@@ -2,16 +2,19 @@ package live
 
 import (
 	"encoding/binary"
+	"errors"
+	"strings"
 	"testing"
 
 	"github.com/penstock-gpu/penstock/cuda"
 	"github.com/penstock-gpu/penstock/internal/hook"
+	"github.com/penstock-gpu/penstock/um/explicit"
 )
 
 // combine makes out = (a + b) * by, word by word, with a kernel whose launches are recorded once one has been seen.
 func (j *stubJob) combine(out, a, b cuda.Ptr, by uint64) {
 	j.Helper()
-	params := binary.LittleEndian.AppendUint64(nil, stubTensor/4)
+	params := binary.LittleEndian.AppendUint64(nil, productBytes/4)
 	for _, x := range []uint64{by, uint64(out), uint64(a), uint64(b)} {
 		params = binary.LittleEndian.AppendUint64(params, x)
 	}
@@ -21,84 +24,238 @@ func (j *stubJob) combine(out, a, b cuda.Ptr, by uint64) {
 	j.must(j.launch(work{kind: hook.Launch, id: kernelElementwise, names: []cuda.Ptr{out, a, b}, again: l, queue: func() error { return j.d.LaunchAgain(l, j.stream) }}))
 }
 
-// products makes n tensors of two inputs, which are then used by a kernel of which nothing is known.
+// products makes n tensors of two inputs.
 func (j *stubJob) products(n int) (inputs [2]cuda.Ptr, products []cuda.Ptr) {
 	j.Helper()
 	for i := range inputs {
-		inputs[i] = j.malloc(stubTensor)
-		j.fill(inputs[i], stubTensor, uint32(1+i))
+		inputs[i] = j.malloc(productBytes)
+		j.fill(inputs[i], productBytes, uint32(1+i))
 	}
+	first := j.malloc(productBytes)
+	j.combine(first, inputs[0], inputs[1], 1)
+	j.eventually("the kernel's launches are recorded", func() bool {
+		j.h.mu.Lock()
+		defer j.h.mu.Unlock()
+		return j.h.recorded[kernelElementwise]
+	})
+	j.must(j.l.Free(first))
 	for i := range n {
-		p := j.malloc(stubTensor)
+		p := j.malloc(productBytes)
 		j.combine(p, inputs[0], inputs[1], uint64(i+1))
 		products = append(products, p)
 	}
 	return inputs, products
 }
 
-func replaying() Config {
+// haveProducts fails unless the products are what they were made as. Their inputs are read in between, and so stay on the device.
+func (j *stubJob) haveProducts(in [2]cuda.Ptr, products []cuda.Ptr) {
+	j.Helper()
+	for i, p := range products {
+		j.has(in[0], productBytes, 1)
+		j.has(in[1], productBytes, 2)
+		j.has(p, productBytes, uint32(3*(i+1)))
+	}
+}
+
+// dropping reads products until they are dropped without a copy.
+func (j *stubJob) dropping(in [2]cuda.Ptr, products []cuda.Ptr) {
+	j.Helper()
+	for range 30 {
+		before := j.l.Stats()
+		j.haveProducts(in, products)
+		if s := j.l.Stats(); s.Explicit.Dropped > before.Explicit.Dropped && s.EvictedBytes == before.EvictedBytes && s.Explicit.Made > before.Explicit.Made {
+			return
+		}
+	}
+	j.Fatalf("nothing is dropped without a copy\n%+v", j.l.Stats().Explicit)
+}
+
+func replaying(t *testing.T, r explicit.Replay) Config {
+	trustAfter = 8
+	t.Cleanup(func() { trustAfter = 0 })
 	c := explicitConfig()
-	c.Replay = true
+	c.Replay = r
 	return c
 }
 
+const (
+	productBytes = 4 * mib
+	stubProducts = 14 // more than the budget holds beside what verifies them and their inputs
+)
+
 // TestExplicitMakesAgain: what has left is made again by the launch that made it while its inputs are there, and is the same.
 func TestExplicitMakesAgain(t *testing.T) {
-	for name, verify := range map[string]bool{"plain": false, "verified": true} {
+	for _, verify := range []bool{false, true} {
+		c := replaying(t, explicit.ReplayInsured)
+		c.Verify = verify
+		j := newStubJob(t, c)
+		in, products := j.products(stubProducts)
+		for range 2 {
+			j.haveProducts(in, products)
+		}
+		s := j.l.Stats().Explicit
+		if s.Dropped == 0 || s.Made == 0 || s.MadeBytes != s.Made*productBytes || s.Unmade != 0 || s.DropsWrong != 0 {
+			t.Errorf("verify %t: %d tensors dropped and %d made again, %d bytes, %d not the same, %d found wrong before", verify, s.Dropped, s.Made, s.MadeBytes, s.Unmade, s.DropsWrong)
+		}
+		j.locked(func(e *swap) { j.must(e.runtime.Check()) })
+		j.closed()
+	}
+}
+
+// TestExplicitDrops: once a kernel has made the same often enough, nothing of what it makes is copied, in or out, and the budget holds.
+func TestExplicitDrops(t *testing.T) {
+	c := replaying(t, explicit.ReplayOn)
+	j := newStubJob(t, c)
+	in, products := j.products(stubProducts)
+	j.dropping(in, products)
+	before := j.l.Stats()
+	j.haveProducts(in, products)
+	if s := j.l.Stats(); s.FetchedBytes != before.FetchedBytes || s.EvictedBytes != before.EvictedBytes || s.Explicit.DropsWrong+s.Explicit.Unmade != 0 {
+		t.Errorf("before %+v, then %+v", before, s)
+	}
+	if most := j.d.Count("physical_peak_bytes"); most > c.BudgetBytes {
+		t.Errorf("%d bytes of device memory at most, the budget is %d", most, c.BudgetBytes)
+	}
+	j.closed()
+}
+
+// TestExplicitDropsClones: what launches read of small memory is kept for them, whatever becomes of it.
+func TestExplicitDropsClones(t *testing.T) {
+	const words = 1024
+	j := newStubJob(t, replaying(t, explicit.ReplayOn))
+	in, products := j.products(stubProducts)
+	j.dropping(in, products)
+	for _, p := range products {
+		j.must(j.l.Free(p))
+	}
+	dropped := j.l.Stats().Explicit.Dropped
+	small := j.malloc(4 * words)
+	j.fill(small, 4*words, 5)
+	for i := range products {
+		products[i] = j.malloc(productBytes)
+		j.combine(products[i], in[0], small, words<<32|uint64(i+1))
+	}
+	for round := range 4 {
+		j.fill(small, 4*words, uint32(100+round))
+		for i, p := range products {
+			j.has(in[0], productBytes, 1)
+			j.has(p, productBytes, uint32(6*(i+1)))
+		}
+	}
+	s := j.l.Stats().Explicit
+	if s.Dropped == dropped || s.DropsWrong == 0 { // those that had not been dropped before the small memory was written to
+		t.Errorf("%d dropped, %d found wrong", s.Dropped-dropped, s.DropsWrong)
+	}
+	j.closed()
+	if free := j.l.engine.(*swap).verifier.clones.free; len(free[4*words]) == 0 {
+		t.Error("no copy of the small memory was given back")
+	}
+}
+
+// TestExplicitGuards: what dropped tensors are made of is written to, by something of which nothing is known, or freed: they are
+// still what they were.
+func TestExplicitGuards(t *testing.T) {
+	for name, change := range map[string]func(j *stubJob, in [2]cuda.Ptr){
+		"written": func(j *stubJob, in [2]cuda.Ptr) { j.increase(in[0], productBytes, 100) },
+		"freed":   func(j *stubJob, in [2]cuda.Ptr) { j.must(j.l.Free(in[0])); j.must(j.l.Free(in[1])) },
+		"freed and taken again": func(j *stubJob, in [2]cuda.Ptr) {
+			j.must(j.l.Free(in[0]))
+			j.fill(j.malloc(productBytes), productBytes, 77)
+		},
+		"overwritten by a known one": func(j *stubJob, in [2]cuda.Ptr) { j.combine(in[0], in[1], in[1], 9) },
+	} {
 		t.Run(name, func(t *testing.T) {
-			c := replaying()
-			c.Verify = verify
-			j := newStubJob(t, c)
-			in, products := j.products(stubTensors)
-			for range 2 {
-				for i, p := range products {
-					j.must(j.run(kernelOther, j.sum, in[:], uint64(in[0]), uint64(in[0]), uint64(in[1]), 0)) // of no words: they are used
-					j.has(p, stubTensor, uint32(3*(i+1)))
-				}
+			j := newStubJob(t, replaying(t, explicit.ReplayOn))
+			in, products := j.products(stubProducts)
+			j.dropping(in, products)
+			change(j, in)
+			for i, p := range products {
+				j.has(p, productBytes, uint32(3*(i+1)))
 			}
-			if s := j.l.Stats().Explicit; s.Made == 0 || s.MadeBytes != s.Made*stubTensor || s.Unmade != 0 {
-				t.Errorf("%d tensors made again, %d bytes, %d not the same", s.Made, s.MadeBytes, s.Unmade)
+			s := j.l.Stats().Explicit
+			if s.Unmade != 0 || name != "freed" && name != "freed and taken again" && s.GuardWaits == 0 {
+				t.Errorf("%+v", s)
 			}
+			for _, p := range products {
+				j.must(j.l.Free(p))
+			}
+			j.locked(func(e *swap) { j.must(e.runtime.Check()) })
 			j.closed()
 		})
 	}
 }
 
-// TestExplicitMadeWrongly: where an input was written to by something that nobody knows of, what is made is not what left: its
-// copy comes in, and the same is not tried for ever.
-func TestExplicitMadeWrongly(t *testing.T) {
-	j := newStubJob(t, replaying())
-	in, products := j.products(stubTensors)
-	j.must(j.run(kernelOther, j.add, in[:1], uint64(in[0]), stubTensor/4, 100))
-	const rounds = 6
-	for range rounds {
+// TestExplicitDropsFoundWrong: what was written to by something that nobody knows of is not what its launch makes, which is found out when it
+// is to leave: it is moved.
+func TestExplicitDropsFoundWrong(t *testing.T) {
+	j := newStubJob(t, replaying(t, explicit.ReplayInsured))
+	in, products := j.products(stubProducts)
+	j.increase(in[0], productBytes, 100)
+	for range 2 {
 		for i, p := range products {
-			j.must(j.run(kernelOther, j.sum, in[:], uint64(in[0]), uint64(in[0]), uint64(in[1]), 0))
-			j.has(p, stubTensor, uint32(3*(i+1)))
-			x := j.malloc(stubTensor / 2) // so that what comes in takes dead memory's place
-			j.fill(x, stubTensor/2, 7)
-			j.must(j.l.Free(x))
+			j.has(p, productBytes, uint32(3*(i+1)))
 		}
 	}
-	j.locked(func(e *swap) { j.must(e.runtime.Check()) })
 	s := j.l.Stats().Explicit
-	if s.Unmade == 0 || s.Unmade > stubTensors || s.Made != 0 {
-		t.Errorf("%d tensors were not made rightly, %d were", s.Unmade, s.Made)
+	if s.DropsWrong == 0 || s.Unmade != 0 {
+		t.Errorf("%d found wrong, %d not the same later", s.DropsWrong, s.Unmade)
 	}
-	j.has(in[0], stubTensor, 101)
+	j.has(in[0], productBytes, 101)
 	j.closed()
 }
 
-// TestExplicitForgetsLaunches: when modules are unloaded, no launch of before is made again.
-func TestExplicitForgetsLaunches(t *testing.T) {
-	j := newStubJob(t, replaying())
-	_, products := j.products(stubTensors)
-	j.h.unloads.Add(1)
-	for i, p := range products {
-		j.has(p, stubTensor, uint32(3*(i+1)))
+// TestExplicitMadeWrongly: an input is written to by something that nobody sees, while what is made of it is away: where there is
+// a copy that comes in, where there is none the job ends, and what was wrong is named.
+func TestExplicitMadeWrongly(t *testing.T) {
+	unseen := func(j *stubJob, in cuda.Ptr) {
+		j.must(j.kernel(j.add, uint64(in), productBytes/4, 100))
+		j.must(j.d.StreamSynchronize(j.stream))
 	}
-	if s := j.l.Stats().Explicit; s.Made+s.Unmade != 0 {
-		t.Errorf("%d tensors made again, and %d tried", s.Made, s.Unmade)
+	t.Run("insured", func(t *testing.T) {
+		j := newStubJob(t, replaying(t, explicit.ReplayInsured))
+		in, products := j.products(stubProducts)
+		j.haveProducts(in, products)
+		unseen(j, in[0])
+		for i, p := range products {
+			j.has(in[0], productBytes, 101)
+			j.has(in[1], productBytes, 2)
+			j.has(p, productBytes, uint32(3*(i+1)))
+		}
+		if s := j.l.Stats().Explicit; s.Unmade == 0 {
+			t.Errorf("%+v", s)
+		}
+		j.closed()
+	})
+	t.Run("on", func(t *testing.T) {
+		j := newStubJob(t, replaying(t, explicit.ReplayOn))
+		in, products := j.products(stubProducts)
+		j.dropping(in, products)
+		unseen(j, in[0])
+		var refused *cuda.Error
+		for _, p := range products {
+			if err := j.run(kernelAdd, j.add, []cuda.Ptr{p}, uint64(p), 0, 1); errors.As(err, &refused) {
+				break
+			}
+		}
+		if refused == nil {
+			t.Error("no launch is refused")
+		}
+		if err := j.l.Close(); !errors.Is(err, explicit.ErrMismatch) || !strings.Contains(err.Error(), "vectorized_elementwise") || !strings.Contains(err.Error(), "--replay off") {
+			t.Errorf("the engine ended with: %v", err)
+		}
+	})
+}
+
+// TestExplicitForgetsLaunches: when modules are unloaded, no launch of before is issued again.
+func TestExplicitForgetsLaunches(t *testing.T) {
+	j := newStubJob(t, replaying(t, explicit.ReplayInsured))
+	in, products := j.products(stubProducts)
+	j.haveProducts(in, products)
+	before := j.l.Stats().Explicit
+	j.h.unloads.Add(1)
+	j.haveProducts(in, products)
+	if s := j.l.Stats().Explicit; s.Made != before.Made || s.Unmade != 0 || before.Made == 0 {
+		t.Errorf("%d tensors made again, then %d, and %d tried", before.Made, s.Made, s.Unmade)
 	}
 	j.closed()
 }

@@ -153,14 +153,14 @@ func (e *swap) mapPlain(size int64) (p cuda.Ptr, err error) {
 		_ = d.MemRelease(h) // the first error counts
 		return 0, err
 	}
-	if err = d.Map(p, size, h); err == nil {
+	if err = e.mapPlainAt(p, size, h); err == nil {
 		if err = d.SetAccess(p, size); err == nil {
 			e.plainMu.Lock()
 			e.plainHandles[p] = h
 			e.plainMu.Unlock()
 			return p, nil
 		}
-		_ = d.Unmap(p, size)
+		_ = e.unmapPlain(p, size)
 	}
 	_ = d.MemRelease(h)
 	_ = d.AddressFree(p, size)
@@ -192,7 +192,7 @@ func (e *swap) releasePlain(p cuda.Ptr, bytes int64) error {
 		}
 	}
 	e.hook.WithdrawPlain(cuda.Range{Base: p, Bytes: size})
-	if err := d.Unmap(p, size); err != nil {
+	if err := e.unmapPlain(p, size); err != nil {
 		return err
 	}
 	e.plainMu.Lock()
@@ -231,6 +231,12 @@ func (e *swap) publishPlain(r cuda.Range) {
 	e.plainSpanMu.Unlock()
 	e.hook.PublishPlain(r)
 }
+
+func (d plainDriver) Map(p cuda.Ptr, bytes int64, h cuda.Handle) error {
+	return d.e.mapPlainAt(p, bytes, h)
+}
+
+func (d plainDriver) Unmap(p cuda.Ptr, bytes int64) error { return d.e.unmapPlain(p, bytes) }
 
 func (d plainDriver) AddressFree(p cuda.Ptr, bytes int64) error {
 	d.e.hook.WithdrawPlain(cuda.Range{Base: p, Bytes: bytes})

@@ -18,11 +18,15 @@ type ExplicitStats struct {
 	MapStallSeconds    float64 `json:"map_stall_seconds"`
 	GrantStallSeconds  float64 `json:"grant_stall_seconds"` // the queue was drained, and memory searched for addresses
 	CleanBytes         int64   `json:"clean_bytes"`         // left without a copy
-	Made               int64   `json:"made"`                // moves in that made what had left again
-	MadeBytes          int64   `json:"made_bytes"`          // which is not in h2d_bytes
-	Unmade             int64   `json:"unmade"`              // makings that did not give what had left, which was fetched
-	InPlaceBytes       int64   `json:"in_place_bytes"`      // used in host memory
-	WaitedLaunches     int64   `json:"waited_launches"`     // and copies
+	Dropped            int64   `json:"dropped"`             // chunks that were found able to be made again when they left
+	DroppedBytes       int64   `json:"dropped_bytes"`
+	DropsWrong         int64   `json:"drops_wrong"`     // that were found not to be, and stayed or were copied
+	GuardWaits         int64   `json:"guard_waits"`     // launches and copies that waited for what had to be made before they might write
+	Made               int64   `json:"made"`            // moves in that made what had left again
+	MadeBytes          int64   `json:"made_bytes"`      // which is not in h2d_bytes
+	Unmade             int64   `json:"unmade"`          // makings that did not give what had left, which was fetched
+	InPlaceBytes       int64   `json:"in_place_bytes"`  // used in host memory
+	WaitedLaunches     int64   `json:"waited_launches"` // and copies
 	WaitedForMap       int64   `json:"waited_for_map"`
 	WaitedForFetch     int64   `json:"waited_for_fetch"`
 	WaitedForLeaving   int64   `json:"waited_for_leaving"`
@@ -87,7 +91,7 @@ func (e *swap) report(s *Stats) {
 	s.Explicit = &ExplicitStats{
 		InGBPerSecond: rate(r.FetchedBytes, s.InSeconds), OutGBPerSecond: rate(r.EvictedBytes, s.OutSeconds),
 		FetchStallSeconds: stall[um.ForFetch].Seconds(), SpaceStallSeconds: stall[um.ForSpace].Seconds(), MapStallSeconds: stall[um.ForMap].Seconds(),
-		GrantStallSeconds: e.grantTime.Seconds(), CleanBytes: r.CleanBytes, Made: r.Made, MadeBytes: r.MadeBytes, Unmade: r.Unmade, InPlaceBytes: r.InPlaceBytes,
+		GrantStallSeconds: e.grantTime.Seconds(), CleanBytes: r.CleanBytes, Dropped: r.Dropped, DroppedBytes: r.DroppedBytes, DropsWrong: r.Wrong, GuardWaits: r.GuardWaits, Made: r.Made, MadeBytes: r.MadeBytes, Unmade: r.Unmade, InPlaceBytes: r.InPlaceBytes,
 		WaitedLaunches: r.WaitedOps, WaitedForMap: r.WaitedForMap, WaitedForFetch: r.WaitedForFetch, WaitedForLeaving: r.WaitedForLeaving, WaitedForeach: r.WaitedForeach,
 		HostBytes: h.InUseBytes, HostKeptBytes: r.KeptBytes, HostNeedBytes: r.HostPeakBytes, HostPeakBytes: h.PeakBytes, HostPinnedBytes: h.GrownBytes, HostWaitSeconds: h.Waited.Seconds(),
 		PlainBytes: r.PlainBytes, Maps: r.Maps, Reclaims: r.Reclaims, HandlesCreated: r.Created, HandlesReleased: r.Released,

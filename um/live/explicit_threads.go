@@ -2,6 +2,7 @@ package live
 
 import (
 	"errors"
+	"fmt"
 	"runtime"
 	"slices"
 	"time"
@@ -111,12 +112,13 @@ func (p *porter) timed(part int, f func()) {
 
 // flight is a move that is under way.
 type flight struct {
-	move   *explicit.Move
-	ticket uint32 // of the copy in, or of the checksum; 0 when there is none, or it has been read
-	lane   uint32 // the lane's ticket of a move out that is copied
-	copied bool   // it is copied
-	making bool   // it is made again: the ticket is the maker's
-	began  time.Duration
+	move    *explicit.Move
+	ticket  uint32 // of the copy in, or of the checksum; 0 when there is none, or it has been read
+	lane    uint32 // the lane's ticket of a move out that is copied
+	copied  bool   // it is copied
+	making  bool   // it is made again: the ticket is the maker's
+	makings int
+	began   time.Duration
 }
 
 // worker is a porter's thread.
@@ -158,7 +160,10 @@ func (e *swap) newPorter(d um.Direction) (*porter, error) {
 		}
 	}
 	p := &porter{e: e, direction: d, mover: mover, spent: &e.spent[d], arrived: hook.NewWord(e.word(d))}
-	if d == um.In && l.config.Replay {
+	if e.verifier != nil && d == um.Out {
+		e.verifying.Store(uintptr(mover.Stream()))
+	}
+	if e.verifier != nil && d == um.In {
 		if p.maker, err = explicit.NewMover(l.driver, e.makings()); err != nil {
 			return nil, err
 		}
@@ -229,12 +234,12 @@ func (p *porter) done(f *flight) bool {
 		f.ticket = 0
 		if p.lane != nil {
 			p.mover.Summed(f.move)
-			if f.move.Compare && !f.move.Clean {
+			if f.move.Compare && !f.move.Clean && f.move.Copied() { // what is dropped stays
 				p.copy(f)
 			}
 		}
 	}
-	return p.lane == nil || f.move.Clean || p.lane.reached(f.lane)
+	return p.lane == nil || f.move.Clean || !f.move.Copied() || p.lane.reached(f.lane)
 }
 
 // note measures for how long copies are under way.
@@ -269,6 +274,14 @@ func (p *porter) land() error {
 		}
 		p.flights = slices.Delete(p.flights, i, i+1)
 		p.checked = time.Now()
+		switch {
+		case f.move.Kind == explicit.MoveVerify:
+			e.runtime.Done(f.move)
+			continue
+		case f.move.Kind == explicit.MoveEvict && !f.move.Copied() && !f.move.Clean:
+			e.runtime.Cancelled(f.move)
+			continue
+		}
 		var err error
 		p.timed(portFinish, func() {
 			e.paging.Add(1)
@@ -279,7 +292,7 @@ func (p *porter) land() error {
 			return err
 		}
 		now := l.driver.Now()
-		if l.sink != nil && !l.paused && !f.move.Clean && f.move.Kind != explicit.MoveMake {
+		if l.sink != nil && !l.paused && !f.move.Clean && f.move.Copied() && f.move.Kind != explicit.MoveMake {
 			l.sink.Move([]cuda.Range{{Base: f.move.Chunk.Base, Bytes: f.move.Bytes}}, p.direction, f.began, now)
 		}
 		e.runtime.Done(f.move)
@@ -297,7 +310,10 @@ func (p *porter) settle(f *flight) error {
 		f.ticket, f.making = 0, false
 		return nil
 	}
-	if err := p.fetchInstead(f, true); err != nil {
+	if !f.move.Copied() {
+		return p.remake(f)
+	}
+	if err := p.fetchInstead(f); err != nil {
 		return err
 	}
 	p.e.runtime.Submitted(f.move, f.ticket)
@@ -305,8 +321,8 @@ func (p *porter) settle(f *flight) error {
 }
 
 // fetchInstead queues the copy of what a flight did not make rightly, or whose launches were refused.
-func (p *porter) fetchInstead(f *flight, launched bool) (err error) {
-	p.e.runtime.Unmade(f.move, launched)
+func (p *porter) fetchInstead(f *flight) (err error) {
+	p.e.runtime.Unmade(f.move)
 	f.making, f.copied = false, true
 	p.timed(portBegin, func() { f.ticket, err = p.mover.CopyIn(f.move) })
 	return err
@@ -339,25 +355,39 @@ func (p *porter) begin(m *explicit.Move) error {
 		e.hook.SetTiming(true)
 	}
 	f := flight{move: m, began: l.driver.Now()}
-	var err, refused error
+	var err, refused, unverified error
 	unloads := e.accesses.unloads // when the launches were recorded
+	makes, verifies := m.Direction() == um.In && len(m.Launches) > 0, m.Kind == explicit.MoveVerify
+	var outside []cuda.Ptr
+	if verifies {
+		outside = m.Outside()
+	}
 	p.timed(portBegin, func() {
+		if verifies {
+			f.ticket, unverified = p.verify(m, outside)
+			return
+		}
 		e.paging.Add(1)
 		f.ticket, err = p.mover.Begin(m)
 		e.paging.Add(-1)
 		switch {
 		case err != nil:
-		case m.Kind == explicit.MoveMake && e.hook.Unloads() != unloads:
+		case makes && e.hook.Unloads() != unloads:
 			refused = errUnloaded
-		case m.Kind == explicit.MoveMake:
+		case makes:
 			f.ticket, refused = p.maker.Make(m)
 		case m.Kind != explicit.MoveEvict:
 			f.copied = f.ticket != 0
-		case !m.Compare:
+		case !m.Compare && m.Copied():
 			p.copy(&f)
 		}
 	})
 	l.moved()
+	if unverified != nil {
+		l.log.Debug("what leaves cannot be made again", zap.Error(unverified))
+		e.runtime.Cancelled(m)
+		return nil
+	}
 	if errors.Is(err, explicit.ErrNoMemory) {
 		failure := e.runtime.Failed(m)
 		e.lowered(err)
@@ -366,15 +396,18 @@ func (p *porter) begin(m *explicit.Move) error {
 	if err != nil {
 		return err
 	}
-	if refused != nil {
-		l.log.Warn("a launch cannot be made again: its memory is fetched", zap.Error(refused))
-		if err := p.fetchInstead(&f, false); err != nil {
+	switch {
+	case refused != nil && !m.Copied():
+		return fmt.Errorf("%s was dropped and cannot be made again: %w", m.What(), refused)
+	case refused != nil:
+		l.log.Warn("a launch cannot be issued again: what it made is fetched", zap.Error(refused))
+		if err := p.fetchInstead(&f); err != nil {
 			return err
 		}
-	} else if m.Kind == explicit.MoveMake {
+	case makes:
 		f.making = true
 	}
-	if m.Kind != explicit.MoveEvict && f.ticket == 0 {
+	if m.Kind != explicit.MoveEvict && f.ticket == 0 { // a MoveVerify has one
 		e.runtime.Done(m)
 		return nil
 	}

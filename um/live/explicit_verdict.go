@@ -26,7 +26,7 @@ func (s explicitPart) lines(line func(format string, args ...any)) {
 	line("moved %s to the device (%.1f GB/s while copying) and %s to the host (%.1f GB/s)",
 		size.Text(s.H2DBytes), x.InGBPerSecond, size.Text(s.D2HBytes), x.OutGBPerSecond)
 	if x.Made+x.Unmade > 0 {
-		line("%s was made again in %d moves instead of being fetched; %d were not the same and were fetched", size.Text(x.MadeBytes), x.Made, x.Unmade)
+		line("%s was made again in %d moves instead of being fetched; %d were not the same; %s left as what can be made again; %d launches waited for that", size.Text(x.MadeBytes), x.Made, x.Unmade, size.Text(x.DroppedBytes), x.GuardWaits)
 	}
 	if x.CleanBytes > 0 || x.InPlaceBytes > 0 {
 		line("%s left without a copy because the host had them already; launches used %s in host memory", size.Text(x.CleanBytes), size.Text(x.InPlaceBytes))

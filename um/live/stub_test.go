@@ -34,6 +34,7 @@ type strictHook struct {
 	names     map[uint32]string // of functions, where they are not all the same
 	launches  map[uint64]*cuda.RecordedLaunch
 	recorded  map[uint32]bool // functions of which launches are
+	guarded   map[uint32]bool // slots
 	unloads   atomic.Uint32
 }
 
@@ -46,7 +47,7 @@ func (h *strictHook) FunctionName(id uint32) string {
 
 func (h *strictHook) Unloads() uint32 { return h.unloads.Load() }
 
-func (h *strictHook) SetRecord(function uint32) {
+func (h *strictHook) SetRecord(function uint32, _ int) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.recorded[function] = true
@@ -75,6 +76,7 @@ func (h *strictHook) Publish(slot uint32, r cuda.Range, resident bool) {
 	h.slotOf[r.Base], h.resident[slot] = slot, resident
 	delete(h.lastSeq, slot)
 	delete(h.tickets, slot)
+	delete(h.guarded, slot)
 }
 
 func (h *strictHook) SetResident(slot uint32, resident bool) {
@@ -82,12 +84,21 @@ func (h *strictHook) SetResident(slot uint32, resident bool) {
 	defer h.mu.Unlock()
 	h.resident[slot] = resident
 	delete(h.tickets, slot)
+	delete(h.guarded, slot)
+}
+
+func (h *strictHook) SetGuarded(slot uint32) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.resident[slot], h.guarded[slot] = false, true
+	delete(h.tickets, slot)
 }
 
 func (h *strictHook) SetArriving(slot, ticket uint32) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.resident[slot], h.tickets[slot] = false, ticket
+	delete(h.guarded, slot)
 }
 
 func (h *strictHook) LastSeq(slot uint32) uint64 {
@@ -189,7 +200,7 @@ func newStubJob(t *testing.T, c Config, env ...string) *stubJob {
 	j := &stubJob{T: t, d: cudastub.Open(t, append(env, "STUB_SCRIBBLE=1")...)}
 	j.h = &strictHook{
 		fakeHook: newHook(), t: t, lastSeq: map[uint32]uint64{}, tickets: map[uint32]uint32{}, plain: map[cuda.Ptr]int64{},
-		states: map[uint32]hook.Inspect{}, follows: map[uint32]uint32{}, launches: map[uint64]*cuda.RecordedLaunch{}, recorded: map[uint32]bool{},
+		states: map[uint32]hook.Inspect{}, follows: map[uint32]uint32{}, launches: map[uint64]*cuda.RecordedLaunch{}, recorded: map[uint32]bool{}, guarded: map[uint32]bool{},
 		names: map[uint32]string{kernelElementwise: elementwise},
 	}
 	var err error
@@ -248,6 +259,13 @@ func (j *stubJob) launch(w work) error {
 	}
 	if w.again != nil && h.recorded[w.id] {
 		r.Recorded, h.launches[r.Seq] = 1, w.again
+		r.Flags |= hook.FlagAccess | hook.FlagHasDst // what it writes to is named first
+	}
+	switch {
+	case w.kind == hook.Copy && w.id == hook.CopyH2D:
+		r.Flags |= hook.FlagAccess | hook.FlagHasDst
+	case w.kind == hook.Copy && w.id == hook.CopyD2H:
+		r.Flags |= hook.FlagAccess
 	}
 	asks := w.flags&(hook.FlagInspect|hook.FlagOpaque) != 0
 	if asks {
@@ -262,7 +280,7 @@ func (j *stubJob) launch(w work) error {
 	case h.bell <- struct{}{}:
 	default:
 	}
-	for began := time.Now(); !h.mayRun(r.Slots, r.Seq, asks); time.Sleep(5 * time.Microsecond) {
+	for began := time.Now(); !h.mayRun(&r, asks); time.Sleep(5 * time.Microsecond) {
 		if code := h.refuses.Load(); code != 0 {
 			return cuda.NewError(int(code), "cuLaunchKernel")
 		}
@@ -277,16 +295,17 @@ func (j *stubJob) launch(w work) error {
 }
 
 // mayRun says whether what an operation names can be used, and the grant is there that it asks for.
-func (h *strictHook) mayRun(slots []uint32, seq uint64, asks bool) bool {
+func (h *strictHook) mayRun(r *hook.Record, asks bool) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	for _, s := range slots {
+	for i, s := range r.Slots {
 		ticket, arrives := h.tickets[s]
-		if !h.resident[s] && !(arrives && hook.NewWord(h.arrived).Reached(ticket)) {
+		reads := r.Flags&hook.FlagAccess != 0 && !(i == 0 && r.Flags&hook.FlagHasDst != 0)
+		if !h.resident[s] && !(arrives && hook.NewWord(h.arrived).Reached(ticket)) && !(h.guarded[s] && reads) {
 			return false
 		}
 	}
-	return !asks || h.granted == seq
+	return !asks || h.granted == r.Seq
 }
 
 const (

@@ -1,0 +1,242 @@
+package replay
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/penstock-gpu/penstock/cuda"
+	"github.com/penstock-gpu/penstock/cuda/kernels"
+	"github.com/penstock-gpu/penstock/trace"
+	"github.com/penstock-gpu/penstock/trace/roles"
+	"github.com/penstock-gpu/penstock/um"
+	"github.com/penstock-gpu/penstock/um/explicit"
+)
+
+// This file is for launches that the explicit engine issues again in the simulation: those that it can in a real job, by their
+// names. Symbolic values are followed through the job, so that a recipe is verified as in a real one, by what it makes.
+// They are on a stream of the engine's, and as much as they take the job's own kernels are longer: nothing is hidden.
+
+// sumBytesPerSecond is what a checksum reads, measured on an H200 (bench/results, checksum rates).
+const sumBytesPerSecond = 3.5e12
+
+// issuing is what the simulated explicit engine needs to issue launches again.
+type issuing struct {
+	roles      *roles.Roles
+	operations map[int]*roles.Operation // by event
+	operands   map[uint32]bool          // functions whose launches are recorded
+	at         map[cuda.Ptr]int32       // which of these was last made at an address by such a launch
+	values     []uint64                 // symbolic ones, of what the tensors of roles contain
+	recorded   map[*cuda.RecordedLaunch]recordedLaunch
+	free       time.Duration // when the engine's launches end that have been issued
+	owed       time.Duration // what they took, and the job's have not been delayed by yet
+	made       Again         // in the last iteration
+	functions  map[string]*Function
+}
+
+type recordedLaunch struct {
+	operation *roles.Operation
+	event     *trace.Event
+	makes     int32
+}
+
+func newIssuing(t *trace.Trace) *issuing {
+	s := &issuing{roles: roles.Of(t), operations: map[int]*roles.Operation{}, operands: map[uint32]bool{}, recorded: map[*cuda.RecordedLaunch]recordedLaunch{}, at: map[cuda.Ptr]int32{}, functions: map[string]*Function{}}
+	s.values = make([]uint64, len(s.roles.Tensors))
+	for i := range s.roles.Operations {
+		o := &s.roles.Operations[i]
+		s.operations[o.Event] = o
+	}
+	for i := range t.Events {
+		if e := &t.Events[i]; e.Kind == trace.KindFunction {
+			_, s.operands[e.Function] = roles.OperandsOf(e.Name)
+		}
+	}
+	s.made.Roles = RolesRecorded
+	if s.roles.Inferred {
+		s.made.Roles = RolesInferred
+	}
+	return s
+}
+
+// writes is the only operand that an operation writes to, -1 when there is none or more than one.
+func writes(o *roles.Operation) int32 {
+	found := int32(-1)
+	for _, x := range o.Operands {
+		if x.Writes && found >= 0 {
+			return -1
+		}
+		if x.Writes {
+			found = x.Tensor
+		}
+	}
+	return found
+}
+
+// computes is what a launch that can be issued again makes; of reads what tensors contain.
+func (r *recordedLaunch) computes(of func(tensor int32) uint64) uint64 {
+	v := trace.Mix(uint64(r.event.Function), uint64(shape(r.event)))
+	for _, x := range r.operation.Operands {
+		if x.Reads {
+			v = trace.Mix(v, of(x.Tensor))
+		}
+	}
+	return v
+}
+
+// operation completes an operation of the job's with what it does with its slots, and follows what it computes.
+func (s *issuing) operation(x *explicitEngine, index int, e *trace.Event, o *um.Op) {
+	of := s.operations[index]
+	known := e.Kind == trace.KindCopy
+	to := writes(of)
+	if e.Kind == trace.KindLaunch && s.operands[e.Function] && to >= 0 {
+		known = true
+	}
+	if known {
+		o.Access = make([]um.Access, len(o.Slots))
+		for _, w := range of.Operands {
+			r, ok := x.ranges[s.roles.Tensors[w.Tensor].Alloc]
+			if !ok {
+				continue
+			}
+			if i := slices.Index(o.Slots, x.slotAt(r.Base)); w.Writes {
+				o.Access[i] = um.AccessWrites
+			} else if o.Access[i] == um.AccessUnknown {
+				o.Access[i] = um.AccessReads
+			}
+		}
+	}
+	r := recordedLaunch{of, e, to}
+	value := func(t int32) uint64 { return s.values[t] }
+	if known && e.Kind == trace.KindLaunch {
+		if at, ok := x.ranges[s.roles.Tensors[to].Alloc]; ok {
+			s.at[at.Base] = to
+			l := &cuda.RecordedLaunch{}
+			s.recorded[l], o.Again = r, l
+		}
+		s.values[to] = r.computes(value)
+		return
+	}
+	for _, w := range of.Operands {
+		if w.Writes {
+			s.values[w.Tensor] = trace.Mix(o.Seq, uint64(w.Tensor))
+		}
+	}
+}
+
+// took is how long it takes on the device.
+func (r recordedLaunch) took() time.Duration {
+	return duration(r.event) + time.Duration(againLaunchSeconds*1e9)
+}
+
+// report is what was made again, and how long the engine takes without that.
+func (s *issuing) report(ctx context.Context, t *trace.Trace, o Options, budget int64) (*Again, error) {
+	o.Replay, o.Timeline, o.Progress = false, false, nil
+	without, err := newExplicit(t, o, budget).app.replay(ctx)
+	if err != nil {
+		return nil, err
+	}
+	s.made.SwapSeconds, s.made.Functions = without.IterationSeconds, []Function{}
+	for _, f := range s.functions {
+		s.made.Functions = append(s.made.Functions, *f)
+	}
+	slices.SortFunc(s.made.Functions, func(a, b Function) int {
+		return cmp.Or(cmp.Compare(b.Seconds, a.Seconds), cmp.Compare(a.Name, b.Name))
+	})
+	return &s.made, nil
+}
+
+// issue is what a move's launches make, and how long they take on the device.
+func (s *issuing) issue(m *explicit.Move) (made uint64, took time.Duration) {
+	for i := range m.Launches {
+		r := s.recorded[m.Launches[i]]
+		made = r.computes(func(t int32) uint64 {
+			if t == r.makes {
+				return made
+			}
+			return s.values[t]
+		})
+		took += r.took()
+	}
+	return made, took
+}
+
+func sumTime(bytes int64) time.Duration {
+	return time.Duration(float64(bytes) / sumBytesPerSecond * 1e9)
+}
+
+// after calls f when work of the engine's that takes so long has been done, after what was issued before.
+func (x *explicitEngine) after(took time.Duration, f func()) {
+	s := x.issuing
+	s.free = max(s.free, x.gpu.Now()) + took
+	s.owed += took
+	x.gpu.At(s.free, f)
+}
+
+// symbolic is the checksum of a symbolic value.
+func symbolic(value uint64) kernels.Sum128 { return kernels.Sum128{value, 1} }
+
+// verify issues the launches of a recipe, to know what they make.
+func (x *explicitEngine) verify(m *explicit.Move) {
+	made, took := x.issuing.issue(m)
+	m.Sum, m.Summed = symbolic(made), true
+	x.after(took+sumTime(m.Bytes), func() {
+		x.runtime.Done(m)
+		x.wake()
+	})
+}
+
+// sum finds the checksum of what leaves, where one is asked for.
+func (x *explicitEngine) sum(m *explicit.Move) {
+	s := x.issuing
+	if s == nil {
+		return
+	}
+	t, ok := s.at[m.Chunk.Base]
+	if !ok {
+		return
+	}
+	was := symbolic(s.values[t])
+	m.Clean = m.Compare && m.Sum == was
+	m.Sum, m.Summed = was, true
+}
+
+// drop ends a move out that copies nothing, when its checksum has been taken.
+func (x *explicitEngine) drop(w *directionWorker, m *explicit.Move) {
+	x.after(sumTime(m.Bytes), func() {
+		if m.Clean {
+			x.finish(w, m, 0)
+			return
+		}
+		x.runtime.Cancelled(m)
+		x.wake()
+	})
+}
+
+// makeAgain issues the launches that make what was dropped.
+func (x *explicitEngine) makeAgain(w *directionWorker, m *explicit.Move) {
+	s := x.issuing
+	made, took := s.issue(m)
+	if symbolic(made) != m.Sum {
+		x.fail(fmt.Errorf("%s was made wrongly", m.What()))
+		return
+	}
+	if x.app.begin.taken && !x.app.final.taken {
+		s.made.Launches += len(m.Launches)
+		s.made.Bytes += m.Bytes
+		s.made.Seconds += took.Seconds()
+		for _, l := range m.Launches {
+			name := x.app.trace.FunctionName(s.recorded[l].event.Function)
+			f := s.functions[name]
+			if f == nil {
+				f = &Function{Name: name}
+				s.functions[name] = f
+			}
+			f.Launches++
+			f.Seconds += s.recorded[l].took().Seconds()
+		}
+	}
+	x.after(took+sumTime(m.Bytes), func() { x.finish(w, m, 0) })
+}

@@ -1,0 +1,209 @@
+package live
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math/bits"
+	"slices"
+	"sync"
+
+	"go.uber.org/zap"
+
+	"github.com/penstock-gpu/penstock/cuda"
+	"github.com/penstock-gpu/penstock/um/explicit"
+)
+
+// This file is for what the engine needs to make tensors again: memory to verify in that it can, and copies of the small memory
+// that launches read, which is not the engine's to guard.
+
+const (
+	scratchPart = 4         // the part of the budget that is for verifying, at most
+	clonesPart  = 8         // the part of that for copies of small memory
+	leastClone  = 512       // bytes
+	mostClone   = 256 << 10 // what is larger is not copied, nor is what reads it made again
+	mostMakings = 3         // of a tensor without a copy, before it is given up
+)
+
+// verifier has the memory.
+type verifier struct {
+	scratch cuda.Range
+	clones  clones
+}
+
+// clones is device memory in pieces of powers of two.
+type clones struct {
+	mu   sync.Mutex
+	left cuda.Range // that was never given out
+	free map[int64][]cuda.Ptr
+}
+
+func (c *clones) take(bytes int64) (cuda.Range, bool) {
+	size := max(leastClone, int64(1)<<bits.Len64(uint64(bytes-1)))
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if l := c.free[size]; len(l) > 0 {
+		c.free[size] = l[:len(l)-1]
+		return cuda.Range{Base: l[len(l)-1], Bytes: size}, true
+	}
+	if c.left.Bytes < size {
+		return cuda.Range{}, false
+	}
+	r := cuda.Range{Base: c.left.Base, Bytes: size}
+	c.left.Base, c.left.Bytes = c.left.Base+cuda.Ptr(size), c.left.Bytes-size
+	return r, true
+}
+
+func (c *clones) give(all []cuda.Range) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, r := range all {
+		c.free[r.Bytes] = append(c.free[r.Bytes], r.Base)
+	}
+}
+
+// openVerifier takes memory of the budget, before anything else does, and answers what may be verified there at most: 0 where
+// nothing is to be made again.
+func (e *swap) openVerifier(chunkBytes int64) (scratchBytes int64, err error) {
+	l := e.l
+	size := min(2*chunkBytes, l.budget/scratchPart) / explicit.PageBytes * explicit.PageBytes
+	clonesSize := explicit.WholePages(size / clonesPart)
+	if size == 0 {
+		return 0, nil
+	}
+	base, err := e.mapPlain(size + clonesSize)
+	if errors.Is(err, cuda.ErrOutOfMemory) {
+		return 0, nil
+	}
+	if err != nil {
+		return 0, fmt.Errorf("memory to verify in that tensors can be made again: %w", err)
+	}
+	l.plainBytes.Add(size + clonesSize)
+	e.verifier = &verifier{scratch: cuda.Range{Base: base, Bytes: size}}
+	e.verifier.clones = clones{left: cuda.Range{Base: base + cuda.Ptr(size), Bytes: clonesSize}, free: map[int64][]cuda.Ptr{}}
+	return size, nil
+}
+
+// errNotGuarded is what a launch reads that the engine can neither guard nor copy.
+var errNotGuarded = errors.New("it reads memory that can be neither guarded nor copied")
+
+// verify begins to verify a recipe. outside is m.Outside().
+func (p *porter) verify(m *explicit.Move, outside []cuda.Ptr) (ticket uint32, err error) {
+	v := p.e.verifier
+	for i := range m.Launches {
+		if at, ok := p.e.hiddenAddress(m.Launches[i]); ok {
+			return 0, fmt.Errorf("%w: a parameter may hold %#x", errNotGuarded, uint64(at))
+		}
+	}
+	slices.Sort(outside)
+	launches := slices.Clone(m.Launches)
+	for _, at := range slices.Compact(outside) {
+		from, to, err := p.clone(at)
+		if err != nil {
+			return 0, err
+		}
+		m.Clones = append(m.Clones, to)
+		for i := range launches {
+			launches[i] = launches[i].Redirected(from, to.Base)
+		}
+	}
+	m.Launches = launches
+	return p.mover.Verify(m, v.scratch.Base)
+}
+
+// clone queues a copy of plain memory from an address on.
+func (p *porter) clone(at cuda.Ptr) (from, to cuda.Range, err error) {
+	e := p.e
+	block, ok := e.l.containing(at)
+	from = cuda.Range{Base: at, Bytes: int64(block.End() - at)}
+	if !ok || from.Bytes > mostClone {
+		return from, to, fmt.Errorf("%w: %d bytes at %#x", errNotGuarded, from.Bytes, uint64(at))
+	}
+	if to, ok = e.verifier.clones.take(from.Bytes); !ok {
+		return from, to, fmt.Errorf("%w: no memory for copies is left", errNotGuarded)
+	}
+	// What is on its way back to the driver is not copied any more.
+	e.plainMu.Lock()
+	defer e.plainMu.Unlock()
+	if !e.mapped(from) {
+		e.verifier.clones.give([]cuda.Range{to})
+		return from, to, fmt.Errorf("%w: it is being released", errNotGuarded)
+	}
+	return from, to, e.l.driver.CopyAsync(to.Base, from.Base, from.Bytes, p.mover.Stream())
+}
+
+// mapPlainAt maps plain memory.
+func (e *swap) mapPlainAt(p cuda.Ptr, bytes int64, h cuda.Handle) error {
+	if err := e.l.driver.Map(p, bytes, h); err != nil {
+		return err
+	}
+	e.plainMu.Lock()
+	defer e.plainMu.Unlock()
+	e.plainMapped[p] = bytes
+	return nil
+}
+
+// unmapPlain unmaps plain memory, when nothing is being copied from there to verify.
+func (e *swap) unmapPlain(p cuda.Ptr, bytes int64) error {
+	e.plainMu.Lock()
+	for base := range e.plainMapped {
+		if base >= p && base < p+cuda.Ptr(bytes) {
+			delete(e.plainMapped, base)
+		}
+	}
+	e.plainMu.Unlock()
+	if s := e.verifying.Load(); s != 0 {
+		if err := e.l.driver.StreamSynchronize(cuda.Stream(s)); err != nil {
+			return err
+		}
+	}
+	return e.l.driver.Unmap(p, bytes)
+}
+
+// mapped says whether a range is in what is mapped of plain memory. plainMu is held.
+func (e *swap) mapped(r cuda.Range) bool {
+	for bytes := r.Bytes; bytes > 0; {
+		found := int64(0)
+		for base, n := range e.plainMapped {
+			if at := r.End() - cuda.Ptr(bytes); at >= base && at < base+cuda.Ptr(n) {
+				found = int64(base + cuda.Ptr(n) - at)
+				break
+			}
+		}
+		if found == 0 {
+			return false
+		}
+		bytes -= found
+	}
+	return true
+}
+
+// hiddenAddress finds what looks like an address in a launch's parameters where none is known to be.
+func (e *swap) hiddenAddress(l *cuda.RecordedLaunch) (cuda.Ptr, bool) {
+	for at := 0; at+8 <= len(l.Params); at += 8 {
+		if slices.Contains(l.Addresses, uint32(at)) {
+			continue
+		}
+		p := cuda.Ptr(binary.LittleEndian.Uint64(l.Params[at:]))
+		if p < 1<<32 || p >= 1<<47 { // no address of a device
+			continue
+		}
+		if _, ok := e.l.driver.AllocationAt(p); ok || e.hook.Published(p) {
+			return p, true
+		}
+	}
+	return 0, false
+}
+
+// remake makes again what has no copy and was not the same: the last time it failed for a reason that may have passed.
+func (p *porter) remake(f *flight) error {
+	e, m := p.e, f.move
+	if f.makings++; f.makings == mostMakings {
+		return fmt.Errorf("%w: %s was dropped, to be made again by %s, and is not what it was (%d times; %v was dropped): start the job from its last checkpoint, with --replay off",
+			explicit.ErrMismatch, m.What(), m.By, f.makings, m.Sum)
+	}
+	e.l.log.Warn("what was made again is not what was dropped: it is made once more", zap.String("kernel", m.By))
+	var err error
+	p.timed(portBegin, func() { f.ticket, err = p.maker.Make(m) })
+	return err
+}
