@@ -7,39 +7,35 @@ import (
 	"github.com/penstock-gpu/penstock/cuda/sim"
 	"github.com/penstock-gpu/penstock/pool"
 	"github.com/penstock-gpu/penstock/trace"
+	"github.com/penstock-gpu/penstock/um"
 )
 
 // allocations are those of the trace in an engine's hands: tensors in its runtime,
 // smaller ones in a pool of plain memory.
 type allocations struct {
-	tensors interface {
-		Malloc(bytes int64, stream int) (cuda.Ptr, error)
-		Free(p cuda.Ptr) error
-	}
-	smallBytes int64 // smaller is not a tensor
-	small      *pool.Caching
-	changed    func() // the runtime may have something to do
+	engine  um.Engine
+	small   *pool.Caching // of what is no tensor
+	changed func()        // the engine may have something to do
 
 	smalls map[uint64]cuda.Ptr   // by the trace's allocation id
 	ranges map[uint64]cuda.Range // of the tensors
-	slotAt func(cuda.Ptr) uint32 // of the tensor at an address
 	slots  []uint32              // of the operation that is being launched
 }
 
-func newAllocations(smallBytes int64, plain pool.Source, changed func()) allocations {
+func newAllocations(plain pool.Source, changed func()) allocations {
 	return allocations{
-		smallBytes: smallBytes, small: pool.NewCaching(plain, nil), changed: changed,
+		small: pool.NewCaching(plain, nil), changed: changed,
 		smalls: map[uint64]cuda.Ptr{}, ranges: map[uint64]cuda.Range{},
 	}
 }
 
 func (a *allocations) alloc(e *trace.Event) error {
-	if e.Bytes < a.smallBytes {
+	if e.Bytes < um.SmallBytes {
 		p, err := a.small.Malloc(max(1, e.Bytes), 0)
 		a.smalls[e.Alloc] = p
 		return err
 	}
-	p, err := a.tensors.Malloc(e.Bytes, 0)
+	p, err := a.engine.Malloc(e.Bytes, 0)
 	if err != nil {
 		return err
 	}
@@ -59,7 +55,7 @@ func (a *allocations) free(e *trace.Event) error {
 	}
 	delete(a.ranges, e.Alloc)
 	a.changed()
-	return a.tensors.Free(r.Base)
+	return a.engine.Free(r.Base)
 }
 
 // accesses are what an operation does to tensors, each once; slots are then theirs.
@@ -70,7 +66,7 @@ func (a *allocations) accesses(e *trace.Event) (all []sim.Access) {
 		if !ok {
 			continue
 		}
-		slot := a.slotAt(r.Base)
+		slot := a.engine.SlotOf(r.Base)
 		if slices.Contains(a.slots, slot) {
 			continue
 		}

@@ -82,7 +82,7 @@ func (h *hostMemory) give(r []cuda.Range) { h.free[r[0].Bytes] = append(h.free[r
 func newExplicit(t *trace.Trace, o Options, budget int64) *explicitEngine {
 	g := sim.New(o.Profile, sim.Options{CapacityBytes: budget})
 	x := &explicitEngine{arrived: g.NewGate(), states: make([]explicit.State, 1), tickets: make([]uint32, 1), lastSeq: make([]uint64, 1)}
-	x.loop = newLoop(g, um.SmallBytes, roomSource{x}, x.wake)
+	x.loop = newLoop(g, roomSource{x}, x.wake)
 	x.app = newApplication(t, o, g, x)
 	x.app.queue, x.app.copiesSlow = strictQueue, true
 	if x.app.err = x.open(t, o, budget); x.app.err != nil {
@@ -117,7 +117,7 @@ func (x *explicitEngine) open(t *trace.Trace, o Options, budget int64) error {
 		c.Victims, c.Ahead = evict.LRU, false
 	}
 	x.runtime = explicit.New(c, x)
-	x.ledger, x.tensors, x.slotAt = x.runtime, x.runtime, x.runtime.SlotAt
+	x.engine = x.runtime
 	for _, d := range []um.Direction{um.In, um.Out} {
 		w := &directionWorker{direction: d, worker: worker{thread: x.gpu.Thread([]string{"in", "out"}[d])}}
 		word, err := w.thread.HostAlloc(4096)

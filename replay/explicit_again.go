@@ -101,7 +101,7 @@ func (s *issuing) operation(x *explicitEngine, index int, e *trace.Event, o *um.
 			if !ok {
 				continue
 			}
-			if i := slices.Index(o.Slots, x.slotAt(r.Base)); w.Writes {
+			if i := slices.Index(o.Slots, x.engine.SlotOf(r.Base)); w.Writes {
 				o.Access[i] = um.AccessWrites
 			} else if o.Access[i] == um.AccessUnknown {
 				o.Access[i] = um.AccessReads

@@ -17,7 +17,6 @@ type loop struct {
 	app     *application
 	gpu     *sim.GPU
 	driver  *sim.Thread
-	ledger  ledger
 	streams *streamNumbers
 	plain   int64  // bytes that never move
 	seq     uint64 // of the last operation
@@ -25,16 +24,10 @@ type loop struct {
 	allocations
 }
 
-// ledger is what the loop needs of an engine's runtime.
-type ledger interface {
-	Progress(stream int, seq uint64)
-	Check() error
-}
-
 // newLoop begins an engine. wake is the engine's own, which calls the loop's.
-func newLoop(g *sim.GPU, smallBytes int64, plain pool.Source, wake func()) loop {
+func newLoop(g *sim.GPU, plain pool.Source, wake func()) loop {
 	d := g.Thread("application")
-	return loop{gpu: g, driver: d, streams: newStreamNumbers(d), allocations: newAllocations(smallBytes, plain, wake)}
+	return loop{gpu: g, driver: d, streams: newStreamNumbers(d), allocations: newAllocations(plain, wake)}
 }
 
 // worker is one of an engine's threads. When it is idle and something may have changed it looks for a move.
@@ -80,7 +73,7 @@ func (l *loop) operation(e *trace.Event, finished func(time.Duration)) (operatio
 	kernel := sim.Kernel{
 		Duration: duration(e), Accesses: l.accesses(e),
 		Done: func(at time.Duration) {
-			l.ledger.Progress(number, seq)
+			l.engine.Progress(number, seq)
 			finished(at)
 			l.changed()
 		},
@@ -91,7 +84,7 @@ func (l *loop) operation(e *trace.Event, finished func(time.Duration)) (operatio
 func (l *loop) fail(err error) { l.app.err = fmt.Errorf("replay: %w", err) }
 
 func (l *loop) settle() error {
-	if err := l.ledger.Check(); err != nil {
+	if err := l.engine.Check(); err != nil {
 		return fmt.Errorf("replay: the engine's ledger does not add up: %w", err)
 	}
 	return l.small.Check()

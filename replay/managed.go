@@ -14,12 +14,11 @@ import (
 type managedEngine struct {
 	loop
 	runtime  *managed.Runtime
-	steered  bool                // the driver evicts, and the runtime follows what it does
-	gates    []*sim.Gate         // by stream number
-	opened   []uint64            // by stream number: up to where its gate is open
-	held     []uint64            // by stream number: the last operation with a gate
-	slotOf   map[cuda.Ptr]uint32 // that the runtime published
-	resident []bool              // by slot, as the launch hook would see it
+	steered  bool        // the driver evicts, and the runtime follows what it does
+	gates    []*sim.Gate // by stream number
+	opened   []uint64    // by stream number: up to where its gate is open
+	held     []uint64    // by stream number: the last operation with a gate
+	resident []bool      // by slot, as the launch hook would see it
 }
 
 // addressSpace is how much more address space than memory the arena has, so that
@@ -32,8 +31,8 @@ func newManaged(t *trace.Trace, o Options, budget int64, p um.Policy) *managedEn
 		capacity = max(o.Profile.MemoryBytes, addressSpace*t.PeakLiveBytes())
 	}
 	g := sim.New(o.Profile, sim.Options{CapacityBytes: capacity, DirectMoves: o.SoftwareCap})
-	x := &managedEngine{slotOf: map[cuda.Ptr]uint32{}}
-	x.loop = newLoop(g, um.SmallBytes, plainSource{x}, x.wake)
+	x := &managedEngine{}
+	x.loop = newLoop(g, plainSource{x}, x.wake)
 	x.app = newApplication(t, o, g, x)
 	arena := (t.PeakLiveBytes()*addressSpace/managed.BlockBytes + 1) * managed.BlockBytes
 	base, err := x.driver.MemAllocManaged(arena)
@@ -43,7 +42,7 @@ func newManaged(t *trace.Trace, o Options, budget int64, p um.Policy) *managedEn
 	}
 	x.steered = !o.SoftwareCap
 	x.runtime = managed.New(managed.Config{Policy: p, BudgetBytes: budget, ArenaBytes: arena, DriverEvicts: !o.SoftwareCap, EvictionsSeen: !o.SoftwareCap, AllWorkSeen: true}, x, base)
-	x.ledger, x.tensors, x.slotAt = x.runtime, x.runtime, func(p cuda.Ptr) uint32 { return x.slotOf[p] }
+	x.engine = x.runtime
 	g.Observe(x.observe)
 	// Several bring in, because the software part of a prefetch overlaps another's
 	// transfer; two take out, so that one maps pages while the other copies.
@@ -147,15 +146,14 @@ func (x *managedEngine) predictions() (ops, predicted int64) {
 
 // The engine's view of the process: the launch hook's part.
 
-func (x *managedEngine) Publish(slot uint32, r cuda.Range, resident bool) {
+func (x *managedEngine) Publish(slot uint32, _ cuda.Range, resident bool) {
 	for len(x.resident) <= int(slot) {
 		x.resident = append(x.resident, false)
 	}
 	x.resident[slot] = resident
-	x.slotOf[r.Base] = slot
 }
 
-func (x *managedEngine) Withdraw(_ uint32, r cuda.Range) { delete(x.slotOf, r.Base) }
+func (x *managedEngine) Withdraw(uint32, cuda.Range) {}
 
 func (x *managedEngine) SetResident(slot uint32, resident bool) { x.resident[slot] = resident }
 

@@ -104,6 +104,14 @@ func (b *Base[T, X]) Find(p cuda.Ptr) (T, error) {
 	return t, nil
 }
 
+// SlotOf is the slot of the tensor that was allocated at an address, 0 when none was.
+func (b *Base[T, X]) SlotOf(p cuda.Ptr) uint32 {
+	if t, ok := b.ByPtr[p]; ok {
+		return t.Common().Slot
+	}
+	return 0
+}
+
 // LiveAt is the live tensor of a slot, nil when there is none.
 func (b *Base[T, X]) LiveAt(slot uint32) (none T) {
 	if t := b.Slots.At(slot); t != none && !t.Common().Freed {

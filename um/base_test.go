@@ -52,6 +52,9 @@ func TestSlots(t *testing.T) {
 	if x.Slot == 0 || y.Slot == 0 || b.Slots.At(0) != nil || b.Slots.At(99) != nil {
 		t.Fatalf("slots %d and %d; 0 is %v", x.Slot, y.Slot, b.Slots.At(0))
 	}
+	if b.SlotOf(2<<20) != y.Slot || b.SlotOf(2<<20+1) != 0 {
+		t.Errorf("slot %d at the address of slot %d", b.SlotOf(2<<20), y.Slot)
+	}
 	b.Slots.Give(x.Slot)
 	if b.Slots.At(x.Slot) != nil {
 		t.Error("a slot that was given back is somebody's")

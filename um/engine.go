@@ -25,8 +25,9 @@ type Engine interface {
 	RecordStream(p cuda.Ptr, stream int) error
 	// Owns says whether an address is one of its memory. It needs no lock.
 	Owns(p cuda.Ptr) bool
-	// SlotAddress is the address of the tensor in a slot.
+	// SlotAddress is the address of the tensor in a slot, SlotOf the slot of what was allocated at an address, 0 when nothing was.
 	SlotAddress(slot uint32) (cuda.Ptr, bool)
+	SlotOf(p cuda.Ptr) uint32
 
 	// Op reports an operation, in the order of Seq; Progress that a stream has finished every operation up to one.
 	Op(o Op)
