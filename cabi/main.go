@@ -48,7 +48,6 @@ import (
 	"github.com/penstock-gpu/penstock/options"
 	"github.com/penstock-gpu/penstock/pool/front"
 	"github.com/penstock-gpu/penstock/um"
-	"github.com/penstock-gpu/penstock/um/explicit"
 	"github.com/penstock-gpu/penstock/um/live"
 )
 
@@ -214,7 +213,7 @@ func start(device int) (*live.Live, error) {
 }
 
 // replays are the choices of PENSTOCK_REPLAY.
-var replays = map[string]explicit.Replay{options.ReplayOff: explicit.ReplayOff, options.ReplayInsured: explicit.ReplayInsured, options.ReplayOn: explicit.ReplayOn}
+var replays = map[string]um.Replay{options.ReplayOff: um.ReplayOff, options.ReplayInsured: um.ReplayInsured, options.ReplayOn: um.ReplayOn}
 
 // hookResolve finds the real driver functions, past the hook.
 func hookResolve(name string) unsafe.Pointer {

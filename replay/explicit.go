@@ -110,7 +110,7 @@ func (x *explicitEngine) open(t *trace.Trace, o Options, budget int64) error {
 	}
 	if o.Replay {
 		x.issuing = newIssuing(t)
-		c.Replay, c.TrustAfter, c.ScratchBytes = explicit.ReplayOn, simulatedTrust, c.MostChunkBytes()
+		c.Replay, c.TrustAfter, c.ScratchBytes = um.ReplayOn, simulatedTrust, c.MostChunkBytes()
 		c.BudgetBytes -= c.ScratchBytes
 	}
 	if o.Policy == PolicyLRU {

@@ -46,3 +46,13 @@ func PolicyByName(name string) (Policy, error) {
 	}
 	return Policy{}, fmt.Errorf("unknown policy %q: choose one of naive, lru, deepum, penstock", name)
 }
+
+// Replay says what is made again, by an engine that can, instead of being moved.
+type Replay int
+
+// Ways of making again.
+const (
+	ReplayOff     Replay = iota // nothing
+	ReplayInsured               // what has a copy on the host all the same
+	ReplayOn                    // what has none, once its functions are trusted
+)

@@ -22,18 +22,8 @@ import (
 // issue the launches on a stream of the engine's, and to compare the checksum before anybody may use it. Nothing
 // that the job computes depends on that being right: what is not the same never reaches it.
 //
-// A function is trusted when what it makes has been the same often enough. Before that, and with [ReplayInsured]
+// A function is trusted when what it makes has been the same often enough. Before that, and with [um.ReplayInsured]
 // always, what is dropped is copied out as well, and the copy comes in where what is made is not the same.
-
-// Replay says what is made again.
-type Replay int
-
-// Ways of making again.
-const (
-	ReplayOff     Replay = iota // nothing
-	ReplayInsured               // what has a copy on the host all the same
-	ReplayOn                    // what has none, once its functions are trusted
-)
 
 // step is a launch of a recipe.
 type step struct {
@@ -135,7 +125,7 @@ func (r *Runtime) hasRecipe(t *tensor) bool {
 // makeable says whether a tensor could be made again from what is alive, as far as is known.
 func (r *Runtime) makeable(t *tensor) bool {
 	m := &t.recipe
-	if r.config.Replay == ReplayOff || !r.hasRecipe(t) || t.Freed || t.retained || t.borrowed || len(t.chunks) != 1 {
+	if r.config.Replay == um.ReplayOff || !r.hasRecipe(t) || t.Freed || t.retained || t.borrowed || len(t.chunks) != 1 {
 		return false
 	}
 	for i := range m.steps {
@@ -166,7 +156,7 @@ func (t *tensor) inputs() (all []*tensor) {
 
 // trusted says whether a tensor may be dropped without a copy of it.
 func (r *Runtime) trusted(t *tensor) bool {
-	return r.config.Replay == ReplayOn &&
+	return r.config.Replay == um.ReplayOn &&
 		!slices.ContainsFunc(t.recipe.steps, func(s step) bool { return r.again.same[s.function] < r.config.TrustAfter })
 }
 
@@ -200,7 +190,7 @@ func (r *Runtime) comesBack(t *tensor) int64 {
 // verifyFirst is the move that verifies a recipe before a tensor leaves: its own, or that of one that is made of it and could not
 // be verified afterwards. It is nil when there is none.
 func (r *Runtime) verifyFirst(t *tensor) *Move {
-	if r.config.Replay == ReplayOff || t.remake != nil {
+	if r.config.Replay == um.ReplayOff || t.remake != nil {
 		return nil // what is dropped itself is not what others are made of
 	}
 	if r.worthMaking(t) {

@@ -5,6 +5,7 @@ import (
 
 	"github.com/penstock-gpu/penstock/cuda"
 	"github.com/penstock-gpu/penstock/evict"
+	"github.com/penstock-gpu/penstock/um"
 )
 
 // PageBytes is the granularity of physical memory.
@@ -21,8 +22,8 @@ type Config struct {
 	Depth           int   // moves out at a time, and half of those in; one fewer are fetched ahead of need; 0 = 4
 	// LookaheadBytes is the most that is fetched ahead of need at a time; 0 = as much as fits.
 	LookaheadBytes int64
-	Packs          bool   // allocations that come and go together share ranges: see pack.go
-	Replay         Replay // what is made again instead of moved, which takes Checksums: see again.go
+	Packs          bool      // allocations that come and go together share ranges: see pack.go
+	Replay         um.Replay // what is made again instead of moved, which takes Checksums: see again.go
 	// ScratchBytes is how much there is, beside the budget, to verify in what is to be made again: what contains more is moved.
 	ScratchBytes int64
 	// TrustAfter is how often what a function makes must have been the same for it to be relied on without a copy; 0 = 64.

@@ -80,7 +80,7 @@ func (r *Runtime) Op(o um.Op) {
 	}
 	r.mostNamed = max(r.mostNamed, x.asked())
 	kind := x.kindOf(&o)
-	if r.config.Replay != ReplayOff {
+	if r.config.Replay != um.ReplayOff {
 		r.learn(x, &o)
 		r.aim(x)
 	}

@@ -4,6 +4,7 @@ import (
 	"github.com/penstock-gpu/penstock/correlate"
 	"github.com/penstock-gpu/penstock/evict"
 	"github.com/penstock-gpu/penstock/prefetch"
+	"github.com/penstock-gpu/penstock/um"
 )
 
 const (
@@ -188,7 +189,7 @@ func (r *Runtime) lookAtTensors(now int64) {
 // lookAtDrops enters what is to be allocated and can then be dropped for some time: nothing has to be moved in its place.
 func (r *Runtime) lookAtDrops(now int64) {
 	period := r.History.Period()
-	if r.config.Replay == ReplayOff || period == 0 {
+	if r.config.Replay == um.ReplayOff || period == 0 {
 		return
 	}
 	for number := r.newest + 1; number < r.lives.end(); number++ {

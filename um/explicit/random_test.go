@@ -286,7 +286,7 @@ func newWorld(t *testing.T, seed int64, budget, host int64, ahead bool) *world {
 	}
 	w.r = New(Config{
 		BudgetBytes: budget, HostBudgetBytes: host, Addresses: cuda.Range{Base: 1 << 40, Bytes: 64 * (budget + host)},
-		ChunkBytes: 4 * PageBytes, Ahead: ahead, Checksums: true, Packs: true, Replay: Replay(seed / 3 % 3), ScratchBytes: 1 << 30,
+		ChunkBytes: 4 * PageBytes, Ahead: ahead, Checksums: true, Packs: true, Replay: um.Replay(seed / 3 % 3), ScratchBytes: 1 << 30,
 	}, w)
 	w.r.trial = trial{on: true, left: 1 << 30}
 	for f := range 3 {
@@ -836,7 +836,7 @@ func TestRandomWork(t *testing.T) {
 						w.settleWaiting()
 						named := w.choose(ptrs, stream, w.rng.Intn(3))
 						if ptrs = append(ptrs, p); len(w.live[p].contents) == 1 && w.rng.Intn(2) == 0 && w.written(named) {
-							w.compute(stream, append([]cuda.Ptr{p}, named...), Replay(seed/3%3) == ReplayInsured && w.rng.Intn(4) == 0)
+							w.compute(stream, append([]cuda.Ptr{p}, named...), um.Replay(seed/3%3) == um.ReplayInsured && w.rng.Intn(4) == 0)
 							break
 						}
 						w.report(stream, []cuda.Ptr{p}, true, 7)
@@ -859,7 +859,7 @@ func TestRandomWork(t *testing.T) {
 					stream := w.rng.Intn(2)
 					named := w.choose(ptrs, stream, 1+w.rng.Intn(min(3, len(ptrs))))
 					if out := w.live[named[0]]; len(out.contents) == 1 && w.rng.Intn(2) == 0 && w.written(named[1:]) {
-						w.compute(stream, named, Replay(seed/3%3) == ReplayInsured && w.rng.Intn(4) == 0)
+						w.compute(stream, named, um.Replay(seed/3%3) == um.ReplayInsured && w.rng.Intn(4) == 0)
 						break
 					}
 					w.report(stream, named, w.rng.Intn(2) == 0, uint64(w.rng.Intn(5)))
@@ -892,7 +892,7 @@ func TestRandomWork(t *testing.T) {
 			}
 			retaken, surprise, offered = retaken+w.retaken, surprise+w.surprise, offered+w.offered
 			s := w.r.Stats()
-			k := Replay(seed / 3 % 3)
+			k := um.Replay(seed / 3 % 3)
 			made[k], dropped[k], guarded[k], unmade[k], wrong[k] = made[k]+s.Made, dropped[k]+s.Dropped, guarded[k]+w.guarded, unmade[k]+s.Unmade, wrong[k]+s.Wrong
 			if len(w.hostUsed) != 0 {
 				t.Fatalf("%d pieces of host memory are still in use", len(w.hostUsed))
@@ -911,7 +911,7 @@ func TestRandomWork(t *testing.T) {
 	if retaken < 25*seeds || surprise < 5*seeds/2 || offered < seeds/2 {
 		t.Fatalf("%d ranges were taken again, %d of them by surprise, and %d offered: the test tests little of it", retaken, surprise, offered)
 	}
-	if insured, on := ReplayInsured, ReplayOn; made[insured] < int64(seeds) || unmade[insured] == 0 || wrong[insured] < int64(seeds)/2 || made[on] < int64(seeds) || guarded[on] < seeds/2 {
+	if insured, on := um.ReplayInsured, um.ReplayOn; made[insured] < int64(seeds) || unmade[insured] == 0 || wrong[insured] < int64(seeds)/2 || made[on] < int64(seeds) || guarded[on] < seeds/2 {
 		t.Fatalf("by kind of replay %d dropped, %d made again, %d not the same, %d found wrong before, %d waited for a guard: the test tests little of it", dropped, made, unmade, wrong, guarded)
 	}
 }

@@ -7,7 +7,6 @@ import (
 	"github.com/penstock-gpu/penstock/pool"
 	"github.com/penstock-gpu/penstock/pool/front"
 	"github.com/penstock-gpu/penstock/um"
-	"github.com/penstock-gpu/penstock/um/explicit"
 )
 
 // Engine is a way of moving memory.
@@ -38,9 +37,9 @@ func EngineFor(name string) Engine {
 // Config says how the engine runs in a process.
 type Config struct {
 	Engine            Engine
-	Verify            bool            // the explicit engine checks every move by checksum
-	Replay            explicit.Replay // what the explicit engine makes again instead of moving it
-	Packs             bool            // the explicit engine gives allocations that live together one range
+	Verify            bool      // the explicit engine checks every move by checksum
+	Replay            um.Replay // what the explicit engine makes again instead of moving it
+	Packs             bool      // the explicit engine gives allocations that live together one range
 	Policy            um.Policy
 	BudgetBytes       int64       // device memory; 0 = what the card has free, less a reserve
 	HostBudgetBytes   int64       // host memory; 0 = this process's share of most of what is available

@@ -164,9 +164,9 @@ func (e *swap) start() error {
 		Replay:    l.config.Replay, TrustAfter: trustAfter,
 	}
 	if l.config.Verify {
-		c.Replay = min(c.Replay, explicit.ReplayInsured) // a copy of all that is dropped is compared with
+		c.Replay = min(c.Replay, um.ReplayInsured) // a copy of all that is dropped is compared with
 	}
-	if c.Replay != explicit.ReplayOff {
+	if c.Replay != um.ReplayOff {
 		if c.ScratchBytes, err = e.openVerifier(c.MostChunkBytes()); err != nil {
 			return err
 		}

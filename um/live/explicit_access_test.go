@@ -8,6 +8,7 @@ import (
 
 	"github.com/penstock-gpu/penstock/cuda"
 	"github.com/penstock-gpu/penstock/internal/hook"
+	"github.com/penstock-gpu/penstock/um"
 	"github.com/penstock-gpu/penstock/um/explicit"
 )
 
@@ -70,7 +71,7 @@ func (j *stubJob) dropping(in [2]cuda.Ptr, products []cuda.Ptr) {
 	j.Fatalf("nothing is dropped without a copy\n%+v", j.l.Stats().Explicit)
 }
 
-func replaying(t *testing.T, r explicit.Replay) Config {
+func replaying(t *testing.T, r um.Replay) Config {
 	trustAfter = 8
 	t.Cleanup(func() { trustAfter = 0 })
 	c := explicitConfig()
@@ -86,7 +87,7 @@ const (
 // TestExplicitMakesAgain: what has left is made again by the launch that made it while its inputs are there, and is the same.
 func TestExplicitMakesAgain(t *testing.T) {
 	for _, verify := range []bool{false, true} {
-		c := replaying(t, explicit.ReplayInsured)
+		c := replaying(t, um.ReplayInsured)
 		c.Verify = verify
 		j := newStubJob(t, c)
 		in, products := j.products(stubProducts)
@@ -104,7 +105,7 @@ func TestExplicitMakesAgain(t *testing.T) {
 
 // TestExplicitDrops: once a kernel has made the same often enough, nothing of what it makes is copied, in or out, and the budget holds.
 func TestExplicitDrops(t *testing.T) {
-	c := replaying(t, explicit.ReplayOn)
+	c := replaying(t, um.ReplayOn)
 	j := newStubJob(t, c)
 	in, products := j.products(stubProducts)
 	j.dropping(in, products)
@@ -122,7 +123,7 @@ func TestExplicitDrops(t *testing.T) {
 // TestExplicitDropsClones: what launches read of small memory is kept for them, whatever becomes of it.
 func TestExplicitDropsClones(t *testing.T) {
 	const words = 1024
-	j := newStubJob(t, replaying(t, explicit.ReplayOn))
+	j := newStubJob(t, replaying(t, um.ReplayOn))
 	in, products := j.products(stubProducts)
 	j.dropping(in, products)
 	for _, p := range products {
@@ -165,7 +166,7 @@ func TestExplicitGuards(t *testing.T) {
 		"overwritten by a known one": func(j *stubJob, in [2]cuda.Ptr) { j.combine(in[0], in[1], in[1], 9) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			j := newStubJob(t, replaying(t, explicit.ReplayOn))
+			j := newStubJob(t, replaying(t, um.ReplayOn))
 			in, products := j.products(stubProducts)
 			j.dropping(in, products)
 			change(j, in)
@@ -188,7 +189,7 @@ func TestExplicitGuards(t *testing.T) {
 // TestExplicitDropsFoundWrong: what was written to by something that nobody knows of is not what its launch makes, which is found out when it
 // is to leave: it is moved.
 func TestExplicitDropsFoundWrong(t *testing.T) {
-	j := newStubJob(t, replaying(t, explicit.ReplayInsured))
+	j := newStubJob(t, replaying(t, um.ReplayInsured))
 	in, products := j.products(stubProducts)
 	j.increase(in[0], productBytes, 100)
 	for range 2 {
@@ -212,7 +213,7 @@ func TestExplicitMadeWrongly(t *testing.T) {
 		j.must(j.d.StreamSynchronize(j.stream))
 	}
 	t.Run("insured", func(t *testing.T) {
-		j := newStubJob(t, replaying(t, explicit.ReplayInsured))
+		j := newStubJob(t, replaying(t, um.ReplayInsured))
 		in, products := j.products(stubProducts)
 		j.haveProducts(in, products)
 		unseen(j, in[0])
@@ -227,7 +228,7 @@ func TestExplicitMadeWrongly(t *testing.T) {
 		j.closed()
 	})
 	t.Run("on", func(t *testing.T) {
-		j := newStubJob(t, replaying(t, explicit.ReplayOn))
+		j := newStubJob(t, replaying(t, um.ReplayOn))
 		in, products := j.products(stubProducts)
 		j.dropping(in, products)
 		unseen(j, in[0])
@@ -248,7 +249,7 @@ func TestExplicitMadeWrongly(t *testing.T) {
 
 // TestExplicitForgetsLaunches: when modules are unloaded, no launch of before is issued again.
 func TestExplicitForgetsLaunches(t *testing.T) {
-	j := newStubJob(t, replaying(t, explicit.ReplayInsured))
+	j := newStubJob(t, replaying(t, um.ReplayInsured))
 	in, products := j.products(stubProducts)
 	j.haveProducts(in, products)
 	before := j.l.Stats().Explicit
