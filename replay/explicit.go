@@ -110,8 +110,9 @@ func (x *explicitEngine) open(t *trace.Trace, o Options, budget int64) error {
 	}
 	if o.Replay {
 		x.issuing = newIssuing(t)
-		c.Replay, c.TrustAfter, c.ScratchBytes = um.ReplayOn, simulatedTrust, c.MostChunkBytes()
-		c.BudgetBytes -= c.ScratchBytes
+		c.Replay, c.TrustAfter, c.ScratchBytes = um.ReplayOn, simulatedTrust, explicit.ScratchFor(c)
+		x.issuing.kept = c.ScratchBytes + explicit.TempsBytes(c.ScratchBytes)
+		c.BudgetBytes -= x.issuing.kept
 	}
 	if o.Policy == PolicyLRU {
 		c.Victims, c.Ahead = evict.LRU, false
@@ -206,8 +207,9 @@ func (x *explicitEngine) launch(e *trace.Event, finished func(time.Duration)) {
 		x.lastSeq[slot] = o.Seq
 	}
 	o.Shape, o.ToHost = shape(e), e.Kind == trace.KindCopy && e.Copy == trace.CopyDeviceToHost
+	launched := func() {}
 	if s := x.issuing; s != nil {
-		s.operation(x, x.app.next-1, e, &o.Op)
+		launched = s.operation(x, x.app.next-1, e, &o.Op)
 		o.kernel.Duration, s.owed = o.kernel.Duration+s.owed, 0
 	}
 	x.runtime.Op(o.Op)
@@ -223,6 +225,7 @@ func (x *explicitEngine) launch(e *trace.Event, finished func(time.Duration)) {
 			x.gpu.WaitGate(o.stream, x.arrived, uint64(ticket))
 		}
 		x.gpu.Launch(o.stream, o.kernel)
+		launched()
 	}, o.Seq
 	if !x.release() {
 		x.app.blocked = true
@@ -375,3 +378,6 @@ func (x *explicitEngine) GiveHost(r []cuda.Range) { x.host.give(r) }
 
 // GiveClones: a log says nothing of small memory.
 func (x *explicitEngine) GiveClones([]cuda.Range) {}
+
+// EndReplay gives the budget what was kept for verifying.
+func (x *explicitEngine) EndReplay() { x.runtime.SetBudget(x.runtime.Budget() + x.issuing.kept) }

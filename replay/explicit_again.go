@@ -31,6 +31,7 @@ type issuing struct {
 	values     []uint64                 // symbolic ones, of what the tensors of roles contain
 	recorded   map[*cuda.RecordedLaunch]recordedLaunch
 	free       time.Duration // when the engine's launches end that have been issued
+	kept       int64         // memory to verify in
 	owed       time.Duration // what they took, and the job's have not been delayed by yet
 	made       Again         // in the last iteration
 	functions  map[string]*Function
@@ -86,8 +87,9 @@ func (r *recordedLaunch) computes(of func(tensor int32) uint64) uint64 {
 	return v
 }
 
-// operation completes an operation of the job's with what it does with its slots, and follows what it computes.
-func (s *issuing) operation(x *explicitEngine, index int, e *trace.Event, o *um.Op) {
+// operation completes an operation of the job's with what it does with its slots. What it answers follows what it computes, to
+// be called when it is launched.
+func (s *issuing) operation(x *explicitEngine, index int, e *trace.Event, o *um.Op) (launched func()) {
 	of := s.operations[index]
 	known := e.Kind == trace.KindCopy
 	to := writes(of)
@@ -109,19 +111,20 @@ func (s *issuing) operation(x *explicitEngine, index int, e *trace.Event, o *um.
 		}
 	}
 	r := recordedLaunch{of, e, to}
-	value := func(t int32) uint64 { return s.values[t] }
 	if known && e.Kind == trace.KindLaunch {
 		if at, ok := x.ranges[s.roles.Tensors[to].Alloc]; ok {
 			s.at[at.Base] = to
 			l := &cuda.RecordedLaunch{}
 			s.recorded[l], o.Again = r, l
 		}
-		s.values[to] = r.computes(value)
-		return
+		return func() { s.values[to] = r.computes(func(t int32) uint64 { return s.values[t] }) }
 	}
-	for _, w := range of.Operands {
-		if w.Writes {
-			s.values[w.Tensor] = trace.Mix(o.Seq, uint64(w.Tensor))
+	seq := o.Seq
+	return func() {
+		for _, w := range of.Operands {
+			if w.Writes {
+				s.values[w.Tensor] = trace.Mix(seq, uint64(w.Tensor))
+			}
 		}
 	}
 }
@@ -150,14 +153,16 @@ func (s *issuing) report(ctx context.Context, t *trace.Trace, o Options, budget 
 
 // issue is what a move's launches make, and how long they take on the device.
 func (s *issuing) issue(m *explicit.Move) (made uint64, took time.Duration) {
-	for i := range m.Launches {
-		r := s.recorded[m.Launches[i]]
+	anew := map[int32]uint64{} // by tensor: what the job has freed, and what is made
+	for _, l := range m.Launches {
+		r := s.recorded[l]
 		made = r.computes(func(t int32) uint64 {
-			if t == r.makes {
-				return made
+			if v, ok := anew[t]; ok || t == r.makes {
+				return v
 			}
 			return s.values[t]
 		})
+		anew[r.makes] = made
 		took += r.took()
 	}
 	return made, took

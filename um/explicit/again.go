@@ -1,6 +1,7 @@
 package explicit
 
 import (
+	"cmp"
 	"slices"
 
 	"github.com/penstock-gpu/penstock/correlate"
@@ -32,6 +33,14 @@ type step struct {
 	name     string // of the function
 	position int64
 	inputs   []input
+	temps    []Temp // that it names
+}
+
+// Temp is memory that a launch names and that the job has freed since: where it lay, and where it is among the memory that
+// the engine has for such.
+type Temp struct {
+	At     cuda.Range
+	Offset int64
 }
 
 // input is what a step reads besides the tensor that it writes.
@@ -42,15 +51,17 @@ type input struct {
 
 // recipe is how a tensor was made, as far as that is known.
 type recipe struct {
-	steps   []step
-	touched bool  // by any operation since it was allocated
-	over    bool  // it was made by something else, too, or has been found wrong
-	written int64 // position of the last operation that is known to write to it
+	steps   []step // in the order of their positions
+	temps   int64  // bytes that it needs for what the job has freed
+	touched bool   // by any operation since it was allocated
+	over    bool   // it was made by something else, too, or has been found wrong
+	written int64  // position of the last operation that is known to write to it
 }
 
 // remake is how a tensor can be made again, from when that is looked at until it has been made, or is not to be any more.
 type remake struct {
 	launches []*cuda.RecordedLaunch // with the addresses of clones
+	temps    [][]Temp
 	clones   []cuda.Range
 	inputs   []*tensor      // guarded
 	sum      kernels.Sum128 // of what the launches make
@@ -60,7 +71,9 @@ type remake struct {
 }
 
 const (
-	mostSteps = 8
+	mostSteps = 12
+	// tempsPart is the part of Config.ScratchBytes that there is for temps when a tensor is made.
+	tempsPart = 2
 	// trustAfter is Config.TrustAfter by default.
 	trustAfter = 64
 	// wrongPart is the part of its verifications that a function may fail at most: each costs time. What was written to in
@@ -76,7 +89,11 @@ const (
 type again struct {
 	same, wrong map[uint32]int // verified, and found to make something else
 	banned      map[uint32]bool
-	sizes       map[int64]bool // of tensors that had recipes
+	remakes     int // of tensors that there are
+	// since is the position from which on it is looked at how much is made again, and what had been made and fetched by then.
+	since, made, fetched int64
+	over                 bool           // it is not worth it: nothing is to be made again any more
+	sizes                map[int64]bool // of tensors that had recipes
 }
 
 // learn notes what an operation does with the allocations that it names.
@@ -122,6 +139,54 @@ func (r *Runtime) hasRecipe(t *tensor) bool {
 	return len(t.recipe.steps) > 0 && !t.recipe.over && t.parts == nil
 }
 
+// inline has recipes that read a tensor make it anew, for it dies: what they read beside what it was made of itself.
+func (r *Runtime) inline(u *tensor) {
+	for _, t := range u.users {
+		if t != u && !t.Freed && !t.away() && r.hasRecipe(t) {
+			r.inlineInto(t, u)
+		}
+	}
+}
+
+func (r *Runtime) inlineInto(t, u *tensor) {
+	reads := func(s step) bool {
+		return slices.ContainsFunc(s.inputs, func(in input) bool { return in.tensor == u && in.instance == u.Instance })
+	}
+	first := slices.IndexFunc(t.recipe.steps, reads)
+	if first < 0 || !r.hasRecipe(u) || len(t.recipe.steps)+len(u.recipe.steps) > mostSteps {
+		return
+	}
+	if last := u.recipe.steps[len(u.recipe.steps)-1]; last.position > t.recipe.steps[first].position {
+		return // it was written to after it had been read
+	}
+	r.release(t)
+	at := Temp{cuda.Range{Base: u.base, Bytes: u.size}, t.recipe.temps}
+	shift := at.Offset + wholeUnits(u.bytes)
+	var steps []step
+	for _, s := range u.recipe.steps {
+		s.inputs, s.temps = slices.Clone(s.inputs), slices.Clone(s.temps)
+		for i := range s.temps {
+			s.temps[i].Offset += shift
+		}
+		s.temps = append(s.temps, at)
+		steps = append(steps, s)
+	}
+	for _, s := range t.recipe.steps {
+		if reads(s) {
+			s.temps = append(slices.Clone(s.temps), at)
+			s.inputs = slices.DeleteFunc(slices.Clone(s.inputs), func(in input) bool { return in.tensor == u })
+		}
+		steps = append(steps, s)
+	}
+	slices.SortStableFunc(steps, func(a, b step) int { return cmp.Compare(a.position, b.position) })
+	t.recipe.steps, t.recipe.temps = steps, shift+u.recipe.temps
+	for _, x := range t.inputs() {
+		if !slices.Contains(x.users, t) {
+			x.users = append(x.users, t)
+		}
+	}
+}
+
 // makeable says whether a tensor could be made again from what is alive, as far as is known.
 func (r *Runtime) makeable(t *tensor) bool {
 	m := &t.recipe
@@ -134,7 +199,8 @@ func (r *Runtime) makeable(t *tensor) bool {
 			return false
 		}
 		for _, in := range s.inputs {
-			if u := in.tensor; u.Freed || u.retained || u.Instance != in.instance || u.recipe.written > s.position {
+			u := in.tensor
+			if u.Freed || u.retained || u.Instance != in.instance || u != t && u.recipe.written > s.position {
 				return false
 			}
 		}
@@ -142,11 +208,40 @@ func (r *Runtime) makeable(t *tensor) bool {
 	return true
 }
 
+const (
+	// trialBudgets is how many times the budget comes in before it is looked at whether making again is worth what it takes.
+	trialBudgets = 12
+	// leastMade is the part of what comes in that must be made again for that.
+	leastMade = 32
+)
+
+// worthReplay ends making again where next to nothing is: the memory that verifies is better the job's.
+func (r *Runtime) worthReplay() {
+	a := &r.again
+	made, fetched := r.stats.MadeBytes-a.made, r.stats.FetchedBytes-a.fetched
+	if r.config.Replay == um.ReplayOff || made+fetched < trialBudgets*r.config.BudgetBytes {
+		return
+	}
+	if made*leastMade >= made+fetched {
+		a.made, a.fetched = r.stats.MadeBytes, r.stats.FetchedBytes
+		return
+	}
+	r.config.Replay = um.ReplayOff
+	for _, t := range r.Slots.All() {
+		if t != nil && !t.away() {
+			r.release(t)
+		}
+	}
+	if a.over = true; a.remakes == 0 {
+		r.process.EndReplay()
+	}
+}
+
 // inputs are what a tensor's recipe reads.
 func (t *tensor) inputs() (all []*tensor) {
 	for i := range t.recipe.steps {
 		for _, in := range t.recipe.steps[i].inputs {
-			if !slices.Contains(all, in.tensor) {
+			if in.tensor != t && !slices.Contains(all, in.tensor) {
 				all = append(all, in.tensor)
 			}
 		}
@@ -163,7 +258,7 @@ func (r *Runtime) trusted(t *tensor) bool {
 // worthMaking says whether a tensor is better made again than moved, as far as is foreseen, and can be verified now: what it is made
 // of is on the device, and is to be there again when it is needed.
 func (r *Runtime) worthMaking(t *tensor) bool {
-	if t.remake != nil || !r.makeable(t) || !t.whole() || t.used(&t.chunks[0]) > r.config.ScratchBytes {
+	if t.remake != nil || !r.makeable(t) || !t.whole() || t.used(&t.chunks[0])+t.recipe.temps > r.config.ScratchBytes || t.recipe.temps > r.config.ScratchBytes/tempsPart {
 		return false
 	}
 	back := r.comesBack(t)
@@ -210,11 +305,11 @@ func (r *Runtime) verifyFirst(t *tensor) *Move {
 // writing there.
 func (r *Runtime) verification(t *tensor) *Move {
 	rm := &remake{inputs: t.inputs()}
+	r.again.remakes++
 	for i, u := range rm.inputs {
 		if !r.guard(u, t) {
-			for _, u := range rm.inputs[:i] {
-				r.unguard(u, t)
-			}
+			rm.inputs = rm.inputs[:i]
+			r.giveUp(t, rm)
 			return nil
 		}
 	}
@@ -224,7 +319,7 @@ func (r *Runtime) verification(t *tensor) *Move {
 	m.reads(rm)
 	m.ofRecipe()
 	for i := range t.recipe.steps {
-		m.Launches = append(m.Launches, t.recipe.steps[i].launch)
+		m.Launches, m.Temps = append(m.Launches, t.recipe.steps[i].launch), append(m.Temps, t.recipe.steps[i].temps)
 	}
 	return m
 }
@@ -232,7 +327,7 @@ func (r *Runtime) verification(t *tensor) *Move {
 // verified notes what a recipe makes.
 func (r *Runtime) verified(m *Move) {
 	rm := m.remake
-	rm.launches, rm.clones, rm.sum, rm.ready = m.Launches, m.Clones, m.Sum, true
+	rm.launches, rm.temps, rm.clones, rm.sum, rm.ready = m.Launches, m.Temps, m.Clones, m.Sum, true
 	r.landed(m)
 	r.plan.valid = false // what waited for that may leave
 }
@@ -267,16 +362,29 @@ func (t *tensor) away() bool {
 	return t.remake != nil && c.host == nil && (c.where == dropped || c.where == leaving || c.where == arriving)
 }
 
+// ScratchFor is the ScratchBytes that suit a configuration: for the largest chunk, and in a large budget for larger tensors as well.
+func ScratchFor(c Config) int64 {
+	const part, most = 40, 4
+	return min(max(2*c.chunkBytes(), c.BudgetBytes/part), c.BudgetBytes/most) / PageBytes * PageBytes
+}
+
+// TempsBytes is how much scratch memory [Mover.Make] needs, where [Mover.Verify] has so much.
+func TempsBytes(scratch int64) int64 { return scratch / tempsPart / PageBytes * PageBytes }
+
 // Copied says whether a move copies the contents, in or out.
 func (m *Move) Copied() bool { return len(m.Host) > 0 }
 
-// Outside are the addresses in the parameters of a move's launches that are neither in what they make nor in what is guarded for them.
+// Outside are the addresses in the parameters of a move's launches that are neither in what they make nor in what is guarded for them,
+// nor in what they make on the way.
 func (m *Move) Outside() (all []cuda.Ptr) {
 	within := func(p cuda.Ptr, t *tensor) bool { return p >= t.base && p < t.base+cuda.Ptr(t.size) }
 	for i := range m.Launches {
 		l := m.Launches[i]
 		for _, at := range l.Addresses {
 			p := l.Address(at)
+			if slices.ContainsFunc(m.Temps[i], func(x Temp) bool { return p >= x.At.Base && p < x.At.End() }) {
+				continue
+			}
 			if p != 0 && !within(p, m.tensor) && !slices.ContainsFunc(m.remake.inputs, func(t *tensor) bool { return within(p, t) }) {
 				all = append(all, p)
 			}
@@ -329,6 +437,9 @@ func (r *Runtime) giveUp(t *tensor, rm *remake) {
 		r.process.GiveClones(rm.clones)
 	}
 	rm.inputs, rm.clones = nil, nil
+	if r.again.remakes--; r.again.over && r.again.remakes == 0 {
+		r.process.EndReplay()
+	}
 	r.aimAll()
 }
 

@@ -24,7 +24,8 @@ type Config struct {
 	LookaheadBytes int64
 	Packs          bool      // allocations that come and go together share ranges: see pack.go
 	Replay         um.Replay // what is made again instead of moved, which takes Checksums: see again.go
-	// ScratchBytes is how much there is, beside the budget, to verify in what is to be made again: what contains more is moved.
+	// ScratchBytes is how much plain memory there is to verify in what is to be made again: what contains more is moved. There is
+	// [TempsBytes] of it besides, to make it.
 	ScratchBytes int64
 	// TrustAfter is how often what a function makes must have been the same for it to be relied on without a copy; 0 = 64.
 	TrustAfter int
@@ -63,9 +64,6 @@ func (c *Config) chunkBytes() int64 {
 	}
 	return n
 }
-
-// MostChunkBytes is what no chunk reaches.
-func (c *Config) MostChunkBytes() int64 { return 2 * c.chunkBytes() }
 
 // State is where a tensor is, as the launch hook sees it.
 type State int
@@ -109,6 +107,8 @@ type Process interface {
 	GiveHost(extents []cuda.Range)
 	// GiveClones gives back the device memory of [Move.Clones], which no launch reads any more.
 	GiveClones(clones []cuda.Range)
+	// EndReplay says that nothing is made again any more: the memory for that, ScratchBytes and what goes with it, is not needed.
+	EndReplay()
 	// Now is the time, for accounting.
 	Now() time.Duration
 }

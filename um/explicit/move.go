@@ -56,6 +56,7 @@ type Move struct {
 	// carries that out puts Clones, which are copies, in the place of memory that is not the engine's, and says so
 	// in both; if it cannot, it tells [Runtime.Cancelled].
 	Launches []*cuda.RecordedLaunch
+	Temps    [][]Temp // of each, what it names of memory that the engine has to put in the place of what the job has freed
 	Clones   []cuda.Range
 	By       string // the function of the last of Launches
 
@@ -268,7 +269,7 @@ func (r *Runtime) bring(t *tensor, which reclaiming) *Move {
 
 // makeInstead has a move in make what a tensor had again.
 func (r *Runtime) makeInstead(m *Move) {
-	m.Launches = m.tensor.remake.launches
+	m.Launches, m.Temps = m.tensor.remake.launches, m.tensor.remake.temps
 	m.reads(m.tensor.remake)
 	m.ofRecipe()
 }

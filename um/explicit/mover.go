@@ -111,11 +111,20 @@ func (v *Mover) Summed(m *Move) {
 	m.Sum, m.Summed = sum, true
 }
 
-// Verify carries a MoveVerify out, in scratch memory of as many bytes as the move has, which is done when the word has reached the ticket.
+// issued is one of the launches with memory of the engine's in the place of what the job has freed.
+func (m *Move) issued(i int, temps cuda.Ptr) *cuda.RecordedLaunch {
+	l := m.Launches[i]
+	for _, x := range m.Temps[i] {
+		l = l.Redirected(x.At, temps+cuda.Ptr(x.Offset))
+	}
+	return l
+}
+
+// Verify carries a MoveVerify out, in scratch memory of Config.ScratchBytes, which is done when the word has reached the ticket.
 func (v *Mover) Verify(m *Move, scratch cuda.Ptr) (ticket uint32, err error) {
 	from := cuda.Range{Base: m.Chunk.Base, Bytes: m.Bytes}
 	for i := range m.Launches {
-		l := m.Launches[i].Redirected(from, scratch)
+		l := m.issued(i, scratch+cuda.Ptr(wholeUnits(m.Bytes))).Redirected(from, scratch)
 		if err := v.driver.LaunchAgain(l, v.stream); err != nil {
 			return 0, fmt.Errorf("a launch that is verified: %w", err)
 		}
@@ -243,11 +252,11 @@ func (v *Mover) CopyIn(m *Move) (ticket uint32, err error) {
 	return v.marks.next(d, v.stream)
 }
 
-// Make queues the launches that make a move's contents again, and their checksum, which has been taken when the word has reached the
+// Make queues the launches that make a move's contents again, with scratch memory for what they make on the way, and their checksum, which has been taken when the word has reached the
 // ticket. A launch that is refused is an error.
-func (v *Mover) Make(m *Move) (ticket uint32, err error) {
-	for _, l := range m.Launches {
-		if err := v.driver.LaunchAgain(l, v.stream); err != nil {
+func (v *Mover) Make(m *Move, scratch cuda.Ptr) (ticket uint32, err error) {
+	for i := range m.Launches {
+		if err := v.driver.LaunchAgain(m.issued(i, scratch), v.stream); err != nil {
 			return 0, fmt.Errorf("a launch that is issued again: %w", err)
 		}
 	}

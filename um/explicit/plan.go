@@ -68,6 +68,7 @@ func (r *Runtime) planned() *plan {
 	if p.valid && p.version == r.History.Version() && age < planEvents && (age < idleEvents || len(p.fetch) > 0 || len(p.evict) > 0) {
 		return p
 	}
+	r.worthReplay()
 	*p = plan{
 		valid: true, serial: p.serial + 1, epoch: r.Epoch(), version: r.History.Version(),
 		fetch: p.fetch[:0], evict: p.evict[:0], births: p.births[:0], wanted: p.wanted,

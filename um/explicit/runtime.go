@@ -2,6 +2,7 @@ package explicit
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/penstock-gpu/penstock/cuda"
 	"github.com/penstock-gpu/penstock/internal/size"
@@ -279,6 +280,11 @@ func (r *Runtime) Free(p cuda.Ptr) error {
 
 // end ends a tensor's life, and what the launch hook knows of it; one that others are to be made of is retained.
 func (r *Runtime) end(t *tensor) {
+	for _, x := range slices.Clone(t.readers) {
+		if !x.away() {
+			r.release(x) // it is there: it can be made without this one, or is moved
+		}
+	}
 	if len(t.readers) > 0 {
 		r.retain(t)
 		return
@@ -299,6 +305,7 @@ func (r *Runtime) end(t *tensor) {
 // die ends a tensor's life. Its slot is still its own.
 func (r *Runtime) die(t *tensor) {
 	r.disband(t)
+	r.inline(t)
 	needed := len(t.readers) > 0 // the job has taken the range again: see Hold
 	if !needed {
 		r.release(t)

@@ -26,6 +26,7 @@ func (b *bystander) SetState(slot uint32, s State, _ uint32)  { b.state[slot] = 
 func (b *bystander) LastSeq(slot uint32) uint64               { return b.last[slot] }
 func (b *bystander) GiveHost([]cuda.Range)                    {}
 func (b *bystander) GiveClones([]cuda.Range)                  {}
+func (b *bystander) EndReplay()                               {}
 func (b *bystander) Now() time.Duration                       { return b.now }
 func (b *bystander) Offer(cuda.Range, int) bool               { return false }
 func (b *bystander) Recall(cuda.Ptr) bool                     { return true }

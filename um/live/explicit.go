@@ -43,9 +43,11 @@ type swap struct {
 	hostErr   error // why host memory could not be had when something was last to leave
 	growing   bool  // it could not, but is being made
 	accesses  accesses
-	verifier  *verifier      // nil: nothing is made again
-	verifying atomic.Uintptr // the stream on which plain memory is copied to verify; 0: none
-	timing    bool           // operations are timed
+	verifier  *verifier // nil: nothing is made again
+	// endVerifier asks the worker that takes out to give the verifier's memory back.
+	endVerifier bool
+	verifying   atomic.Uintptr // the stream on which plain memory is copied to verify; 0: none
+	timing      bool           // operations are timed
 
 	front    *front.Front       // of the tensors' ranges; nil: the job asks the engine each time
 	calls    []front.Note       // that the front served, read and not dealt with
@@ -167,7 +169,7 @@ func (e *swap) start() error {
 		c.Replay = min(c.Replay, um.ReplayInsured) // a copy of all that is dropped is compared with
 	}
 	if c.Replay != um.ReplayOff {
-		if c.ScratchBytes, err = e.openVerifier(c.MostChunkBytes()); err != nil {
+		if c.ScratchBytes, err = e.openVerifier(explicit.ScratchFor(c)); err != nil {
 			return err
 		}
 	}
@@ -275,6 +277,8 @@ func (p swapProcess) GiveHost(extents []cuda.Range) {
 		p.e.l.log.Error("host memory was not taken back", zap.Error(err))
 	}
 }
+
+func (p swapProcess) EndReplay() { p.e.endVerifier = true }
 
 func (p swapProcess) GiveClones(clones []cuda.Range) { p.e.verifier.clones.give(clones) }
 

@@ -260,3 +260,34 @@ func TestExplicitForgetsLaunches(t *testing.T) {
 	}
 	j.closed()
 }
+
+// TestExplicitDropsThroughFreed: what was made of something that the job has freed since is made again with that.
+func TestExplicitDropsThroughFreed(t *testing.T) {
+	j := newStubJob(t, replaying(t, um.ReplayOn))
+	in, first := j.products(stubProducts)
+	j.dropping(in, first)
+	for _, p := range first {
+		j.must(j.l.Free(p))
+	}
+	before := j.l.Stats()
+	products := make([]cuda.Ptr, stubProducts)
+	for i := range products {
+		temp := j.malloc(productBytes)
+		j.combine(temp, in[0], in[1], uint64(i+1)) // 3 * (i + 1)
+		products[i] = j.malloc(productBytes)
+		j.combine(products[i], temp, in[1], 5)
+		j.must(j.l.Free(temp))
+	}
+	for range 3 {
+		for i, p := range products {
+			j.has(in[0], productBytes, 1)
+			j.has(in[1], productBytes, 2)
+			j.has(p, productBytes, uint32(5*(3*(i+1)+2)))
+		}
+	}
+	if s := j.l.Stats(); s.Explicit.Made == before.Explicit.Made || s.Explicit.Unmade+s.Explicit.DropsWrong != 0 || s.EvictedBytes != before.EvictedBytes {
+		t.Errorf("before %+v %+v, then %+v %+v", before, before.Explicit, s, s.Explicit)
+	}
+	j.locked(func(e *swap) { j.must(e.runtime.Check()) })
+	j.closed()
+}

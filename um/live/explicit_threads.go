@@ -196,6 +196,11 @@ func (p *porter) run() error {
 		l.progress()
 		if p.direction == um.Out {
 			e.hostErr, e.growing = nil, false // it is asked for again
+			if e.endVerifier {
+				if err := p.closeVerifier(); err != nil {
+					return err
+				}
+			}
 		}
 		m, ok := e.runtime.Next(p.direction)
 		asked := l.driver.Now()
@@ -375,7 +380,7 @@ func (p *porter) begin(m *explicit.Move) error {
 		case makes && e.hook.Unloads() != unloads:
 			refused = errUnloaded
 		case makes:
-			f.ticket, refused = p.maker.Make(m)
+			f.ticket, refused = p.maker.Make(m, e.verifier.temps)
 		case m.Kind != explicit.MoveEvict:
 			f.copied = f.ticket != 0
 		case !m.Compare && m.Copied():

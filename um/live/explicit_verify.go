@@ -18,7 +18,6 @@ import (
 // that launches read, which is not the engine's to guard.
 
 const (
-	scratchPart = 4         // the part of the budget that is for verifying, at most
 	clonesPart  = 8         // the part of that for copies of small memory
 	leastClone  = 512       // bytes
 	mostClone   = 256 << 10 // what is larger is not copied, nor is what reads it made again
@@ -27,7 +26,9 @@ const (
 
 // verifier has the memory.
 type verifier struct {
-	scratch cuda.Range
+	scratch cuda.Range // to verify in
+	bytes   int64      // all of it, from the scratch on
+	temps   cuda.Ptr   // for what is made on the way when a tensor is made
 	clones  clones
 }
 
@@ -64,24 +65,44 @@ func (c *clones) give(all []cuda.Range) {
 
 // openVerifier takes memory of the budget, before anything else does, and answers what may be verified there at most: 0 where
 // nothing is to be made again.
-func (e *swap) openVerifier(chunkBytes int64) (scratchBytes int64, err error) {
+func (e *swap) openVerifier(size int64) (scratchBytes int64, err error) {
 	l := e.l
-	size := min(2*chunkBytes, l.budget/scratchPart) / explicit.PageBytes * explicit.PageBytes
-	clonesSize := explicit.WholePages(size / clonesPart)
+	clonesSize, tempsSize := explicit.WholePages(size/clonesPart), explicit.TempsBytes(size)
+	all := size + tempsSize + clonesSize
 	if size == 0 {
 		return 0, nil
 	}
-	base, err := e.mapPlain(size + clonesSize)
+	base, err := e.mapPlain(all)
 	if errors.Is(err, cuda.ErrOutOfMemory) {
 		return 0, nil
 	}
 	if err != nil {
 		return 0, fmt.Errorf("memory to verify in that tensors can be made again: %w", err)
 	}
-	l.plainBytes.Add(size + clonesSize)
-	e.verifier = &verifier{scratch: cuda.Range{Base: base, Bytes: size}}
-	e.verifier.clones = clones{left: cuda.Range{Base: base + cuda.Ptr(size), Bytes: clonesSize}, free: map[int64][]cuda.Ptr{}}
+	l.plainBytes.Add(all)
+	e.verifier = &verifier{scratch: cuda.Range{Base: base, Bytes: size}, temps: base + cuda.Ptr(size)}
+	e.verifier.bytes = all
+	e.verifier.clones = clones{left: cuda.Range{Base: base + cuda.Ptr(size+tempsSize), Bytes: clonesSize}, free: map[int64][]cuda.Ptr{}}
 	return size, nil
+}
+
+// closeVerifier gives the memory back, as nothing is made again any more. The caller holds the lock.
+func (p *porter) closeVerifier() (err error) {
+	e, l := p.e, p.e.l
+	e.endVerifier = false
+	at, bytes := e.verifier.scratch.Base, e.verifier.bytes
+	p.timed(portFinish, func() {
+		e.plainMu.Lock()
+		h := e.plainHandles[at]
+		delete(e.plainHandles, at)
+		e.plainMu.Unlock()
+		if err = e.unmapPlain(at, bytes); err == nil {
+			err = errors.Join(l.driver.MemRelease(h), l.driver.AddressFree(at, bytes))
+		}
+	})
+	l.plainBytes.Add(-bytes)
+	e.runtime.SetPlainBytes(l.plainBytes.Load())
+	return err
 }
 
 // errNotGuarded is what a launch reads that the engine can neither guard nor copy.
@@ -204,6 +225,6 @@ func (p *porter) remake(f *flight) error {
 	}
 	e.l.log.Warn("what was made again is not what was dropped: it is made once more", zap.String("kernel", m.By))
 	var err error
-	p.timed(portBegin, func() { f.ticket, err = p.maker.Make(m) })
+	p.timed(portBegin, func() { f.ticket, err = p.maker.Make(m, e.verifier.temps) })
 	return err
 }
