@@ -291,3 +291,30 @@ func TestExplicitDropsThroughFreed(t *testing.T) {
 	j.locked(func(e *swap) { j.must(e.runtime.Check()) })
 	j.closed()
 }
+
+// TestExplicitEndsReplay: where nothing can be made again, the memory to verify it in goes back to the job after a while.
+func TestExplicitEndsReplay(t *testing.T) {
+	c := replaying(t, um.ReplayOn)
+	j := newStubJob(t, c)
+	tensors := j.oversubscribe(stubTensors)
+	kept := j.l.Stats().Explicit.PlainBytes
+	for round := 0; j.l.Stats().Explicit.PlainBytes == kept; round++ {
+		if round == 40 {
+			j.Fatalf("%d bytes are kept after %d bytes have come in", kept, j.l.Stats().FetchedBytes)
+		}
+		for _, p := range tensors {
+			j.increase(p, stubTensor, 1)
+		}
+		for i, p := range tensors {
+			j.has(p, stubTensor, uint32(i+round+1))
+		}
+	}
+	if s := j.l.Stats(); s.Explicit.PlainBytes >= kept-8*mib || s.FetchedBytes < 12*c.BudgetBytes/2 {
+		t.Errorf("%d bytes were kept, %d are, after %d bytes have come in", kept, s.Explicit.PlainBytes, s.FetchedBytes)
+	}
+	if most := j.d.Count("physical_peak_bytes"); most > c.BudgetBytes {
+		t.Errorf("%d bytes of device memory at most, the budget is %d", most, c.BudgetBytes)
+	}
+	j.locked(func(e *swap) { j.must(e.runtime.Check()) })
+	j.closed()
+}
