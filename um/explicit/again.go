@@ -90,10 +90,10 @@ type again struct {
 	same, wrong map[uint32]int // verified, and found to make something else
 	banned      map[uint32]bool
 	remakes     int // of tensors that there are
-	// since is the position from which on it is looked at how much is made again, and what had been made and fetched by then.
-	since, made, fetched int64
-	over                 bool           // it is not worth it: nothing is to be made again any more
-	sizes                map[int64]bool // of tensors that had recipes
+	// made and fetched are the bytes that had come in when it was last looked at whether it is worth it.
+	made, fetched int64
+	over          bool           // it is not worth it: nothing is to be made again any more
+	sizes         map[int64]bool // of tensors that had recipes
 }
 
 // learn notes what an operation does with the allocations that it names.
