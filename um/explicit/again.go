@@ -12,16 +12,20 @@ import (
 
 // This file is for tensors that are made again on the device, from what is there, instead of being moved over the bus.
 //
-// A tensor's recipe is the launches that wrote it since it was allocated, where these were recorded ([Op].Again). It is
+// A tensor's recipe is the launches that wrote it since it was allocated, where these were recorded ([um.Op].Again). It is
 // verified before the tensor leaves, or before something does that it is made of: the launches are issued into memory of
 // the engine's, and the checksum of what they make there is kept. From then on what they read is guarded (guard.go), so that
 // they would make the same at any time. Of small memory, which is not the engine's to guard, they get copies of their
 // own ([Move.Clones]), and they are verified with these.
 //
-// A tensor is dropped when it is to leave and has that checksum: its memory goes without a copy. So it is not believed of any kernel
-// what it reads or writes, and a recipe that something has made wrong is found out before it is relied on. To make a tensor again is to map memory for it, to
-// issue the launches on a stream of the engine's, and to compare the checksum before anybody may use it. Nothing
-// that the job computes depends on that being right: what is not the same never reaches it.
+// A tensor is dropped when it is to leave and has that checksum: its memory goes without a copy. So it is not believed of
+// any kernel what it reads or writes, and a recipe that something has made wrong is found out before it is relied on. To
+// make a tensor again is to map memory for it, to issue the launches on a stream of the engine's, and to compare the
+// checksum before anybody may use it. Nothing that the job computes depends on that being right: what is not the same
+// never reaches it.
+//
+// When something dies that a recipe reads, the recipe takes in how that was made, if it had a recipe itself
+// ([Runtime.inline]): the launches then have scratch memory where it lay.
 //
 // A function is trusted when what it makes has been the same often enough. Before that, and with [um.ReplayInsured]
 // always, what is dropped is copied out as well, and the copy comes in where what is made is not the same.
@@ -469,6 +473,7 @@ func (r *Runtime) Cancelled(m *Move) {
 		r.judge(m, false)
 	}
 	if r.plan.valid = false; m.Kind == MoveVerify {
+		rm.clones = m.Clones
 		r.landed(m)
 		r.Happened()
 		return

@@ -82,6 +82,8 @@ func (r *Runtime) Op(o um.Op) {
 	kind := x.kindOf(&o)
 	if r.config.Replay != um.ReplayOff {
 		r.learn(x, &o)
+	}
+	if r.again.remakes > 0 {
 		r.aim(x)
 	}
 	r.Enter(x, &x.Operation, uint64(o.Work))

@@ -896,6 +896,9 @@ func TestRandomWork(t *testing.T) {
 				if i%1000 == 999 {
 					w.r.trial.on = w.rng.Intn(3) > 0
 				}
+				if i == 8000 && seed%4 == 1 {
+					w.r.config.Replay = um.ReplayOff // what has been dropped has to come back all the same
+				}
 				if i%1000 == 499 && seed%4 == 0 {
 					w.r.EmptyCache()
 				}

@@ -18,7 +18,7 @@ import (
 // that launches read, which is not the engine's to guard.
 
 const (
-	clonesPart  = 8         // the part of that for copies of small memory
+	clonesPart  = 8         // the part of the memory to verify in that there is for copies of small memory besides
 	leastClone  = 512       // bytes
 	mostClone   = 256 << 10 // what is larger is not copied, nor is what reads it made again
 	mostMakings = 3         // of a tensor without a copy, before it is given up
@@ -91,6 +91,7 @@ func (p *porter) closeVerifier() (err error) {
 	e, l := p.e, p.e.l
 	e.endVerifier = false
 	at, bytes := e.verifier.scratch.Base, e.verifier.bytes
+	e.verifier = nil
 	p.timed(portFinish, func() {
 		e.plainMu.Lock()
 		h := e.plainHandles[at]
