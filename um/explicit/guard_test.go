@@ -1,0 +1,69 @@
+package explicit
+
+import (
+	"testing"
+
+	"github.com/penstock-gpu/penstock/cuda"
+	"github.com/penstock-gpu/penstock/um"
+)
+
+// droppedWorld has tensors made of one other, some of which have been dropped, and answers all of them.
+func droppedWorld(t *testing.T) (w *world, source cuda.Ptr, made []cuda.Ptr) {
+	const replaying = 6 // the seed of a world that drops without copies
+	w = newWorld(t, replaying, 64*PageBytes, 256*PageBytes, false)
+	if w.r.config.Replay != um.ReplayOn {
+		t.Fatal("nothing is dropped in a world of that seed")
+	}
+	w.steady = true
+	source = w.malloc(4*PageBytes, 0)
+	w.report(0, []cuda.Ptr{source}, true, 1)
+	w.settle()
+	for range 24 {
+		p := w.malloc(4*PageBytes, 0)
+		w.compute(0, []cuda.Ptr{p, source}, false)
+		made = append(made, p)
+		w.settle()
+	}
+	if w.away(made) == 0 {
+		t.Fatal("nothing has been dropped")
+	}
+	return w, source, made
+}
+
+// away counts those that have been dropped.
+func (w *world) away(all []cuda.Ptr) (n int) {
+	for _, p := range all {
+		if w.r.ByPtr[p].away() {
+			n++
+		}
+	}
+	return n
+}
+
+// TestGuards: what dropped tensors are made of is written to or freed: they come back as they were.
+func TestGuards(t *testing.T) {
+	for name, change := range map[string]func(w *world, source cuda.Ptr){
+		"written": func(w *world, source cuda.Ptr) { w.report(0, []cuda.Ptr{source}, true, 2) },
+		"freed":   func(w *world, source cuda.Ptr) { w.free(source) },
+		"written when no more is dropped": func(w *world, source cuda.Ptr) {
+			w.r.config.Replay = um.ReplayOff
+			w.report(0, []cuda.Ptr{source}, true, 2)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w, source, made := droppedWorld(t)
+			change(w, source)
+			w.settle()
+			if n := w.away(made); name != "freed" && n > 0 {
+				t.Errorf("%d are still to be made of what has been written to", n)
+			}
+			for _, p := range made {
+				w.report(0, []cuda.Ptr{p}, false, 3) // finds what it contains
+				w.settle()
+			}
+			if err := w.r.Check(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
