@@ -289,14 +289,14 @@ func (r *Runtime) comesBack(t *tensor) int64 {
 // verifyFirst is the move that verifies a recipe before a tensor leaves: its own, or that of one that is made of it and could not
 // be verified afterwards. It is nil when there is none.
 func (r *Runtime) verifyFirst(t *tensor) *Move {
-	if r.config.Replay == um.ReplayOff || t.remake != nil {
-		return nil // what is dropped itself is not what others are made of
+	if r.config.Replay == um.ReplayOff {
+		return nil
 	}
 	if r.worthMaking(t) {
 		return r.verification(t)
 	}
 	for _, user := range t.users {
-		if r.worthMaking(user) {
+		if r.worthMaking(user) && (t.remake == nil || user.height()+1 < mostHeight) { // else it could not be dropped itself
 			if m := r.verification(user); m != nil {
 				return m
 			}
