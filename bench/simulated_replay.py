@@ -4,8 +4,8 @@
     bench/simulated_replay.py [--penstock bin/penstock] [--out bench/results] TRACE...
 
 Runs the oracle of the explicit engine on launch logs, with replay and without, and
-writes simulated-replay.json and simulated-replay.md. Every number is simulated: no
-engine makes anything again yet.
+writes simulated-replay.json and simulated-replay.md. Every number is simulated.
+simulated_replay_engine.py does the same with the engine itself.
 """
 
 import json
@@ -35,7 +35,7 @@ def main():
         {"simulated": True, "date": args.date, "command": command, "gpu_profile": "h200", "faster_geometric_mean": faster, "results": rows}, indent=1) + "\n")
     (args.out / "simulated-replay.md").write_text("\n".join([
         "# Made again instead of moved, on the simulated H200", "",
-        f"Every number here is **simulated** (profile `h200`, {args.date}, `{command}`), and **no engine makes anything again yet**:",
+        f"Every number here is **simulated** (profile `h200`, {args.date}, `{command}`); what the engine itself makes of it: [simulated-replay-engine.md](simulated-replay-engine.md). These are",
         "seconds of the last iteration of each launch log under the oracle of the explicit engine. Launches that are issued again are on the job's own time line,",
         "charged in full. [How it works](../../docs/replay.md).", "",
         "| log | ratio | compute | moved only | with replay | speed in memory, before and after | GB made again | GB in / out | launches issued again | functions | roles |",

@@ -36,11 +36,10 @@ func TestChaos(t *testing.T) {
 		{"explicit slow bus", explicitly("STUB_COPY_MBPS=1500")},
 		{"explicit verified", explicitly("PENSTOCK_VERIFY=1")},
 		{"in memory", []string{"PENSTOCK_BUDGET=2GiB"}},
-		{"explicit insured", explicitly("PENSTOCK_REPLAY=insured")},
 		{"explicit replaying", explicitly("PENSTOCK_REPLAY=on")},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			if slices.Contains([]string{"managed lru", "managed deepum", "managed naive", "explicit slow bus", "explicit verified", "explicit insured"}, c.name) {
+			if slices.Contains([]string{"managed lru", "managed deepum", "managed naive", "explicit slow bus", "explicit verified"}, c.name) {
 				short.Skip(t)
 			}
 			t.Parallel()
