@@ -12,7 +12,8 @@ import (
 )
 
 // SetRecord has launches of a function recorded whole from now on, so that they can be issued again. They write to what a
-// parameter begins with the address of, and to nothing else: that goes first in records with FlagAccess.
+// parameter begins with the address of, and to nothing else: that goes first in records with FlagAccess. With parameter -1
+// they are not recorded any more.
 func (h *Shared) SetRecord(function uint32, parameter int) {
 	if f := h.function(function); f != nil {
 		atomic.StoreUint32((*uint32)(unsafe.Pointer(&f.record)), uint32(parameter)+1)

@@ -296,6 +296,7 @@ func TestExplicitDropsThroughFreed(t *testing.T) {
 func TestExplicitEndsReplay(t *testing.T) {
 	c := replaying(t, um.ReplayOn)
 	j := newStubJob(t, c)
+	j.products(1) // has the kernel's launches recorded
 	tensors := j.oversubscribe(stubTensors)
 	kept := j.l.Stats().Explicit.PlainBytes
 	for round := 0; j.l.Stats().Explicit.PlainBytes == kept; round++ {
@@ -316,5 +317,10 @@ func TestExplicitEndsReplay(t *testing.T) {
 		t.Errorf("%d bytes of device memory at most, the budget is %d", most, c.BudgetBytes)
 	}
 	j.locked(func(e *swap) { j.must(e.runtime.Check()) })
+	j.h.mu.Lock()
+	if j.h.recorded[kernelElementwise] {
+		t.Error("launches are recorded that nobody issues again")
+	}
+	j.h.mu.Unlock()
 	j.closed()
 }

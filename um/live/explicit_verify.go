@@ -92,6 +92,11 @@ func (p *porter) closeVerifier() (err error) {
 	e.endVerifier = false
 	at, bytes := e.verifier.scratch.Base, e.verifier.bytes
 	e.verifier = nil
+	for function, operands := range e.accesses.operands {
+		if operands != nil {
+			e.hook.SetRecord(function, -1)
+		}
+	}
 	p.timed(portFinish, func() {
 		e.plainMu.Lock()
 		h := e.plainHandles[at]

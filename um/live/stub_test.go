@@ -47,10 +47,10 @@ func (h *strictHook) FunctionName(id uint32) string {
 
 func (h *strictHook) Unloads() uint32 { return h.unloads.Load() }
 
-func (h *strictHook) SetRecord(function uint32, _ int) {
+func (h *strictHook) SetRecord(function uint32, parameter int) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.recorded[function] = true
+	h.recorded[function] = parameter >= 0
 }
 
 func (h *strictHook) Launch(r *hook.Record) *cuda.RecordedLaunch {
