@@ -84,7 +84,7 @@ int main(void) {
     set_state(1, PSK_SLOT_RESIDENT);
     told(s, p);
     CHECK(timings() >= 3);
-    CHECK(shortest < undisturbed * 1.25 && shortest > undisturbed / 1.25); /* on a busy machine */
+    CHECK(shortest < undisturbed * 2 && shortest > undisturbed / 2); /* with the wait it would be six times that; a busy machine sleeps long */
     CHECK(middle < 3 * undisturbed);
     drained();
 
