@@ -42,7 +42,7 @@ func TestChaos(t *testing.T) {
 		{"explicit replaying", explicitly("PENSTOCK_REPLAY=on")},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			if slices.Contains([]string{"managed lru", "managed deepum", "managed naive", "explicit slow bus", "explicit verified"}, c.name) {
+			if slices.Contains([]string{"managed lru", "managed deepum", "managed naive", "explicit slow bus", "explicit verified", "explicit replaying"}, c.name) {
 				short.Skip(t)
 			}
 			t.Parallel()
