@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -23,6 +24,7 @@ func TestEngineChoice(t *testing.T) {
 		{"no budget given", "explicit engine chosen", "explicit", []string{"PENSTOCK_BUDGET="}},
 		{"no virtual memory", "managed engine chosen: this card or driver has no virtual memory management", "managed", []string{"STUB_VMM=0"}},
 		{"no hook", "managed engine chosen: the launch hook is not loaded", "managed", []string{"LD_PRELOAD="}},
+		{"replay of the other", "managed engine chosen: policy deepum is of the managed engine", "managed", []string{"PENSTOCK_POLICY=deepum", "PENSTOCK_REPLAY=on"}},
 		{"policy of the other", "managed engine chosen: policy deepum is of the managed engine", "managed", []string{"PENSTOCK_POLICY=deepum"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -31,6 +33,9 @@ func TestEngineChoice(t *testing.T) {
 			// At the start, and in the verdict.
 			if strings.Count(r.stderr, "engine chosen") != 2 || strings.Count(r.stderr, "penstock: "+c.says) != 2 {
 				t.Errorf("said, want %q at the start and at the end:\n%s", c.says, r.stderr)
+			}
+			if asked, said := slices.Contains(c.env, "PENSTOCK_REPLAY=on"), strings.Contains(r.stderr, "nothing is made again"); asked != said {
+				t.Errorf("that nothing is made again is said: %t\n%s", said, r.stderr)
 			}
 			text, err := os.ReadFile(report)
 			if err != nil {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/penstock-gpu/penstock/cuda"
+	"github.com/penstock-gpu/penstock/um"
 	"github.com/penstock-gpu/penstock/um/explicit"
 )
 
@@ -68,5 +69,9 @@ func (l *Live) Choice() string {
 	if l.why == "" {
 		return ""
 	}
-	return fmt.Sprintf("%s engine chosen: %s", l.engine, l.why)
+	text := fmt.Sprintf("%s engine chosen: %s", l.engine, l.why)
+	if l.config.Replay != um.ReplayOff && l.engine.String() != Explicit.String() {
+		text += "; nothing is made again, which the explicit engine alone can"
+	}
+	return text
 }
