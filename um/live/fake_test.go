@@ -28,7 +28,7 @@ type fakeDriver struct {
 	prefetched  []cuda.Location
 	discarded   int
 	moveError   error
-	block       chan struct{} // prefetches wait for it to be closed; nil: they do not
+	block       chan struct{} // moves wait for it to be closed; nil: they do not
 	caps        cuda.Capabilities
 	events      map[cuda.Event]bool // whether it has been reached
 	onDevice    map[cuda.Ptr]bool   // managed memory, by block
@@ -112,16 +112,21 @@ func (d *fakeDriver) MemAllocManaged(bytes int64) (cuda.Ptr, error) { return d.H
 func (d *fakeDriver) Prefetch(r []cuda.Range, to cuda.Location, s cuda.Stream) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if b := d.block; b != nil {
-		d.mu.Unlock()
-		<-b
-		d.mu.Lock()
-	}
+	d.await()
 	if d.moveError == nil {
 		d.prefetched = append(d.prefetched, to)
 		d.set(r, to == cuda.Device)
 	}
 	return d.moveError
+}
+
+// await waits until moves may go on. The caller holds the lock, which is released meanwhile.
+func (d *fakeDriver) await() {
+	if b := d.block; b != nil {
+		d.mu.Unlock()
+		<-b
+		d.mu.Lock()
+	}
 }
 
 func (d *fakeDriver) set(ranges []cuda.Range, on bool) {
@@ -186,6 +191,7 @@ func (d *fakeDriver) Discard(r []cuda.Range, s cuda.Stream) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.discarded++
+	d.await()
 	if d.moveError == nil {
 		d.set(r, false)
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"math"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -167,6 +168,42 @@ func TestWaitsForReuse(t *testing.T) {
 	r.must(r.l.Free(p[3]))
 	seq, _ := r.h.launch(1) // only a later operation shows that the stream has passed everything before
 	time.AfterFunc(20*time.Millisecond, func() { r.h.finish(0, seq); r.h.finish(1, seq) })
+	if q := r.malloc(8*mib, 0); q != p[3] {
+		t.Errorf("at %#x, want the only free place, %#x", uint64(q), uint64(p[3]))
+	}
+}
+
+// TestWaitsForDiscard: so is memory that a worker is letting go of, though no queued work uses it.
+func TestWaitsForDiscard(t *testing.T) {
+	c := defaults()
+	c.ManagedLimitBytes = c.BudgetBytes + c.HostBudgetBytes
+	r := newRig(t, c)
+	r.holdBack()
+	var p [16]cuda.Ptr
+	for i := range p {
+		p[i] = r.malloc(8*mib, 0)
+	}
+	seq, _ := r.h.launch(0, p[:8]...)
+	r.eventually("the budget is full", func() bool { return r.h.gate(0) >= seq })
+	r.h.finish(0, seq)
+	block := make(chan struct{})
+	unblock := sync.OnceFunc(func() { close(block) })
+	t.Cleanup(unblock) // before the engine is closed
+	r.d.mu.Lock()
+	r.d.block = block
+	r.d.mu.Unlock()
+	r.must(r.l.Free(p[3]))
+	seq, _ = r.h.launch(0, p[0]) // only a later operation shows that the stream has passed everything before
+	r.h.finish(0, seq)
+	seq, _ = r.h.launch(0, p[8]) // for which the dead ones make room
+	r.eventually("a worker lets go of it", func() bool {
+		r.d.mu.Lock()
+		defer r.d.mu.Unlock()
+		return r.d.discarded > 0
+	})
+	r.h.finish(0, seq)
+	r.eventually("nothing is queued", func() bool { return r.look() == 0 })
+	time.AfterFunc(5*idleWait, unblock)
 	if q := r.malloc(8*mib, 0); q != p[3] {
 		t.Errorf("at %#x, want the only free place, %#x", uint64(q), uint64(p[3]))
 	}

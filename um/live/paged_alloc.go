@@ -39,10 +39,10 @@ func (e *paged) onlyFragmented(bytes int64) bool {
 }
 
 // reuseMayHelp says whether an allocation failed only because dead memory is
-// still in the hands of queued work. The caller holds the lock.
+// still in the hands of queued work or of a worker. The caller holds the lock.
 func (e *paged) reuseMayHelp(bytes int64) bool {
 	l := e.l
-	return l.hook != nil && l.failed == nil && e.runtime.Queued() > 0 && e.runtime.LiveBytes()+bytes <= min(l.budget+l.hostBudget(), e.arenaBytes)
+	return l.hook != nil && l.failed == nil && (e.runtime.Queued() > 0 || e.runtime.FreeMoves()) && e.runtime.LiveBytes()+bytes <= min(l.budget+l.hostBudget(), e.arenaBytes)
 }
 
 // mallocWhenReusable tries again while work finishes that was queued before, however long that takes, as a caching
@@ -54,7 +54,7 @@ func (e *paged) mallocWhenReusable(bytes int64, stream uint64, err error) (cuda.
 	var waited process.Idle
 	var nagger process.Nagger
 	checked := finished
-	// Also for a moment after that: dead memory that has just become idle may be in a worker's hands.
+	// Also while a worker has dead memory in its hands, which may have been idle for just a moment.
 	for !l.closing && l.failed == nil && time.Since(finished) < idleWait {
 		l.mu.Unlock()
 		l.hook.ReportAll() // or the last thing that streams have done would not be known to be over
@@ -73,7 +73,7 @@ func (e *paged) mallocWhenReusable(bytes int64, stream uint64, err error) (cuda.
 			return p, nil
 		}
 		now := time.Now()
-		if !e.runtime.AllFinished(last) {
+		if !e.runtime.AllFinished(last) || e.runtime.FreeMoves() {
 			finished = now
 		}
 		if nagger.Due(waited.Look(now)) {

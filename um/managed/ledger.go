@@ -32,6 +32,9 @@ func (r *Runtime) begin(m *Move) {
 		r.markDriverVictims(m.displaced)
 	}
 	r.flying++
+	for _, e := range m.extents {
+		r.freeMoving += e.n
+	}
 	if m.in {
 		r.displacers++
 	}
@@ -72,6 +75,7 @@ func (r *Runtime) Done(m *Move) {
 		r.populated(m)
 	}
 	for _, e := range m.extents {
+		r.freeMoving -= e.n
 		switch {
 		case m.Kind == MoveDiscard || m.Kind == MovePrepare:
 			for b := e.first; b < e.end(); b++ {
@@ -124,6 +128,7 @@ func (r *Runtime) settled(t *tensor) {
 	switch {
 	case t.Freed:
 		if t.arriving+t.leaving == 0 {
+			r.freeMoving -= t.n
 			r.release(t)
 		}
 	case t.present == t.n && t.leaving == 0:

@@ -55,6 +55,7 @@ type Runtime struct {
 	displacing    int32              // of these, the driver's victims
 	populating    int32              // of the arriving ones, free blocks
 	flying        int32              // moves that have begun
+	freeMoving    int32              // blocks that are nobody's, and not in arena.free before a move is done
 	displacers    int32              // of these, moves to the device, under which the driver may evict
 	touching      bool               // one of them puts the driver's order right
 	driverVictims []int32            // blocks that the driver is or was to evict
@@ -199,6 +200,8 @@ func (r *Runtime) Free(p cuda.Ptr) error {
 	}
 	if t.arriving+t.leaving == 0 {
 		r.release(t)
+	} else {
+		r.freeMoving += t.n
 	}
 	r.Happened()
 	return nil
@@ -289,6 +292,10 @@ func (r *Runtime) AllFinished(seq uint64) bool {
 	return !ok || first.Seq > seq
 }
 
+// FreeMoves says whether moves that have begun hold memory that is nobody's: it can be
+// allocated when they are done.
+func (r *Runtime) FreeMoves() bool { return r.freeMoving > 0 || len(r.detached) > 0 }
+
 // Held says whether any operation is held back.
 func (r *Runtime) Held() bool { return r.head() != nil }
 
@@ -370,8 +377,8 @@ func (r *Runtime) Check() error {
 		return fmt.Errorf("%d free blocks on the device, the ledger says %d", freeResident, r.arena.freeOnDevice)
 	case live != r.liveBlocks:
 		return fmt.Errorf("%d live blocks, the ledger says %d", live, r.liveBlocks)
-	case moving == 0 && live+free != r.arena.blocks:
-		return fmt.Errorf("%d live and %d free blocks of %d", live, free, r.arena.blocks)
+	case live+free+r.freeMoving+int32(len(r.detached)) != r.arena.blocks:
+		return fmt.Errorf("%d live blocks, %d free ones, %d that moves hold and %d that the driver evicts, of %d", live, free, r.freeMoving, len(r.detached), r.arena.blocks)
 	case moving == 0 && liveResident+freeResident != resident:
 		return fmt.Errorf("%d live and %d free blocks on the device, %d in all", liveResident, freeResident, resident)
 	case moving == 0 && (r.arriving != 0 || r.leaving != 0):
