@@ -22,10 +22,7 @@ func (e *swap) loop() {
 	defer l.threads.Done()
 	runtime.LockOSThread()
 	process.FinePauses()
-	if err := l.driver.BindThread(); err != nil {
-		l.mu.Lock()
-		l.fail(err)
-		l.mu.Unlock()
+	if !l.bindThread() {
 		return
 	}
 	var reported, checked time.Time

@@ -199,6 +199,17 @@ func (l *Live) fail(err error) {
 	}
 }
 
+// bindThread binds the calling thread to the device; where it cannot be, the engine is given up.
+func (l *Live) bindThread() bool {
+	err := l.driver.BindThread()
+	if err != nil {
+		l.mu.Lock()
+		l.fail(err)
+		l.mu.Unlock()
+	}
+	return err == nil
+}
+
 // GiveUp ends the engine for an error of its own: its accounts may be wrong. A thread that has panicked may have left
 // the lock taken: then launches are refused all the same.
 func (l *Live) GiveUp(err error) {

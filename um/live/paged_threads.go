@@ -35,10 +35,7 @@ func (e *paged) loop() {
 	l := e.l
 	defer l.threads.Done()
 	runtime.LockOSThread()
-	if err := l.driver.BindThread(); err != nil {
-		l.mu.Lock()
-		l.fail(err)
-		l.mu.Unlock()
+	if !l.bindThread() {
 		return
 	}
 	for {
