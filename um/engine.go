@@ -87,6 +87,9 @@ type Op struct {
 
 // AccessOf is what it does with what a slot has.
 func (o *Op) AccessOf(slot uint32) Access {
+	if len(o.Access) == 0 { // it may name thousands
+		return AccessUnknown
+	}
 	if i := slices.Index(o.Slots, slot); i >= 0 && i < len(o.Access) {
 		return o.Access[i]
 	}

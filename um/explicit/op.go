@@ -71,6 +71,7 @@ func (x *op) lacks() (n int64) {
 func (r *Runtime) Op(o um.Op) {
 	x := &op{}
 	r.Begin(&o, &x.Operation)
+	x.reads = make([]bool, 0, len(x.Tensors))
 	for _, t := range x.Tensors {
 		x.does(t, o.AccessOf(t.Slot) == um.AccessReads)
 		t.kept = t.kept || o.Keep
