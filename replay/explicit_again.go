@@ -19,7 +19,7 @@ import (
 // names. Symbolic values are followed through the job, so that a recipe is verified as in a real one, by what it makes.
 // They are on a stream of the engine's, and as much as they take the job's own kernels are longer: nothing is hidden.
 
-// sumBytesPerSecond is what a checksum reads, measured on an H200 (bench/results, checksum rates).
+// sumBytesPerSecond is what a checksum reads: assumed for an H200, not measured.
 const sumBytesPerSecond = 3.5e12
 
 // issuing is what the simulated explicit engine needs to issue launches again.
