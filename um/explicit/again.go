@@ -1,10 +1,8 @@
 package explicit
 
 import (
-	"cmp"
 	"slices"
 
-	"github.com/penstock-gpu/penstock/correlate"
 	"github.com/penstock-gpu/penstock/cuda"
 	"github.com/penstock-gpu/penstock/cuda/kernels"
 	"github.com/penstock-gpu/penstock/um"
@@ -12,11 +10,10 @@ import (
 
 // This file is for tensors that are made again on the device, from what is there, instead of being moved over the bus.
 //
-// A tensor's recipe is the launches that wrote it since it was allocated, where these were recorded ([um.Op].Again). It is
-// verified before the tensor leaves, or before something does that it is made of: the launches are issued into memory of
-// the engine's, and the checksum of what they make there is kept. From then on what they read is guarded (guard.go), so that
-// they would make the same at any time. Of small memory, which is not the engine's to guard, they get copies of their
-// own ([Move.Clones]), and they are verified with these.
+// The launches for that are its recipe (recipe.go). It is verified before the tensor leaves, or before something does that
+// it is made of: the launches are issued into memory of the engine's, and the checksum of what they make there is kept.
+// From then on what they read is guarded (guard.go), so that they would make the same at any time. Of small memory, which
+// is not the engine's to guard, they get copies of their own ([Move.Clones]), and they are verified with these.
 //
 // A tensor is dropped when it is to leave and has that checksum: its memory goes without a copy. So it is not believed of
 // any kernel what it reads or writes, and a recipe that something has made wrong is found out before it is relied on. To
@@ -24,43 +21,8 @@ import (
 // checksum before anybody may use it. Nothing that the job computes depends on that being right: what is not the same
 // never reaches it.
 //
-// When something dies that a recipe reads, the recipe takes in how that was made, if it had a recipe itself
-// ([Runtime.inline]): the launches then have scratch memory where it lay.
-//
 // A function is trusted when what it makes has been the same often enough. Before that, and with [um.ReplayInsured]
 // always, what is dropped is copied out as well, and the copy comes in where what is made is not the same.
-
-// step is a launch of a recipe.
-type step struct {
-	launch   *cuda.RecordedLaunch
-	function uint32
-	name     string // of the function
-	position int64
-	inputs   []input
-	temps    []Temp // that it names
-}
-
-// Temp is memory that a launch names and that the job has freed since: where it lay, and where it is among the memory that
-// the engine has for such.
-type Temp struct {
-	At     cuda.Range
-	Offset int64
-}
-
-// input is what a step reads besides the tensor that it writes.
-type input struct {
-	tensor   *tensor
-	instance correlate.InstanceID // a range may be another's later
-}
-
-// recipe is how a tensor was made, as far as that is known.
-type recipe struct {
-	steps   []step // in the order of their positions
-	temps   int64  // bytes that it needs for what the job has freed
-	touched bool   // by any operation since it was allocated
-	over    bool   // it was made by something else, too, or has been found wrong
-	written int64  // position of the last operation that is known to write to it
-}
 
 // remake is how a tensor can be made again, from when that is looked at until it has been made, or is not to be any more.
 type remake struct {
@@ -75,7 +37,6 @@ type remake struct {
 }
 
 const (
-	mostSteps = 12
 	// tempsPart is the part of Config.ScratchBytes that there is for temps when a tensor is made.
 	tempsPart = 2
 	// trustAfter is Config.TrustAfter by default.
@@ -96,120 +57,7 @@ type again struct {
 	remakes     int // of tensors that there are
 	// made and fetched are the bytes that had come in when it was last looked at whether it is worth it.
 	made, fetched int64
-	over          bool           // it is not worth it: nothing is to be made again any more
 	sizes         map[int64]bool // of tensors that had recipes
-}
-
-// learn notes what an operation does with the allocations that it names.
-func (r *Runtime) learn(x *op, o *um.Op) {
-	for _, s := range o.Slots {
-		t := r.LiveAt(s)
-		if t == nil {
-			continue
-		}
-		m := &t.recipe
-		switch a := o.AccessOf(s); {
-		case a == um.AccessReads:
-		case a == um.AccessWrites && o.Again != nil && !m.over && len(m.steps) < mostSteps && (len(m.steps) > 0 || !m.touched):
-			if !t.away() {
-				r.release(t) // it becomes another one
-			}
-			m.steps, m.written = append(m.steps, r.stepOf(x, o, s)), x.Position
-			for _, u := range t.inputs() {
-				if !slices.Contains(u.users, t) {
-					u.users = append(u.users, t)
-				}
-			}
-		case a == um.AccessWrites, !m.touched:
-			*m = recipe{over: true, written: x.Position}
-		}
-		m.touched = true
-	}
-}
-
-// stepOf is an operation as a step that makes the tensor of a slot.
-func (r *Runtime) stepOf(x *op, o *um.Op, makes uint32) step {
-	made := step{launch: o.Again, function: o.Work, name: o.Name, position: x.Position}
-	for _, s := range o.Slots {
-		if t := r.LiveAt(s); t != nil && s != makes {
-			made.inputs = append(made.inputs, input{t, t.Instance})
-		}
-	}
-	return made
-}
-
-// hasRecipe says whether all that has written to a tensor could be issued again.
-func (r *Runtime) hasRecipe(t *tensor) bool {
-	return len(t.recipe.steps) > 0 && !t.recipe.over && t.parts == nil
-}
-
-// inline has recipes that read a tensor make it anew, for it dies: what they read beside what it was made of itself.
-func (r *Runtime) inline(u *tensor) {
-	for _, t := range u.users {
-		if t != u && !t.Freed && !t.away() && r.hasRecipe(t) {
-			r.inlineInto(t, u)
-		}
-	}
-}
-
-func (r *Runtime) inlineInto(t, u *tensor) {
-	reads := func(s step) bool {
-		return slices.ContainsFunc(s.inputs, func(in input) bool { return in.tensor == u && in.instance == u.Instance })
-	}
-	first := slices.IndexFunc(t.recipe.steps, reads)
-	if first < 0 || !r.hasRecipe(u) || len(t.recipe.steps)+len(u.recipe.steps) > mostSteps {
-		return
-	}
-	if last := u.recipe.steps[len(u.recipe.steps)-1]; last.position > t.recipe.steps[first].position {
-		return // it was written to after it had been read
-	}
-	r.release(t)
-	at := Temp{cuda.Range{Base: u.base, Bytes: u.size}, t.recipe.temps}
-	shift := at.Offset + wholeUnits(u.bytes)
-	var steps []step
-	for _, s := range u.recipe.steps {
-		s.inputs, s.temps = slices.Clone(s.inputs), slices.Clone(s.temps)
-		for i := range s.temps {
-			s.temps[i].Offset += shift
-		}
-		s.temps = append(s.temps, at)
-		steps = append(steps, s)
-	}
-	for _, s := range t.recipe.steps {
-		if reads(s) {
-			s.temps = append(slices.Clone(s.temps), at)
-			s.inputs = slices.DeleteFunc(slices.Clone(s.inputs), func(in input) bool { return in.tensor == u })
-		}
-		steps = append(steps, s)
-	}
-	slices.SortStableFunc(steps, func(a, b step) int { return cmp.Compare(a.position, b.position) })
-	t.recipe.steps, t.recipe.temps = steps, shift+u.recipe.temps
-	for _, x := range t.inputs() {
-		if !slices.Contains(x.users, t) {
-			x.users = append(x.users, t)
-		}
-	}
-}
-
-// makeable says whether a tensor could be made again from what is alive, as far as is known.
-func (r *Runtime) makeable(t *tensor) bool {
-	m := &t.recipe
-	if r.config.Replay == um.ReplayOff || !r.hasRecipe(t) || t.Freed || t.retained || t.borrowed || len(t.chunks) != 1 {
-		return false
-	}
-	for i := range m.steps {
-		s := &m.steps[i]
-		if r.again.banned[s.function] || r.again.wrong[s.function]*wrongPart > r.again.same[s.function]+wrongPart {
-			return false
-		}
-		for _, in := range s.inputs {
-			u := in.tensor
-			if u.Freed || u.retained || u.Instance != in.instance || u != t && u.recipe.written > s.position {
-				return false
-			}
-		}
-	}
-	return true
 }
 
 const (
@@ -230,27 +78,15 @@ func (r *Runtime) worthReplay() {
 		a.made, a.fetched = r.stats.MadeBytes, r.stats.FetchedBytes
 		return
 	}
-	r.config.Replay = um.ReplayOff
+	if r.config.Replay = um.ReplayOff; a.remakes == 0 {
+		r.process.EndReplay()
+		return
+	}
 	for _, t := range r.Slots.All() {
 		if t != nil && !t.away() {
 			r.release(t)
 		}
 	}
-	if a.over = true; a.remakes == 0 {
-		r.process.EndReplay()
-	}
-}
-
-// inputs are what a tensor's recipe reads.
-func (t *tensor) inputs() (all []*tensor) {
-	for i := range t.recipe.steps {
-		for _, in := range t.recipe.steps[i].inputs {
-			if in.tensor != t && !slices.Contains(all, in.tensor) {
-				all = append(all, in.tensor)
-			}
-		}
-	}
-	return all
 }
 
 // trusted says whether a tensor may be dropped without a copy of it.
@@ -441,7 +277,7 @@ func (r *Runtime) giveUp(t *tensor, rm *remake) {
 		r.process.GiveClones(rm.clones)
 	}
 	rm.inputs, rm.clones = nil, nil
-	if r.again.remakes--; r.again.over && r.again.remakes == 0 {
+	if r.again.remakes--; r.again.remakes == 0 && r.config.Replay == um.ReplayOff {
 		r.process.EndReplay()
 	}
 	r.aimAll()
@@ -526,11 +362,8 @@ func (r *Runtime) cameBack(m *Move) {
 }
 
 // Unmade reports that what a move was to make again is not what left, though it was when it left, or that it cannot be made any more. What
-// makes it is not trusted again. The copy on the host is fetched instead, by the same move, if there is one.
-func (r *Runtime) Unmade(m *Move) (fetch bool) {
-	if len(m.Host) == 0 {
-		return false
-	}
+// makes it is not trusted again. The copy on the host, which there has to be, is fetched instead, by the same move.
+func (r *Runtime) Unmade(m *Move) {
 	for _, f := range m.functions {
 		r.again.banned[f] = true
 	}
@@ -542,20 +375,4 @@ func (r *Runtime) Unmade(m *Move) (fetch bool) {
 	m.Kind, m.Launches = MoveFetch, nil
 	r.fetching++
 	r.Happened()
-	return true
-}
-
-// ForgetLaunches gives all recipes up: functions that they launch may be gone. What has a copy on the host is fetched.
-func (r *Runtime) ForgetLaunches() {
-	for _, t := range r.Slots.All() {
-		if t == nil {
-			continue
-		}
-		if len(t.recipe.steps) > 0 {
-			t.recipe.over, t.recipe.steps = true, nil
-		}
-		if !t.away() {
-			r.release(t)
-		}
-	}
 }

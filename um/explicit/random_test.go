@@ -757,9 +757,10 @@ func (w *world) makes(m *Move) bool {
 		w.made++
 		return true
 	}
-	if !w.r.Unmade(m) {
+	if !m.Copied() {
 		w.t.Fatalf("%#x is made wrongly, and has no copy", uint64(m.Chunk.Base))
 	}
+	w.r.Unmade(m)
 	return false
 }
 

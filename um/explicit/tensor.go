@@ -73,11 +73,11 @@ type tensor struct {
 	foretold, foretoldAt int64
 	arrived              int64 // when it last came, in moves
 
-	namedAt  int64 // LastUse
+	namedAt  int64 // position of the last operation that named it
 	rest     rest  // the longest so far
 	copied   bool  // out, in this life
 	recipe   recipe
-	remake   *remake   // how it comes back, while it is away or leaving to be made again
+	remake   *remake   // how it can be made again, from its verification on
 	users    []*tensor // of whose recipes it is an input, or was
 	readers  []*tensor // that are to be made again from this one: see guard.go
 	retained bool      // the job has freed it, and readers need it
@@ -170,7 +170,7 @@ func cut(size, chunkBytes int64) []chunk {
 	return chunks
 }
 
-// cut divides a size into chunks; one that what has recipes is of is one.
+// cut divides a size into chunks; into one where tensors of that size have recipes, for a recipe makes a tensor whole.
 func (r *Runtime) cut(size int64) []chunk {
 	if r.again.sizes[size] && size <= r.config.ScratchBytes {
 		return []chunk{{bytes: size}}

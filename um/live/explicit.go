@@ -57,7 +57,7 @@ type swap struct {
 
 	plainMu      sync.Mutex               // guards what follows, and comes last but one
 	plainHandles map[cuda.Ptr]cuda.Handle // of segments of plain memory
-	plainMapped  map[cuda.Ptr]int64       // what is mapped of plain memory, in bytes
+	plainMapped  map[cuda.Ptr]int64       // what is mapped of plain memory, in bytes, where anything is made again
 	plainSpanMu  sync.Mutex               // guards plainSpan; the last of all locks
 	plainSpan    [2]cuda.Ptr              // plain memory's addresses lie from the first to before the second
 

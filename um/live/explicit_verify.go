@@ -4,9 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"math/bits"
 	"slices"
-	"sync"
 
 	"go.uber.org/zap"
 
@@ -14,14 +12,11 @@ import (
 	"github.com/penstock-gpu/penstock/um/explicit"
 )
 
-// This file is for what the engine needs to make tensors again: memory to verify in that it can, and copies of the small memory
-// that launches read, which is not the engine's to guard.
+// This file is for what the engine needs to make tensors again: memory to verify in that it can.
 
 const (
-	clonesPart  = 8         // the part of the memory to verify in that there is for copies of small memory besides
-	leastClone  = 512       // bytes
-	mostClone   = 256 << 10 // what is larger is not copied, nor is what reads it made again
-	mostMakings = 3         // of a tensor without a copy, before it is given up
+	clonesPart  = 8 // the part of the memory to verify in that there is for copies of small memory besides
+	mostMakings = 3 // of a tensor without a copy, before it is given up
 )
 
 // verifier has the memory.
@@ -30,37 +25,6 @@ type verifier struct {
 	bytes   int64      // all of it, from the scratch on
 	temps   cuda.Ptr   // for what is made on the way when a tensor is made
 	clones  clones
-}
-
-// clones is device memory in pieces of powers of two.
-type clones struct {
-	mu   sync.Mutex
-	left cuda.Range // that was never given out
-	free map[int64][]cuda.Ptr
-}
-
-func (c *clones) take(bytes int64) (cuda.Range, bool) {
-	size := max(leastClone, int64(1)<<bits.Len64(uint64(bytes-1)))
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if l := c.free[size]; len(l) > 0 {
-		c.free[size] = l[:len(l)-1]
-		return cuda.Range{Base: l[len(l)-1], Bytes: size}, true
-	}
-	if c.left.Bytes < size {
-		return cuda.Range{}, false
-	}
-	r := cuda.Range{Base: c.left.Base, Bytes: size}
-	c.left.Base, c.left.Bytes = c.left.Base+cuda.Ptr(size), c.left.Bytes-size
-	return r, true
-}
-
-func (c *clones) give(all []cuda.Range) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for _, r := range all {
-		c.free[r.Bytes] = append(c.free[r.Bytes], r.Base)
-	}
 }
 
 // openVerifier takes memory of the budget, before anything else does, and answers what may be verified there at most: 0 where
@@ -105,6 +69,7 @@ func (p *porter) closeVerifier() (err error) {
 		if err = e.unmapPlain(at, bytes); err == nil {
 			err = errors.Join(l.driver.MemRelease(h), l.driver.AddressFree(at, bytes))
 		}
+		e.verifying.Store(0)
 	})
 	l.plainBytes.Add(-bytes)
 	e.runtime.SetPlainBytes(l.plainBytes.Load())
@@ -136,73 +101,6 @@ func (p *porter) verify(m *explicit.Move, outside []cuda.Ptr) (ticket uint32, er
 	}
 	m.Launches = launches
 	return p.mover.Verify(m, v.scratch.Base)
-}
-
-// clone queues a copy of plain memory from an address on.
-func (p *porter) clone(at cuda.Ptr) (from, to cuda.Range, err error) {
-	e := p.e
-	block, ok := e.l.containing(at)
-	from = cuda.Range{Base: at, Bytes: int64(block.End() - at)}
-	if !ok || from.Bytes > mostClone {
-		return from, to, fmt.Errorf("%w: %d bytes at %#x", errNotGuarded, from.Bytes, uint64(at))
-	}
-	if to, ok = e.verifier.clones.take(from.Bytes); !ok {
-		return from, to, fmt.Errorf("%w: no memory for copies is left", errNotGuarded)
-	}
-	// What is on its way back to the driver is not copied any more.
-	e.plainMu.Lock()
-	defer e.plainMu.Unlock()
-	if !e.mapped(from) {
-		e.verifier.clones.give([]cuda.Range{to})
-		return from, to, fmt.Errorf("%w: it is being released", errNotGuarded)
-	}
-	return from, to, e.l.driver.CopyAsync(to.Base, from.Base, from.Bytes, p.mover.Stream())
-}
-
-// mapPlainAt maps plain memory.
-func (e *swap) mapPlainAt(p cuda.Ptr, bytes int64, h cuda.Handle) error {
-	if err := e.l.driver.Map(p, bytes, h); err != nil {
-		return err
-	}
-	e.plainMu.Lock()
-	defer e.plainMu.Unlock()
-	e.plainMapped[p] = bytes
-	return nil
-}
-
-// unmapPlain unmaps plain memory, when nothing is being copied from there to verify.
-func (e *swap) unmapPlain(p cuda.Ptr, bytes int64) error {
-	e.plainMu.Lock()
-	for base := range e.plainMapped {
-		if base >= p && base < p+cuda.Ptr(bytes) {
-			delete(e.plainMapped, base)
-		}
-	}
-	e.plainMu.Unlock()
-	if s := e.verifying.Load(); s != 0 {
-		if err := e.l.driver.StreamSynchronize(cuda.Stream(s)); err != nil {
-			return err
-		}
-	}
-	return e.l.driver.Unmap(p, bytes)
-}
-
-// mapped says whether a range is in what is mapped of plain memory. plainMu is held.
-func (e *swap) mapped(r cuda.Range) bool {
-	for bytes := r.Bytes; bytes > 0; {
-		found := int64(0)
-		for base, n := range e.plainMapped {
-			if at := r.End() - cuda.Ptr(bytes); at >= base && at < base+cuda.Ptr(n) {
-				found = int64(base + cuda.Ptr(n) - at)
-				break
-			}
-		}
-		if found == 0 {
-			return false
-		}
-		bytes -= found
-	}
-	return true
 }
 
 // hiddenAddress finds what looks like an address in a launch's parameters where none is known to be.

@@ -1,0 +1,190 @@
+package explicit
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/penstock-gpu/penstock/correlate"
+	"github.com/penstock-gpu/penstock/cuda"
+	"github.com/penstock-gpu/penstock/um"
+)
+
+// This file is for recipes: how a tensor was made.
+//
+// A recipe is the launches that wrote a tensor since it was allocated, where these were recorded ([um.Op].Again). It is
+// given up when anything else is known to write there. When something dies that a recipe reads, the recipe takes in how
+// that was made, if it had a recipe itself ([Runtime.inline]): the launches then have scratch memory where it lay.
+
+// step is a launch of a recipe.
+type step struct {
+	launch   *cuda.RecordedLaunch
+	function uint32
+	name     string // of the function
+	position int64
+	inputs   []input
+	temps    []Temp // that it names
+}
+
+// Temp is memory that a launch names and that the job has freed since: where it lay, and where it is among the memory that
+// the engine has for such.
+type Temp struct {
+	At     cuda.Range
+	Offset int64
+}
+
+// input is what a step reads besides the tensor that it writes.
+type input struct {
+	tensor   *tensor
+	instance correlate.InstanceID // a range may be another's later
+}
+
+// recipe is how a tensor was made, as far as that is known.
+type recipe struct {
+	steps   []step // in the order of their positions
+	temps   int64  // bytes that it needs for what the job has freed
+	touched bool   // by any operation since it was allocated
+	over    bool   // it was made by something else, too, or has been found wrong
+	written int64  // position of the last operation that is known to write to it
+}
+
+// mostSteps is how many launches a recipe has at most.
+const mostSteps = 12
+
+// learn notes what an operation does with the allocations that it names.
+func (r *Runtime) learn(x *op, o *um.Op) {
+	for _, s := range o.Slots {
+		t := r.LiveAt(s)
+		if t == nil {
+			continue
+		}
+		m := &t.recipe
+		switch a := o.AccessOf(s); {
+		case a == um.AccessReads:
+		case a == um.AccessWrites && o.Again != nil && !m.over && len(m.steps) < mostSteps && (len(m.steps) > 0 || !m.touched):
+			if !t.away() {
+				r.release(t) // it becomes another one
+			}
+			m.steps, m.written = append(m.steps, r.stepOf(x, o, s)), x.Position
+			for _, u := range t.inputs() {
+				if !slices.Contains(u.users, t) {
+					u.users = append(u.users, t)
+				}
+			}
+		case a == um.AccessWrites, !m.touched:
+			*m = recipe{over: true, written: x.Position}
+		}
+		m.touched = true
+	}
+}
+
+// stepOf is an operation as a step that makes the tensor of a slot.
+func (r *Runtime) stepOf(x *op, o *um.Op, makes uint32) step {
+	made := step{launch: o.Again, function: o.Work, name: o.Name, position: x.Position}
+	for _, s := range o.Slots {
+		if t := r.LiveAt(s); t != nil && s != makes {
+			made.inputs = append(made.inputs, input{t, t.Instance})
+		}
+	}
+	return made
+}
+
+// hasRecipe says whether all that has written to a tensor could be issued again.
+func (r *Runtime) hasRecipe(t *tensor) bool {
+	return len(t.recipe.steps) > 0 && !t.recipe.over && t.parts == nil
+}
+
+// inline has recipes that read a tensor make it anew, for it dies: what they read beside what it was made of itself.
+func (r *Runtime) inline(u *tensor) {
+	for _, t := range u.users {
+		if t != u && !t.Freed && !t.away() && r.hasRecipe(t) {
+			r.inlineInto(t, u)
+		}
+	}
+}
+
+func (r *Runtime) inlineInto(t, u *tensor) {
+	reads := func(s step) bool {
+		return slices.ContainsFunc(s.inputs, func(in input) bool { return in.tensor == u && in.instance == u.Instance })
+	}
+	first := slices.IndexFunc(t.recipe.steps, reads)
+	if first < 0 || !r.hasRecipe(u) || len(t.recipe.steps)+len(u.recipe.steps) > mostSteps {
+		return
+	}
+	if last := u.recipe.steps[len(u.recipe.steps)-1]; last.position > t.recipe.steps[first].position {
+		return // it was written to after it had been read
+	}
+	r.release(t)
+	at := Temp{cuda.Range{Base: u.base, Bytes: u.size}, t.recipe.temps}
+	shift := at.Offset + wholeUnits(u.bytes)
+	var steps []step
+	for _, s := range u.recipe.steps {
+		s.inputs, s.temps = slices.Clone(s.inputs), slices.Clone(s.temps)
+		for i := range s.temps {
+			s.temps[i].Offset += shift
+		}
+		s.temps = append(s.temps, at)
+		steps = append(steps, s)
+	}
+	for _, s := range t.recipe.steps {
+		if reads(s) {
+			s.temps = append(slices.Clone(s.temps), at)
+			s.inputs = slices.DeleteFunc(slices.Clone(s.inputs), func(in input) bool { return in.tensor == u })
+		}
+		steps = append(steps, s)
+	}
+	slices.SortStableFunc(steps, func(a, b step) int { return cmp.Compare(a.position, b.position) })
+	t.recipe.steps, t.recipe.temps = steps, shift+u.recipe.temps
+	for _, x := range t.inputs() {
+		if !slices.Contains(x.users, t) {
+			x.users = append(x.users, t)
+		}
+	}
+}
+
+// makeable says whether a tensor could be made again from what is alive, as far as is known.
+func (r *Runtime) makeable(t *tensor) bool {
+	m := &t.recipe
+	if r.config.Replay == um.ReplayOff || !r.hasRecipe(t) || t.Freed || t.retained || t.borrowed || len(t.chunks) != 1 {
+		return false
+	}
+	for i := range m.steps {
+		s := &m.steps[i]
+		if r.again.banned[s.function] || r.again.wrong[s.function]*wrongPart > r.again.same[s.function]+wrongPart {
+			return false
+		}
+		for _, in := range s.inputs {
+			u := in.tensor
+			if u.Freed || u.retained || u.Instance != in.instance || u != t && u.recipe.written > s.position {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// inputs are what a tensor's recipe reads.
+func (t *tensor) inputs() (all []*tensor) {
+	for i := range t.recipe.steps {
+		for _, in := range t.recipe.steps[i].inputs {
+			if in.tensor != t && !slices.Contains(all, in.tensor) {
+				all = append(all, in.tensor)
+			}
+		}
+	}
+	return all
+}
+
+// ForgetLaunches gives all recipes up: functions that they launch may be gone. What has a copy on the host is fetched.
+func (r *Runtime) ForgetLaunches() {
+	for _, t := range r.Slots.All() {
+		if t == nil {
+			continue
+		}
+		if len(t.recipe.steps) > 0 {
+			t.recipe.over, t.recipe.steps = true, nil
+		}
+		if !t.away() {
+			r.release(t)
+		}
+	}
+}
