@@ -28,15 +28,15 @@ func (s Stats) part() part {
 
 // choose decides between the engines where the configuration leaves it open, and
 // says why. The explicit engine is taken wherever it can run: it moves several
-// times the bytes in the same time.
-func (c Config) choose(caps cuda.Capabilities, hook Hook) (e Engine, why string, err error) {
+// times the bytes in the same time. The host has so much memory available.
+func (c Config) choose(caps cuda.Capabilities, hook Hook, hostBytes int64) (e Engine, why string, err error) {
 	switch {
 	case c.PlainOnly:
 		return Managed, "", nil // which is never opened
 	case c.Engine == Managed:
 		return Managed, "", managedError(caps)
 	}
-	place := explicit.Place{Capabilities: caps, HostBytes: c.defaultHostBudget(), Processes: c.LocalProcesses, MissedRoutes: c.MissedRoutes, Policy: c.Policy.Name}
+	place := explicit.Place{Capabilities: caps, HostBytes: c.defaultHostBudget(hostBytes), Processes: c.LocalProcesses, MissedRoutes: c.MissedRoutes, Policy: c.Policy.Name}
 	_, place.Hooked = hook.(StrictHook)
 	obstacles := explicit.Obstacles(place)
 	switch {

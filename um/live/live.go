@@ -134,7 +134,7 @@ func New(c Config, d cuda.Driver, hookOrNil Hook, log *zap.Logger) (*Live, error
 	if err := c.validate(total); err != nil {
 		return nil, err
 	}
-	chosen, why, err := c.choose(d.Capabilities(), hookOrNil)
+	chosen, why, err := c.choose(d.Capabilities(), hookOrNil, availableHostBytes())
 	if err != nil {
 		return nil, err
 	}
@@ -166,7 +166,7 @@ func (l *Live) hostBudget() int64 {
 	if l.config.HostBudgetBytes > 0 {
 		return l.config.HostBudgetBytes
 	}
-	return l.config.defaultHostBudget()
+	return l.config.defaultHostBudget(availableHostBytes())
 }
 
 // moved notes that something went on. The caller holds the lock.

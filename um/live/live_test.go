@@ -851,7 +851,7 @@ func TestChooseEngine(t *testing.T) {
 		{"neither", Config{Engine: Auto}, with(func(c *cuda.Capabilities) { c.ManagedMemory, c.VirtualMemory = false, false }), strict, 0, "", "neither engine"},
 		{"asked for and impossible", Config{Engine: Explicit}, with(func(c *cuda.Capabilities) { c.VirtualMemory = false }), strict, 0, "", "use --engine managed"},
 	} {
-		e, why, err := c.config.choose(c.caps, c.hook)
+		e, why, err := c.config.choose(c.caps, c.hook, 32<<30)
 		switch {
 		case c.err != "":
 			if err == nil || !strings.Contains(err.Error(), c.err) {

@@ -133,8 +133,8 @@ func (l *Live) reservedBytes() int64 { return l.plainBytes.Load() + l.tensorRese
 // job's processes on this host together.
 const hostTenths = 8
 
-func (c Config) defaultHostBudget() int64 {
-	return availableHostBytes() / 10 * hostTenths / int64(max(1, c.LocalProcesses))
+func (c Config) defaultHostBudget(availableBytes int64) int64 {
+	return availableBytes / 10 * hostTenths / int64(max(1, c.LocalProcesses))
 }
 
 // availableHostBytes is what this process may still take without swapping or
