@@ -134,8 +134,9 @@ func (e *swap) search(q *question) (found []cuda.Ptr, chases bool, err error) {
 		err = l.driver.StreamSynchronize(stream)
 	}
 	if err == nil {
-		words, _ := e.finder.Found(1)
-		chases = slices.ContainsFunc(unique(words), func(p cuda.Ptr) bool { _, ok := l.containing(p); return ok })
+		words, total := e.finder.Found(1)
+		// What was not kept may be such.
+		chases = total > int64(len(words)) || slices.ContainsFunc(unique(words), func(p cuda.Ptr) bool { _, ok := l.containing(p); return ok })
 	}
 	l.mu.Lock()
 	if err != nil {

@@ -272,6 +272,31 @@ func TestExplicitCleared(t *testing.T) {
 	j.closed()
 }
 
+// TestExplicitManyPlainAddresses: where more of plain memory's addresses are found than can be kept, one that leads somewhere may be
+// among the others: the kernel is searched again.
+func TestExplicitManyPlainAddresses(t *testing.T) {
+	j := newStubJob(t, explicitConfig())
+	at, first, dead, last := j.malloc(stubTensor), j.malloc(4096), j.malloc(4096), j.malloc(4096)
+	j.must(j.l.Free(dead)) // between two that live
+	if dead < min(first, last) || dead > max(first, last) {
+		t.Fatalf("%#x is not between %#x and %#x", uint64(dead), uint64(first), uint64(last))
+	}
+	search := func(id uint32, n int, entry cuda.Ptr) hook.Inspect {
+		t.Helper()
+		j.table(at, slices.Repeat([]cuda.Ptr{entry}, n)...)
+		j.must(j.asks(id, hook.FlagInspect, j.add, []cuda.Ptr{at}, []cuda.Ptr{at}, uint64(at), 1, 0))
+		state, _ := j.h.state(id)
+		return state
+	}
+	if state := search(kernelAdd, findCapacity, dead); state == hook.InspectAlways {
+		t.Error("addresses of dead memory are followed")
+	}
+	if state := search(kernelOther, findCapacity+1, dead); state != hook.InspectAlways {
+		t.Errorf("the kernel's state is %d: it would not be searched the next time", state)
+	}
+	j.closed()
+}
+
 // TestExplicitOpaque: everything is on the device for a launch of which nobody knows what it touches; where that
 // cannot be, the engine says so.
 func TestExplicitOpaque(t *testing.T) {
