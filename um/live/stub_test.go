@@ -215,7 +215,13 @@ func newStubJob(t *testing.T, c Config, env ...string) *stubJob {
 	if j.l, err = New(c, j.d, j.h, zap.NewNop()); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = j.l.Close() }) // tests that expect nothing else close it themselves
+	t.Cleanup(func() {
+		_ = j.l.Close() // tests that expect nothing else close it themselves
+		// Pinned memory, which a job has to its end, is more than a machine has for all these jobs together.
+		if e, ok := j.l.engine.(*swap); ok && j.d.StreamSynchronize(j.stream) == nil {
+			_ = e.host.Close()
+		}
+	})
 	return j
 }
 
