@@ -119,7 +119,7 @@ func TestExplicitOracle(t *testing.T) {
 			}
 		}
 		switch {
-		case strings.Contains(x.Why, "more than"): // a busy machine
+		case strings.Contains(x.Why, "more than"), strings.Contains(x.Why, "too few"): // a machine that is too busy for that
 			t.Skip(x.Why)
 		case x.Why == "" && (x.Seconds <= 0 || x.Measured <= 0 || x.Share <= 0 || x.Bus == "" || x.Timed == 0 || x.InMemory <= 0), x.Why != "" && x.Share != 0, mode == "train" && x.Why != "":
 			t.Errorf("%s: %+v", mode, x)
