@@ -30,14 +30,18 @@ func (x *op) does(t *tensor, reads bool) {
 	}
 }
 
-// needs are the tensors that have to be there before it can go.
+// needs are the tensors that have to be there before it can go. Not what it was to go with that the job has freed meanwhile, on
+// another thread: an operation that reaches it, as one may of which nobody knows what it touches, cannot want it.
 func (x *op) needs() iter.Seq[*tensor] {
 	return func(yield func(*tensor) bool) {
-		for _, all := range [2][]*tensor{x.held, x.Tensors} {
-			for _, t := range all {
-				if !yield(t) {
-					return
-				}
+		for _, t := range x.held {
+			if !yield(t) {
+				return
+			}
+		}
+		for _, t := range x.Tensors {
+			if !t.Freed && !yield(t) {
+				return
 			}
 		}
 	}
@@ -140,7 +144,7 @@ func (r *Runtime) noteWait(x *op) {
 // ready says whether an operation may be launched.
 func (r *Runtime) ready(x *op) bool {
 	for i, t := range x.Tensors {
-		if t.state == Absent || t.state == Guarded && !x.reads[i] {
+		if !t.Freed && (t.state == Absent || t.state == Guarded && !x.reads[i]) {
 			return false
 		}
 	}
@@ -161,7 +165,7 @@ func (r *Runtime) Settled(seq uint64) bool {
 		return true
 	}
 	for i, t := range x.Tensors {
-		if t.state != Resident && (t.state != Guarded || !x.reads[i]) {
+		if !t.Freed && t.state != Resident && (t.state != Guarded || !x.reads[i]) {
 			return false
 		}
 	}

@@ -240,3 +240,48 @@ func TestWaitedForeach(t *testing.T) {
 		t.Errorf("%d of %d waited, then %d of %d", before.WaitedForeach, before.WaitedOps, now.WaitedForeach, now.WaitedOps)
 	}
 }
+
+// TestFreedWhileAnOperationWaits: what another thread frees is waited for no longer, wherever it is.
+func TestFreedWhileAnOperationWaits(t *testing.T) {
+	free := func(r *Runtime) {
+		t.Helper()
+		p, ok := r.SlotAddress(2)
+		if !ok {
+			t.Fatal("slot 2 is empty")
+		}
+		if err := r.Free(p); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Run("absent", func(t *testing.T) {
+		r, _ := full(t)
+		free(r)
+		if !r.Ready(2) || !r.Settled(2) || r.Held() {
+			t.Errorf("it waits: %s", r.Explain())
+		}
+		if m, ok := r.Next(um.In); ok {
+			t.Errorf("%s of %s", m.Kind, m.What())
+		}
+	})
+	t.Run("arriving", func(t *testing.T) {
+		r, _ := full(t)
+		out, ok := r.Next(um.Out)
+		if !ok {
+			t.Fatal("nothing leaves for it")
+		}
+		r.Done(out)
+		in, ok := r.Next(um.In)
+		if !ok {
+			t.Fatal("it does not come")
+		}
+		in.Handle = 78
+		free(r)
+		if !r.Ready(2) || !r.Settled(2) || r.Held() {
+			t.Errorf("it waits: %s", r.Explain())
+		}
+		r.Done(in)
+		if err := r.Check(); err != nil {
+			t.Error(err)
+		}
+	})
+}
