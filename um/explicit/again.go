@@ -316,6 +316,9 @@ func (r *Runtime) Cancelled(m *Move) {
 	}
 	c := &t.chunks[m.index]
 	t.flying--
+	if m.Copied() {
+		r.copying--
+	}
 	r.outgoing -= c.bytes
 	c.where = onDevice
 	r.settled(t)

@@ -135,6 +135,8 @@ func (r *Runtime) Check() error {
 		return fmt.Errorf("%d bytes of the device are kept on the host, too, the ledger says %d", kept, r.kept.bytes)
 	case !inFlight && host != r.stats.HostBytes:
 		return fmt.Errorf("%d bytes of host memory in use, the ledger says %d", host, r.stats.HostBytes)
+	case r.copying < 0 || r.flying[um.Out] == 0 && r.copying != 0:
+		return fmt.Errorf("%d copies out are counted, of %d moves", r.copying, r.flying[um.Out])
 	case graves != r.graves.bytes:
 		return fmt.Errorf("%d bytes of dead memory, the ledger says %d", graves, r.graves.bytes)
 	case !inFlight && placed != r.placed:

@@ -186,6 +186,13 @@ func (r *Runtime) nextIn() *Move {
 	if m := r.makeReady(p.births[:p.soon]); m != nil {
 		return m
 	}
+	if t := p.nextMake(); t != nil {
+		if t = r.first(t); t != nil {
+			if m := r.bring(t, anyIdle); m != nil {
+				return m
+			}
+		}
+	}
 	if t := p.nextFetch(); t != nil && r.mayFetchAhead() {
 		if t = r.first(t); t != nil {
 			if m := r.bring(t, anyIdle); m != nil { // else there is no room yet, and what follows is needed later
@@ -229,7 +236,7 @@ func (r *Runtime) noRoom() {
 	if !r.Moving() && r.plan.epoch != r.Epoch() {
 		r.plan.valid = false // made before
 	}
-	if p := r.planned(); !r.Moving() && len(p.evict) == 0 {
+	if p := r.planned(); !r.Moving() && !p.leave() {
 		r.vacateEarly()
 	}
 }
@@ -327,26 +334,40 @@ func (r *Runtime) nextOut() *Move {
 	if m := r.backToPool(); m != nil {
 		return m
 	}
-	p := r.planned()
-	for len(p.evict) > 0 {
-		t := p.evict[0]
+	// What can be made again is gone at once when room is wanted. What is copied takes its time: the bus must not wait for
+	// the others' turn.
+	var m *Move
+	wait, p := false, r.planned()
+	if r.copying < busyCopies {
+		if m, wait = r.leaver(p, &p.evict); m != nil {
+			return m
+		}
+	}
+	if m, _ = r.leaver(p, &p.drops); m == nil && !wait {
+		m, _ = r.leaver(p, &p.evict)
+	}
+	return m
+}
+
+// busyCopies is how many copies out keep the bus busy.
+const busyCopies = 2
+
+// leaver is the next move that takes out one of those in a list of the plan. wait says that it cannot be made now and can be
+// later.
+func (r *Runtime) leaver(p *plan, list *[]*tensor) (m *Move, wait bool) {
+	for ; len(*list) > 0; *list = (*list)[1:] {
+		t := (*list)[0]
 		if t.serial != p.serial || t.leaves <= 0 || !r.evictable(t) {
-			p.evict = p.evict[1:]
 			continue
 		}
 		if m := r.verifyFirst(t); m != nil {
-			return m
+			return m, false
 		}
-		m, again := r.take(t, onDevice)
-		if m == nil && again {
-			return nil
+		if m, wait = r.take(t, onDevice); m != nil || wait {
+			return m, wait
 		}
-		if m != nil {
-			return m
-		}
-		p.evict = p.evict[1:]
 	}
-	return nil
+	return nil, false
 }
 
 // take is the move that takes out the last chunk of a tensor. again says that it
@@ -389,6 +410,9 @@ func (r *Runtime) take(t *tensor, w where) (m *Move, again bool) {
 			Kind: MoveEvict, Placed: w == inPlace, Chunk: t.rangeOf(c), Handle: c.handle, Host: c.host, Bytes: t.used(c),
 			Checksum: sum, Compare: kept && sum, Sum: c.sum,
 			tensor: t, index: i,
+		}
+		if m.Copied() {
+			r.copying++
 		}
 		if drop {
 			m.remake = rm
@@ -533,6 +557,9 @@ func (r *Runtime) Done(m *Move) {
 		}
 		r.cameBack(m)
 	case MoveEvict:
+		if m.Copied() {
+			r.copying--
+		}
 		if m.Placed {
 			r.placed -= c.bytes
 		} else {

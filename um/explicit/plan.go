@@ -29,6 +29,9 @@ const (
 	// used, so that it has left by then.
 	shortRest = 64
 	restOps   = 64
+	// makeOps is how many operations ahead of its use something is made again: that is done at once, and until then the room
+	// is better what takes time to come.
+	makeOps = 96
 )
 
 // plan is what to move, in order.
@@ -37,8 +40,10 @@ type plan struct {
 	serial  uint64
 	epoch   uint64
 	version uint64
-	fetch   []*tensor
-	evict   []*tensor // each has serial == serial, and leaves
+	fetch   []*tensor // what is copied in
+	makes   []*tensor // what is made again
+	evict   []*tensor // what is copied out; each has serial == serial, and leaves
+	drops   []*tensor // what can be made again: the same
 	births  []birth   // the coming allocations within farOps that find no dead range made by then, in order
 	near    int       // how many of them come within birthOps
 	soon    int       // how many of them come before most of what is fetched is needed
@@ -61,17 +66,34 @@ func (p *plan) nextFetch() *tensor {
 	return nil
 }
 
+// nextMake is the first tensor to make again, or nil.
+func (p *plan) nextMake() *tensor {
+	for len(p.makes) > 0 {
+		if t := p.makes[0]; !t.Freed && t.absent > 0 && t.away() {
+			return t
+		}
+		p.makes = p.makes[1:]
+	}
+	return nil
+}
+
+// moves says whether anything is left that comes or leaves.
+func (p *plan) moves() bool { return len(p.fetch)+len(p.makes) > 0 || p.leave() }
+
+// leave says whether anything is left that leaves.
+func (p *plan) leave() bool { return len(p.evict)+len(p.drops) > 0 }
+
 // planned returns the current plan, made anew when it is out of date.
 func (r *Runtime) planned() *plan {
 	p := &r.plan
 	age := r.Epoch() - p.epoch
-	if p.valid && p.version == r.History.Version() && age < planEvents && (age < idleEvents || len(p.fetch) > 0 || len(p.evict) > 0) {
+	if p.valid && p.version == r.History.Version() && age < planEvents && (age < idleEvents || p.moves()) {
 		return p
 	}
 	r.worthReplay()
 	*p = plan{
 		valid: true, serial: p.serial + 1, epoch: r.Epoch(), version: r.History.Version(),
-		fetch: p.fetch[:0], evict: p.evict[:0], births: p.births[:0], wanted: p.wanted,
+		fetch: p.fetch[:0], makes: p.makes[:0], evict: p.evict[:0], drops: p.drops[:0], births: p.births[:0], wanted: p.wanted,
 	}
 	if p.wanted == nil {
 		p.wanted = map[int64][]int64{}
@@ -114,6 +136,15 @@ func (r *Runtime) look(p *plan) {
 		func(v *evict.Victim[prefetch.Leaver[*tensor]], position int64) (prefetch.Choice, int64) {
 			return r.choose(p, now, v, position)
 		})
+	fetch := p.fetch[:0]
+	for _, t := range p.fetch {
+		if t.away() {
+			p.makes = append(p.makes, t)
+		} else {
+			fetch = append(fetch, t)
+		}
+	}
+	p.fetch = fetch
 }
 
 // choose says whether a tensor leaves to make room at a position, and how much of it at a time: of what is not used
@@ -139,7 +170,11 @@ func (r *Runtime) choose(p *plan, now int64, v *evict.Victim[prefetch.Leaver[*te
 	}
 	if !planned {
 		t.serial, t.leaves = p.serial, 0
-		p.evict = append(p.evict, t)
+		if t.cheap {
+			p.drops = append(p.drops, t)
+		} else {
+			p.evict = append(p.evict, t)
+		}
 	}
 	piece := min(v.Bytes, r.config.ChunkBytes)
 	t.leaves += piece
@@ -156,6 +191,8 @@ func (r *Runtime) lookAtTensors(now int64) {
 		if t.absent > 0 {
 			next := r.nextUse(t)
 			switch {
+			case r.wanted(t, next) && t.away() && next > now+makeOps:
+				o.Step(prefetch.Step{Position: next - makeOps, FreshBytes: t.absent})
 			case r.wanted(t, next):
 				o.Need(t, next, t.absent)
 			case !t.Named: // it will be, soon
@@ -178,7 +215,7 @@ func (r *Runtime) lookAtTensors(now int64) {
 		if r.evictable(t) {
 			if here := t.deviceBytes(); here > 0 {
 				c := t.candidate(now, r.freeUntil(t), here)
-				if r.drops(t) || r.worthMaking(t) {
+				if t.cheap = r.drops(t) || r.worthMaking(t); t.cheap {
 					c.NextUse = cheap(c.NextUse)
 				}
 				o.MayLeave(t, c)

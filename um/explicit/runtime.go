@@ -42,6 +42,7 @@ type Runtime struct {
 	incoming   int64 // bytes of chunks on the way in
 	outgoing   int64 // bytes of chunks on the way out
 	flying     [2]int
+	copying    int       // of these, moves out that copy
 	fetching   int       // of these, fetches
 	nothing    [2]uint64 // by direction: the epoch, and one, at which there was nothing to do
 	refused    bool      // host memory was not to be had when it was last asked for

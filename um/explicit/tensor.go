@@ -66,6 +66,7 @@ type tensor struct {
 	flying   int   // chunks in a worker's hands
 	state    State // as published
 	leaves   int64 // bytes that are to leave by the current plan
+	cheap    bool  // it can be made again, as the current plan sees it
 	serial   uint64
 	kept     bool   // it stays on the device (Op.Keep)
 	lastName string // of the last operation that named it
