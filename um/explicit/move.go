@@ -187,17 +187,13 @@ func (r *Runtime) nextIn() *Move {
 		return m
 	}
 	if t := p.nextMake(); t != nil {
-		if t = r.first(t); t != nil {
-			if m := r.bring(t, anyIdle); m != nil {
-				return m
-			}
+		if m := r.bringFirst(t); m != nil { // else there is no room yet, and what follows is needed later
+			return m
 		}
 	}
 	if t := p.nextFetch(); t != nil && r.mayFetchAhead() {
-		if t = r.first(t); t != nil {
-			if m := r.bring(t, anyIdle); m != nil { // else there is no room yet, and what follows is needed later
-				return m
-			}
+		if m := r.bringFirst(t); m != nil { // the same
+			return m
 		}
 	}
 	if p.nextFetch() != nil {
@@ -225,6 +221,12 @@ func (r *Runtime) occupyBus(x *op) *Move {
 	if x != nil && r.room()+r.physical.spares+r.reclaimable(anyIdle) < x.lacks()+t.chunks[0].bytes {
 		return nil
 	}
+	return r.bringFirst(t)
+}
+
+// bringFirst is the move that brings in a tensor, or what has to come before it; nil when that is on its way, or when there is
+// no room.
+func (r *Runtime) bringFirst(t *tensor) *Move {
 	if t = r.first(t); t == nil {
 		return nil
 	}
@@ -236,7 +238,7 @@ func (r *Runtime) noRoom() {
 	if !r.Moving() && r.plan.epoch != r.Epoch() {
 		r.plan.valid = false // made before
 	}
-	if p := r.planned(); !r.Moving() && !p.leave() {
+	if p := r.planned(); !r.Moving() && !p.anyLeaves() {
 		r.vacateEarly()
 	}
 }

@@ -55,39 +55,31 @@ type plan struct {
 // birth is an allocation that is to come before the operation at a position.
 type birth struct{ position, size int64 }
 
-// nextFetch is the first tensor to bring in, or nil.
-func (p *plan) nextFetch() *tensor {
-	for len(p.fetch) > 0 {
-		if t := p.fetch[0]; !t.Freed && t.absent > 0 {
-			return t
-		}
-		p.fetch = p.fetch[1:]
-	}
-	return nil
-}
+// nextFetch is the first tensor to copy in, or nil.
+func (p *plan) nextFetch() *tensor { return firstAbsent(&p.fetch) }
 
 // nextMake is the first tensor to make again, or nil.
-func (p *plan) nextMake() *tensor {
-	for len(p.makes) > 0 {
-		if t := p.makes[0]; !t.Freed && t.absent > 0 && t.away() {
+func (p *plan) nextMake() *tensor { return firstAbsent(&p.makes) }
+
+// firstAbsent is the first of a plan's tensors that is still to come, or nil; those before it are taken off the list.
+func firstAbsent(list *[]*tensor) *tensor {
+	for ; len(*list) > 0; *list = (*list)[1:] {
+		if t := (*list)[0]; !t.Freed && t.absent > 0 {
 			return t
 		}
-		p.makes = p.makes[1:]
 	}
 	return nil
 }
 
-// moves says whether anything is left that comes or leaves.
-func (p *plan) moves() bool { return len(p.fetch)+len(p.makes) > 0 || p.leave() }
-
-// leave says whether anything is left that leaves.
-func (p *plan) leave() bool { return len(p.evict)+len(p.drops) > 0 }
+// anyComes and anyLeaves say whether anything is left that does.
+func (p *plan) anyComes() bool  { return len(p.fetch)+len(p.makes) > 0 }
+func (p *plan) anyLeaves() bool { return len(p.evict)+len(p.drops) > 0 }
 
 // planned returns the current plan, made anew when it is out of date.
 func (r *Runtime) planned() *plan {
 	p := &r.plan
 	age := r.Epoch() - p.epoch
-	if p.valid && p.version == r.History.Version() && age < planEvents && (age < idleEvents || p.moves()) {
+	if p.valid && p.version == r.History.Version() && age < planEvents && (age < idleEvents || p.anyComes() || p.anyLeaves()) {
 		return p
 	}
 	r.worthReplay()

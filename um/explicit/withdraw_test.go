@@ -81,6 +81,16 @@ func TestEvictionTakenBack(t *testing.T) {
 	}
 }
 
+// moves is the next move in a direction, which there has to be.
+func moves(t *testing.T, r *Runtime, d um.Direction) *Move {
+	t.Helper()
+	m, ok := r.Next(d)
+	if !ok {
+		t.Fatalf("nothing moves in direction %d", d)
+	}
+	return m
+}
+
 // TestExplainNamesWhatIsNotFinished: a stream that stands still is said to, and with which operation.
 func TestExplainNamesWhatIsNotFinished(t *testing.T) {
 	r, _ := full(t)
@@ -116,15 +126,8 @@ func TestRunning(t *testing.T) {
 func TestStallByCause(t *testing.T) {
 	r, b := full(t)
 	b.now += 3 * time.Second
-	out, ok := r.Next(um.Out)
-	if !ok {
-		t.Fatal("nothing leaves")
-	}
-	r.Done(out)
-	in, ok := r.Next(um.In)
-	if !ok {
-		t.Fatal("nothing comes")
-	}
+	r.Done(moves(t, r, um.Out))
+	in := moves(t, r, um.In)
 	b.now += 2 * time.Second
 	in.Handle = 78
 	r.Done(in)
@@ -136,16 +139,8 @@ func TestStallByCause(t *testing.T) {
 // TestStallOnAStream: what has been launched and waits on its stream for a copy is stalled, too.
 func TestStallOnAStream(t *testing.T) {
 	r, b := full(t)
-	step := func(d um.Direction) *Move {
-		t.Helper()
-		m, ok := r.Next(d)
-		if !ok {
-			t.Fatalf("nothing moves in direction %d", d)
-		}
-		return m
-	}
-	r.Done(step(um.Out))
-	in := step(um.In)
+	r.Done(moves(t, r, um.Out))
+	in := moves(t, r, um.In)
 	in.Handle = 78
 	r.Done(in)
 	r.Progress(0, 2) // what is on the device now is idle
@@ -153,10 +148,10 @@ func TestStallOnAStream(t *testing.T) {
 	if _, ok := r.Next(um.In); ok {
 		t.Fatal("something comes although there is no room")
 	}
-	out := step(um.Out)
+	out := moves(t, r, um.Out)
 	b.now += time.Second
 	r.Done(out)
-	if in = step(um.In); in.Kind != MoveFetch {
+	if in = moves(t, r, um.In); in.Kind != MoveFetch {
 		t.Fatalf("%v, not a fetch", in.Kind)
 	}
 	r.Submitted(in, 1)
@@ -265,15 +260,8 @@ func TestFreedWhileAnOperationWaits(t *testing.T) {
 	})
 	t.Run("arriving", func(t *testing.T) {
 		r, _ := full(t)
-		out, ok := r.Next(um.Out)
-		if !ok {
-			t.Fatal("nothing leaves for it")
-		}
-		r.Done(out)
-		in, ok := r.Next(um.In)
-		if !ok {
-			t.Fatal("it does not come")
-		}
+		r.Done(moves(t, r, um.Out))
+		in := moves(t, r, um.In)
 		in.Handle = 78
 		free(r)
 		if !r.Ready(2) || !r.Settled(2) || r.Held() {
