@@ -142,7 +142,10 @@ func (m *measurer) pinning() (err error) {
 			err = e
 		}
 	}()
-	calls, err := m.sample(k, nil)
+	calls, err := m.sample(k, func() func() bool {
+		until := time.Now().Add(m.sizes.leastDuration)
+		return func() bool { return time.Now().Before(until) }
+	})
 	if err != nil {
 		return err
 	}
@@ -152,10 +155,12 @@ func (m *measurer) pinning() (err error) {
 		if err != nil {
 			return err
 		}
-		p.Expect(m.sizes.poolBytes)
-		calls, err := m.sample(k, func() bool {
-			s := p.Stats()
-			return s.GrownBytes < s.BudgetBytes && s.Failure == nil
+		calls, err := m.sample(k, func() func() bool {
+			p.Expect(m.sizes.poolBytes)
+			return func() bool {
+				s := p.Stats()
+				return s.GrownBytes < s.BudgetBytes && s.Failure == nil
+			}
 		})
 		s := p.Stats()
 		if err == nil {
@@ -177,8 +182,9 @@ func (m *measurer) pinning() (err error) {
 // calls are the times that calls took their thread.
 type calls struct{ launch, copy []time.Duration }
 
-// sample launches small kernels and copies while goOn says so, or for a while.
-func (m *measurer) sample(k *kernels.Kernels, goOn func() bool) (c calls, err error) {
+// sample starts what is to go on beside and launches small kernels and copies, at least
+// some of each, while that says so.
+func (m *measurer) sample(k *kernels.Kernels, start func() (goesOn func() bool)) (c calls, err error) {
 	d := m.driver
 	s, err := d.StreamCreate()
 	if err != nil {
@@ -196,11 +202,8 @@ func (m *measurer) sample(k *kernels.Kernels, goOn func() bool) (c calls, err er
 		return c, err
 	}
 	defer free(&err, d.HostFree, h)
-	if goOn == nil {
-		until := time.Now().Add(m.sizes.leastDuration)
-		goOn = func() bool { return time.Now().Before(until) }
-	}
-	for goOn() {
+	goesOn := start()
+	for first := true; first || goesOn(); first = false {
 		for range 32 {
 			at := time.Now()
 			if err := k.Checksum(cuda.Range{Base: p, Bytes: 4096}, h+bytes, s); err != nil {
