@@ -70,8 +70,9 @@ def counters(snapshot):
     """What the engine counts, in a snapshot of its statistics: no rates and no states."""
     engine = snapshot.get("explicit") or {}
     workers = {f"{k}_worker_seconds": v for k, v in (engine.get("worker_seconds") or {}).items()}
+    copied = {f"copied_{k}": v for k, v in (engine.get("copied_bytes_because") or {}).items()}
     counts = {k: v for k, v in engine.items() if isinstance(v, (int, float)) and not k.endswith("_per_second") and not k.startswith(("host_", "plain_"))}
-    return {**counts, **workers}
+    return {**counts, **copied, **workers}
 
 
 def deltas(result, key):

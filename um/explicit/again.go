@@ -44,6 +44,8 @@ const (
 	// wrongPart is the part of its verifications that a function may fail at most: each costs time. What was written to in
 	// the meantime fails rightly.
 	wrongPart = 8
+	// mostRefused is how many more of its verifications may be refused than were right: it reads what cannot be guarded.
+	mostRefused = 32
 	// makeWithin is how many operations after a tensor what it is made of may be needed next: it is to come about then anyway.
 	makeWithin = 512
 	// mostHeight is how many tensors in a row may have been dropped of which each is made of the next one.
@@ -53,6 +55,7 @@ const (
 // again is what was learned of launches that are made again, by function.
 type again struct {
 	same, wrong map[uint32]int // verified, and found to make something else
+	refused     map[uint32]int // that could not be verified
 	banned      map[uint32]bool
 	remakes     int // of tensors that there are
 	// made and fetched are the bytes that had come in when it was last looked at whether it is worth it.
@@ -95,10 +98,34 @@ func (r *Runtime) trusted(t *tensor) bool {
 		!slices.ContainsFunc(t.recipe.steps, func(s step) bool { return r.again.same[s.function] < r.config.TrustAfter })
 }
 
+// distrusts says whether a function has been wrong too often.
+func (a *again) distrusts(f uint32) bool {
+	return a.banned[f] || a.wrong[f]*wrongPart > a.same[f]+wrongPart || a.refused[f] > a.same[f]+mostRefused
+}
+
+// functions are how many were tried, how many of these have been right often enough, and how many are not used any more.
+func (a *again) functions(trustAfter int) (recorded, trusted, banned int) {
+	tried := map[uint32]bool{}
+	for _, by := range []map[uint32]int{a.same, a.wrong, a.refused} {
+		for f := range by {
+			tried[f] = true
+		}
+	}
+	for f := range tried {
+		switch {
+		case a.distrusts(f):
+			banned++
+		case a.same[f] >= trustAfter:
+			trusted++
+		}
+	}
+	return len(tried), trusted, banned
+}
+
 // worthMaking says whether a tensor is better made again than moved, as far as is foreseen, and can be verified now: what it is made
 // of is on the device, and is to be there again when it is needed.
 func (r *Runtime) worthMaking(t *tensor) bool {
-	if t.remake != nil || !r.makeable(t) || !t.whole() || t.used(&t.chunks[0])+t.recipe.temps > r.config.ScratchBytes || t.recipe.temps > r.config.ScratchBytes/tempsPart {
+	if t.remake != nil || !r.makeable(t) || !t.whole() || !r.verifiable(t) {
 		return false
 	}
 	back := r.comesBack(t)
@@ -108,6 +135,11 @@ func (r *Runtime) worthMaking(t *tensor) bool {
 		}
 	}
 	return true
+}
+
+// verifiable says whether the memory to verify in is large enough for a tensor.
+func (r *Runtime) verifiable(t *tensor) bool {
+	return t.used(&t.chunks[0])+t.recipe.temps <= r.config.ScratchBytes && t.recipe.temps <= r.config.ScratchBytes/tempsPart
 }
 
 // comesBack is when a tensor is needed next after it has been let alone for some time.
@@ -168,6 +200,7 @@ func (r *Runtime) verification(t *tensor) *Move {
 func (r *Runtime) verified(m *Move) {
 	rm := m.remake
 	rm.launches, rm.temps, rm.clones, rm.sum, rm.ready = m.Launches, m.Temps, m.Clones, m.Sum, true
+	r.stats.Verified++
 	r.landed(m)
 	r.plan.valid = false // what waited for that may leave
 }
@@ -290,9 +323,12 @@ func (r *Runtime) judge(m *Move, same bool) {
 		r.stats.Dropped++
 		r.stats.DroppedBytes += m.Bytes
 	} else {
-		count = r.again.wrong
-		r.stats.Wrong++
-		m.tensor.recipe = recipe{over: true, touched: true, written: r.History.Now()}
+		if r.stats.Wrong++; m.Kind == MoveVerify {
+			count = r.again.refused
+		} else {
+			count = r.again.wrong
+		}
+		m.tensor.recipe = recipe{over: true, wrong: true, touched: true, written: r.History.Now()}
 		r.release(m.tensor)
 	}
 	for _, f := range m.functions {
@@ -372,7 +408,7 @@ func (r *Runtime) Unmade(m *Move) {
 	}
 	r.stats.Unmade++
 	t := m.tensor
-	t.recipe = recipe{over: true, touched: true, written: r.History.Now()}
+	t.recipe = recipe{over: true, wrong: true, touched: true, written: r.History.Now()}
 	r.landed(m)
 	r.release(t)
 	m.Kind, m.Launches = MoveFetch, nil

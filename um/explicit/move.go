@@ -389,7 +389,7 @@ func (r *Runtime) take(t *tensor, w where) (m *Move, again bool) {
 			return nil, false
 		}
 		drop := w == onDevice && c.kept == nil && r.drops(t)
-		insured := !drop || !r.trusted(t)
+		insured, cause := !drop || !r.trusted(t), r.cause(t, drop)
 		t.copied = t.copied || !drop
 		if !drop {
 			r.release(t)
@@ -415,6 +415,7 @@ func (r *Runtime) take(t *tensor, w where) (m *Move, again bool) {
 		}
 		if m.Copied() {
 			r.copying++
+			r.stats.CopiedBytes[cause] += m.Bytes
 		}
 		if drop {
 			m.remake = rm

@@ -44,6 +44,7 @@ type recipe struct {
 	temps   int64  // bytes that it needs for what the job has freed
 	touched bool   // by any operation since it was allocated
 	over    bool   // it was made by something else, too, or has been found wrong
+	wrong   bool   // that
 	written int64  // position of the last operation that is known to write to it
 }
 
@@ -143,15 +144,20 @@ func (r *Runtime) inlineInto(t, u *tensor) {
 
 // makeable says whether a tensor could be made again from what is alive, as far as is known.
 func (r *Runtime) makeable(t *tensor) bool {
-	m := &t.recipe
-	if r.config.Replay == um.ReplayOff || !r.hasRecipe(t) || t.Freed || t.retained || t.borrowed || len(t.chunks) != 1 {
-		return false
-	}
-	for i := range m.steps {
-		s := &m.steps[i]
-		if r.again.banned[s.function] || r.again.wrong[s.function]*wrongPart > r.again.same[s.function]+wrongPart {
-			return false
-		}
+	return r.config.Replay != um.ReplayOff && r.hasRecipe(t) && !t.Freed && !t.retained && !t.borrowed && len(t.chunks) == 1 && !r.distrusts(t) && r.inputsLast(t)
+}
+
+// distrusts says whether a function of a tensor's recipe has been wrong too often.
+func (r *Runtime) distrusts(t *tensor) bool {
+	return slices.ContainsFunc(t.recipe.steps, func(s step) bool {
+		return r.again.distrusts(s.function)
+	})
+}
+
+// inputsLast says whether what a tensor is made of is as it was, as far as is known.
+func (r *Runtime) inputsLast(t *tensor) bool {
+	for i := range t.recipe.steps {
+		s := &t.recipe.steps[i]
 		for _, in := range s.inputs {
 			u := in.tensor
 			if u.Freed || u.retained || u.Instance != in.instance || u != t && u.recipe.written > s.position {

@@ -324,3 +324,29 @@ func TestExplicitEndsReplay(t *testing.T) {
 	j.h.mu.Unlock()
 	j.closed()
 }
+
+// TestHiddenAddress: an address lies in one parameter.
+func TestHiddenAddress(t *testing.T) {
+	j := newStubJob(t, replaying(t, um.ReplayOn))
+	defer j.closed()
+	const p = cuda.Ptr(0x3_0200_0000) // as low as those of a card
+	j.h.PublishPlain(cuda.Range{Base: p, Bytes: productBytes})
+	params := binary.LittleEndian.AppendUint64(binary.LittleEndian.AppendUint64(nil, uint64(p)), 7)
+	for _, x := range []struct {
+		starts, known []uint32
+		hidden        bool
+	}{
+		{starts: []uint32{0, 8}, hidden: true},
+		{starts: []uint32{0, 8}, known: []uint32{0}},
+		{starts: []uint32{0}, hidden: true},
+		{starts: []uint32{0, 4, 8}}, // two numbers of four bytes
+		{starts: []uint32{0, 7, 8}},
+	} {
+		l := &cuda.RecordedLaunch{Starts: x.starts, Params: params, Addresses: x.known}
+		j.locked(func(e *swap) {
+			if at, hidden := e.hiddenAddress(l); hidden != x.hidden || hidden && at != p {
+				t.Errorf("parameters at %v, addresses at %v: %#x, %t", x.starts, x.known, uint64(at), hidden)
+			}
+		})
+	}
+}

@@ -281,6 +281,7 @@ func (p *porter) land() error {
 			e.runtime.Done(f.move)
 			continue
 		case f.move.Kind == explicit.MoveEvict && !f.move.Copied() && !f.move.Clean:
+			l.log.Debug("what leaves is not what its recipe makes", zap.String("kernel", f.move.By), zap.Int64("bytes", f.move.Bytes))
 			e.runtime.Cancelled(f.move)
 			continue
 		}
@@ -386,7 +387,7 @@ func (p *porter) begin(m *explicit.Move) error {
 	})
 	l.moved()
 	if unverified != nil {
-		l.log.Debug("what leaves cannot be made again", zap.Error(unverified))
+		l.log.Debug("what leaves cannot be made again", zap.String("kernel", m.By), zap.Int64("bytes", m.Bytes), zap.Error(unverified))
 		e.runtime.Cancelled(m)
 		return nil
 	}

@@ -103,18 +103,25 @@ func (p *porter) verify(m *explicit.Move, outside []cuda.Ptr) (ticket uint32, er
 	return p.mover.Verify(m, v.scratch.Base)
 }
 
-// hiddenAddress finds what looks like an address in a launch's parameters where none is known to be.
+// hiddenAddress finds what looks like an address in a launch's parameters where none is known to be. An address lies in one
+// parameter: numbers in two that lie side by side look like one easily, as what the engine maps has low addresses.
 func (e *swap) hiddenAddress(l *cuda.RecordedLaunch) (cuda.Ptr, bool) {
-	for at := 0; at+8 <= len(l.Params); at += 8 {
-		if slices.Contains(l.Addresses, uint32(at)) {
-			continue
+	for i, start := range l.Starts {
+		end := uint32(len(l.Params))
+		if i+1 < len(l.Starts) {
+			end = l.Starts[i+1]
 		}
-		p := cuda.Ptr(binary.LittleEndian.Uint64(l.Params[at:]))
-		if p < 1<<32 || p >= 1<<47 { // no address of a device
-			continue
-		}
-		if _, ok := e.l.driver.AllocationAt(p); ok || e.hook.Published(p) {
-			return p, true
+		for at := (start + 7) &^ 7; at+8 <= end; at += 8 {
+			if slices.Contains(l.Addresses, at) {
+				continue
+			}
+			p := cuda.Ptr(binary.LittleEndian.Uint64(l.Params[at:]))
+			if p < 1<<32 || p >= 1<<47 { // no address of a device
+				continue
+			}
+			if _, ok := e.l.driver.AllocationAt(p); ok || e.hook.Published(p) {
+				return p, true
+			}
 		}
 	}
 	return 0, false

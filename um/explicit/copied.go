@@ -1,0 +1,52 @@
+package explicit
+
+import "github.com/penstock-gpu/penstock/um"
+
+// This file is for why memory that leaves is copied where it might have been dropped.
+
+// Cause is why a tensor that left was copied instead of being dropped, to be made again.
+type Cause int
+
+// Causes, of which the first that holds counts.
+const (
+	Swapped     Cause = iota // nothing is made again
+	NotRecorded              // something wrote to it that cannot be issued again
+	FoundWrong               // it was found not to be what its recipe makes, or that could not be verified
+	InPieces                 // it is in several chunks, or in memory of a larger size
+	InputsGone               // what it is made of has been freed or written to since
+	Distrusted               // a function of its recipe was wrong too often
+	TooLarge                 // there is not so much memory to verify it in
+	InputsAway               // what it is made of is not on the device, or will not be when it is needed
+	NotYet                   // it had to leave before it was verified
+	Insured                  // a function of its recipe has not been right often enough yet
+	Causes
+)
+
+func (c Cause) String() string {
+	return [...]string{"swapped", "not_recorded", "found_wrong", "in_pieces", "inputs_gone", "distrusted", "too_large", "inputs_away", "not_yet", "insured"}[c]
+}
+
+// cause says why a tensor that leaves is copied.
+func (r *Runtime) cause(t *tensor, drop bool) Cause {
+	switch m := &t.recipe; {
+	case r.config.Replay == um.ReplayOff:
+		return Swapped
+	case drop:
+		return Insured
+	case m.wrong:
+		return FoundWrong
+	case !r.hasRecipe(t):
+		return NotRecorded
+	case t.retained || t.borrowed || len(t.chunks) != 1:
+		return InPieces
+	case !r.inputsLast(t):
+		return InputsGone
+	case r.distrusts(t):
+		return Distrusted
+	case !r.verifiable(t):
+		return TooLarge
+	case t.remake == nil:
+		return InputsAway
+	}
+	return NotYet
+}
