@@ -110,7 +110,7 @@ func (x *explicitEngine) open(t *trace.Trace, o Options, budget int64) error {
 	}
 	if o.Replay {
 		x.issuing = newIssuing(t)
-		c.Replay, c.TrustAfter, c.ScratchBytes = um.ReplayOn, simulatedTrust, explicit.ScratchFor(c)
+		c.Replay, c.TrustAfter, c.ProveAfter, c.ScratchBytes = um.ReplayOn, simulatedTrust, simulatedTrust, explicit.ScratchFor(c)
 		x.issuing.kept = c.ScratchBytes + explicit.TempsBytes(c.ScratchBytes)
 		c.BudgetBytes -= x.issuing.kept
 	}

@@ -185,6 +185,10 @@ func symbolic(value uint64) kernels.Sum128 { return kernels.Sum128{value, 1} }
 
 // verify issues the launches of a recipe, to know what they make.
 func (x *explicitEngine) verify(m *explicit.Move) {
+	if m.Proven {
+		x.runtime.Done(m)
+		return
+	}
 	made, took := x.issuing.issue(m)
 	m.Sum, m.Summed = symbolic(made), true
 	x.after(took+sumTime(m.Bytes), func() {
@@ -204,7 +208,7 @@ func (x *explicitEngine) sum(m *explicit.Move) {
 		return
 	}
 	was := symbolic(s.values[t])
-	m.Clean = m.Compare && m.Sum == was
+	m.Clean = m.Proven || m.Compare && m.Sum == was
 	m.Sum, m.Summed = was, true
 }
 

@@ -30,7 +30,9 @@ type remake struct {
 	temps    [][]Temp
 	clones   []cuda.Range
 	inputs   []*tensor      // guarded
-	sum      kernels.Sum128 // of what the launches make
+	sum      kernels.Sum128 // of what the launches make; where that is not verified, of what was dropped
+	alike    likeness
+	proven   bool // it is not verified
 	ready    bool           // that is known
 	moving   bool           // a move reads the inputs
 	over     bool           // it is not needed any more
@@ -57,6 +59,8 @@ type again struct {
 	same, wrong map[uint32]int // verified, and found to make something else
 	refused     map[uint32]int // that could not be verified
 	banned      map[uint32]bool
+	proofs      proofs
+	checks      int
 	remakes     int // of tensors that there are
 	// made and fetched are the bytes that had come in when it was last looked at whether it is worth it.
 	made, fetched int64
@@ -187,7 +191,8 @@ func (r *Runtime) verification(t *tensor) *Move {
 	}
 	t.remake = rm
 	c := &t.chunks[0]
-	m := &Move{Kind: MoveVerify, Chunk: t.rangeOf(c), Bytes: t.used(c), tensor: t}
+	rm.alike, rm.proven = t.likeness(), r.proven(t) && !r.checkNow()
+	m := &Move{Kind: MoveVerify, Chunk: t.rangeOf(c), Bytes: t.used(c), Proven: rm.proven, tensor: t}
 	m.reads(rm)
 	m.ofRecipe()
 	for i := range t.recipe.steps {
@@ -200,15 +205,17 @@ func (r *Runtime) verification(t *tensor) *Move {
 func (r *Runtime) verified(m *Move) {
 	rm := m.remake
 	rm.launches, rm.temps, rm.clones, rm.sum, rm.ready = m.Launches, m.Temps, m.Clones, m.Sum, true
-	r.stats.Verified++
+	if !m.Proven {
+		r.stats.Verified++
+	}
 	r.landed(m)
-	r.plan.valid = false // what waited for that may leave
+	r.plan.resume()
 }
 
 // drops says whether a tensor that is to leave is dropped.
 func (r *Runtime) drops(t *tensor) bool {
 	rm := t.remake
-	if rm == nil || !rm.ready || t.height() >= mostHeight {
+	if rm == nil || !rm.ready || t.height() >= mostHeight || rm.proven && !r.trusted(t) {
 		return false
 	}
 	needs := t.size
@@ -319,6 +326,9 @@ func (r *Runtime) giveUp(t *tensor, rm *remake) {
 // judge hears whether a tensor that leaves is what its recipe makes.
 func (r *Runtime) judge(m *Move, same bool) {
 	count := r.again.same
+	if rm := m.tensor.remake; rm != nil && !rm.proven {
+		r.again.proofs.note(rm.alike, same)
+	}
 	if same {
 		r.stats.Dropped++
 		r.stats.DroppedBytes += m.Bytes

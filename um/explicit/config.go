@@ -29,6 +29,8 @@ type Config struct {
 	ScratchBytes int64
 	// TrustAfter is how often what a function makes must have been the same for it to be relied on without a copy; 0 = 64.
 	TrustAfter int
+	// ProveAfter is how often recipes that are alike must have been verified for others like them not to be; 0 = 16.
+	ProveAfter int
 	// Checksums says that who carries out moves can take checksums (Move.Checksum).
 	// Without them everything that leaves is copied.
 	Checksums bool
@@ -48,6 +50,9 @@ func (c Config) withDefaults() Config {
 	}
 	if c.TrustAfter == 0 {
 		c.TrustAfter = trustAfter
+	}
+	if c.ProveAfter == 0 {
+		c.ProveAfter = proveAfter
 	}
 	if c.Victims == nil {
 		c.Victims = evict.NextUse

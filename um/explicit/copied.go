@@ -12,7 +12,9 @@ const (
 	Swapped     Cause = iota // nothing is made again
 	NotRecorded              // something wrote to it that cannot be issued again
 	FoundWrong               // it was found not to be what its recipe makes, or that could not be verified
-	InPieces                 // it is in several chunks, or in memory of a larger size
+	InPieces                 // it is in several chunks
+	Borrowed                 // it is in memory of a larger size
+	Retained                 // the job has freed it, and others are to be made of it
 	InputsGone               // what it is made of has been freed or written to since
 	Distrusted               // a function of its recipe was wrong too often
 	TooLarge                 // there is not so much memory to verify it in
@@ -23,7 +25,7 @@ const (
 )
 
 func (c Cause) String() string {
-	return [...]string{"swapped", "not_recorded", "found_wrong", "in_pieces", "inputs_gone", "distrusted", "too_large", "inputs_away", "not_yet", "insured"}[c]
+	return [...]string{"swapped", "not_recorded", "found_wrong", "in_pieces", "borrowed", "retained", "inputs_gone", "distrusted", "too_large", "inputs_away", "not_yet", "insured"}[c]
 }
 
 // cause says why a tensor that leaves is copied.
@@ -37,8 +39,12 @@ func (r *Runtime) cause(t *tensor, drop bool) Cause {
 		return FoundWrong
 	case !r.hasRecipe(t):
 		return NotRecorded
-	case t.retained || t.borrowed || len(t.chunks) != 1:
+	case len(t.chunks) != 1:
 		return InPieces
+	case t.borrowed:
+		return Borrowed
+	case t.retained:
+		return Retained
 	case !r.inputsLast(t):
 		return InputsGone
 	case r.distrusts(t):

@@ -58,6 +58,7 @@ type Move struct {
 	Launches []*cuda.RecordedLaunch
 	Temps    [][]Temp // of each, what it names of memory that the engine has to put in the place of what the job has freed
 	Clones   []cuda.Range
+	Proven   bool   // a MoveVerify issues nothing, and nothing is compared when it leaves
 	By       string // the function of the last of Launches
 
 	remake    *remake  // what it reads stays until it has landed
@@ -359,14 +360,19 @@ const busyCopies = 2
 func (r *Runtime) leaver(p *plan, list *[]*tensor) (m *Move, wait bool) {
 	for ; len(*list) > 0; *list = (*list)[1:] {
 		t := (*list)[0]
-		if t.serial != p.serial || t.leaves <= 0 || !r.evictable(t) {
+		if t.serial != p.serial || t.leaves <= 0 {
 			continue
 		}
-		if m := r.verifyFirst(t); m != nil {
-			return m, false
+		if r.evictable(t) {
+			if m := r.verifyFirst(t); m != nil {
+				return m, false
+			}
+			if m, wait = r.take(t, onDevice); m != nil || wait {
+				return m, wait
+			}
 		}
-		if m, wait = r.take(t, onDevice); m != nil || wait {
-			return m, wait
+		if t.pins > 0 || t.remake != nil && t.remake.moving {
+			p.waiting = append(p.waiting, t)
 		}
 	}
 	return nil, false
@@ -420,7 +426,7 @@ func (r *Runtime) take(t *tensor, w where) (m *Move, again bool) {
 		if drop {
 			m.remake = rm
 			m.ofRecipe()
-			if !insured {
+			if m.Proven = rm.proven; !insured && !m.Proven {
 				m.Compare, m.Sum = true, rm.sum
 			}
 		}
@@ -586,6 +592,9 @@ func (r *Runtime) Done(m *Move) {
 		default:
 			if c.host == nil {
 				c.where = dropped
+			}
+			if m.Proven {
+				m.remake.sum = m.Sum
 			}
 			r.judge(m, m.Sum == m.remake.sum)
 		}

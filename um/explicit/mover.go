@@ -106,8 +106,11 @@ func (v *Mover) found(m *Move) kernels.Sum128 {
 // Summed reads the checksum of what leaves, or of what launches have made that are verified, once its ticket has been
 // reached: m.Clean says then whether there is nothing to copy.
 func (v *Mover) Summed(m *Move) {
+	if m.Kind == MoveVerify && m.Proven {
+		return
+	}
 	sum := v.found(m)
-	m.Clean = m.Compare && sum == m.Sum
+	m.Clean = m.Proven || m.Compare && sum == m.Sum
 	m.Sum, m.Summed = sum, true
 }
 
@@ -120,8 +123,15 @@ func (m *Move) issued(i int, temps cuda.Ptr) *cuda.RecordedLaunch {
 	return l
 }
 
-// Verify carries a MoveVerify out, in scratch memory of Config.ScratchBytes, which is done when the word has reached the ticket.
+// Verify carries a MoveVerify out, in scratch memory of Config.ScratchBytes, which is done when the word has reached the ticket; one that is proven
+// has none where there is nothing to copy.
 func (v *Mover) Verify(m *Move, scratch cuda.Ptr) (ticket uint32, err error) {
+	if m.Proven {
+		if len(m.Clones) == 0 {
+			return 0, nil
+		}
+		return v.marks.next(v.driver, v.stream)
+	}
 	from := cuda.Range{Base: m.Chunk.Base, Bytes: m.Bytes}
 	for i := range m.Launches {
 		l := m.issued(i, scratch+cuda.Ptr(wholeUnits(m.Bytes))).Redirected(from, scratch)

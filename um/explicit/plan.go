@@ -1,6 +1,8 @@
 package explicit
 
 import (
+	"slices"
+
 	"github.com/penstock-gpu/penstock/correlate"
 	"github.com/penstock-gpu/penstock/evict"
 	"github.com/penstock-gpu/penstock/prefetch"
@@ -44,6 +46,7 @@ type plan struct {
 	makes   []*tensor // what is made again
 	evict   []*tensor // what is copied out; each has serial == serial, and leaves
 	drops   []*tensor // what can be made again: the same
+	waiting []*tensor // of both, what a move reads that verifies: it leaves when that is known
 	births  []birth   // the coming allocations within farOps that find no dead range made by then, in order
 	near    int       // how many of them come within birthOps
 	soon    int       // how many of them come before most of what is fetched is needed
@@ -71,9 +74,25 @@ func firstAbsent(list *[]*tensor) *tensor {
 	return nil
 }
 
+// resume puts what waited for a move that has verified back on its list, as the first to leave.
+func (p *plan) resume() {
+	waiting := p.waiting[:0]
+	for _, t := range p.waiting {
+		switch {
+		case t.pins > 0 || t.remake != nil && t.remake.moving:
+			waiting = append(waiting, t)
+		case t.cheap:
+			p.drops = slices.Insert(p.drops, 0, t)
+		default:
+			p.evict = slices.Insert(p.evict, 0, t)
+		}
+	}
+	p.waiting = waiting
+}
+
 // anyComes and anyLeaves say whether anything is left that does.
 func (p *plan) anyComes() bool  { return len(p.fetch)+len(p.makes) > 0 }
-func (p *plan) anyLeaves() bool { return len(p.evict)+len(p.drops) > 0 }
+func (p *plan) anyLeaves() bool { return len(p.evict)+len(p.drops)+len(p.waiting) > 0 }
 
 // planned returns the current plan, made anew when it is out of date.
 func (r *Runtime) planned() *plan {
@@ -85,7 +104,7 @@ func (r *Runtime) planned() *plan {
 	r.worthReplay()
 	*p = plan{
 		valid: true, serial: p.serial + 1, epoch: r.Epoch(), version: r.History.Version(),
-		fetch: p.fetch[:0], makes: p.makes[:0], evict: p.evict[:0], drops: p.drops[:0], births: p.births[:0], wanted: p.wanted,
+		fetch: p.fetch[:0], makes: p.makes[:0], evict: p.evict[:0], drops: p.drops[:0], waiting: p.waiting[:0], births: p.births[:0], wanted: p.wanted,
 	}
 	if p.wanted == nil {
 		p.wanted = map[int64][]int64{}

@@ -23,6 +23,7 @@ type step struct {
 	position int64
 	inputs   []input
 	temps    []Temp // that it names
+	touches  uint64 // of these, by operations of which it is not known what they did: see proven.go
 }
 
 // Temp is memory that a launch names and that the job has freed since: where it lay, and where it is among the memory that
@@ -36,6 +37,7 @@ type Temp struct {
 type input struct {
 	tensor   *tensor
 	instance correlate.InstanceID // a range may be another's later
+	touches  uint64               // the tensor's then
 }
 
 // recipe is how a tensor was made, as far as that is known.
@@ -46,6 +48,7 @@ type recipe struct {
 	over    bool   // it was made by something else, too, or has been found wrong
 	wrong   bool   // that
 	written int64  // position of the last operation that is known to write to it
+	touches uint64 // the tensor's at its last step
 }
 
 // mostSteps is how many launches a recipe has at most.
@@ -53,19 +56,22 @@ const mostSteps = 12
 
 // learn notes what an operation does with the allocations that it names.
 func (r *Runtime) learn(x *op, o *um.Op) {
-	for _, s := range o.Slots {
+	for i, s := range o.Slots {
 		t := r.LiveAt(s)
 		if t == nil {
 			continue
 		}
 		m := &t.recipe
+		if o.AccessOf(s) == um.AccessUnknown {
+			t.touch(o.Work, i)
+		}
 		switch a := o.AccessOf(s); {
 		case a == um.AccessReads:
 		case a == um.AccessWrites && o.Again != nil && !m.over && len(m.steps) < mostSteps && (len(m.steps) > 0 || !m.touched):
 			if !t.away() {
 				r.release(t) // it becomes another one
 			}
-			m.steps, m.written = append(m.steps, r.stepOf(x, o, s)), x.Position
+			m.steps, m.written, m.touches = append(m.steps, r.stepOf(x, o, s)), x.Position, t.touches
 			for _, u := range t.inputs() {
 				if !slices.Contains(u.users, t) {
 					u.users = append(u.users, t)
@@ -83,7 +89,7 @@ func (r *Runtime) stepOf(x *op, o *um.Op, makes uint32) step {
 	made := step{launch: o.Again, function: o.Work, name: o.Name, position: x.Position}
 	for _, s := range o.Slots {
 		if t := r.LiveAt(s); t != nil && s != makes {
-			made.inputs = append(made.inputs, input{t, t.Instance})
+			made.inputs = append(made.inputs, input{t, t.Instance, t.touches})
 		}
 	}
 	return made
@@ -127,7 +133,8 @@ func (r *Runtime) inlineInto(t, u *tensor) {
 		steps = append(steps, s)
 	}
 	for _, s := range t.recipe.steps {
-		if reads(s) {
+		if i := slices.IndexFunc(s.inputs, func(in input) bool { return in.tensor == u }); i >= 0 && reads(s) {
+			s.touches += s.inputs[i].touches - u.recipe.touches
 			s.temps = append(slices.Clone(s.temps), at)
 			s.inputs = slices.DeleteFunc(slices.Clone(s.inputs), func(in input) bool { return in.tensor == u })
 		}

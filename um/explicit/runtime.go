@@ -100,7 +100,7 @@ func New(c Config, p Process) *Runtime {
 		reserved:  map[cuda.Ptr]*tensor{},
 		loose:     loose{open: map[int]*tensor{}},
 		borrowers: map[kind]int64{},
-		again:     again{same: map[uint32]int{}, wrong: map[uint32]int{}, refused: map[uint32]int{}, banned: map[uint32]bool{}, sizes: map[int64]bool{}},
+		again:     again{same: map[uint32]int{}, wrong: map[uint32]int{}, refused: map[uint32]int{}, banned: map[uint32]bool{}, proofs: proofs{}, sizes: map[int64]bool{}},
 		have:      map[int64]int{}, picked: map[int64]int{}, covered: map[int64]int{}, born: map[int64]int{},
 	}
 	r.Init(p)

@@ -78,6 +78,7 @@ type tensor struct {
 	rest     rest  // the longest so far
 	copied   bool  // out, in this life
 	recipe   recipe
+	touches  uint64 // by operations of which it is not known what they do: see proven.go
 	remake   *remake   // how it can be made again, from its verification on
 	users    []*tensor // of whose recipes it is an input, or was
 	readers  []*tensor // that are to be made again from this one: see guard.go

@@ -410,7 +410,7 @@ func (p *porter) begin(m *explicit.Move) error {
 	case makes:
 		f.making = true
 	}
-	if m.Kind != explicit.MoveEvict && f.ticket == 0 { // a MoveVerify has one
+	if m.Kind != explicit.MoveEvict && f.ticket == 0 {
 		e.runtime.Done(m)
 		return nil
 	}

@@ -1,0 +1,80 @@
+package explicit
+
+// This file is for recipes that are not verified any more, as others like them always were right: to verify takes as long as
+// to make, and what a tensor is made of would have to be on the device.
+//
+// Recipes are alike when the same functions made the tensors and, since then, operations of which it is not known what they do
+// with an operand were of the same functions, and named what was read and what was made in the same places. After
+// Config.ProveAfter verifications in a row that were right they are proven, and one in proofsPart of them is verified still.
+// One that is not right begins anew. What is dropped like that has the checksum of what it contained, as ever: were it not what
+// its recipe makes, nobody would read it.
+
+const (
+	// proveAfter is Config.ProveAfter by default.
+	proveAfter = 16
+	// proofsPart is the part of proven recipes that are verified.
+	proofsPart = 32
+	// mostLikenesses is how many are remembered; when there are more all are forgotten.
+	mostLikenesses = 1 << 12
+)
+
+// likeness is what alike recipes share.
+type likeness uint64
+
+// proofs are the verifications that were right in a row.
+type proofs map[likeness]int
+
+// mix is one step of a hash (the finalizer of splitmix64).
+func mix(h, x uint64) uint64 {
+	h = (h ^ x) + 0x9e3779b97f4a7c15
+	h = (h ^ h>>30) * 0xbf58476d1ce4e5b9
+	h = (h ^ h>>27) * 0x94d049bb133111eb
+	return h ^ h>>31
+}
+
+// touch notes an operation of which it is not known what it does with a tensor: the order does not matter.
+func (t *tensor) touch(function uint32, place int) {
+	t.touches += mix(uint64(function), uint64(place))
+}
+
+// likeness is that of a tensor's recipe as it is now.
+func (t *tensor) likeness() likeness {
+	h := mix(0, t.touches-t.recipe.touches)
+	for i := range t.recipe.steps {
+		s := &t.recipe.steps[i]
+		h = mix(mix(h, uint64(s.function)), s.touches)
+		for _, in := range s.inputs {
+			if in.tensor == t {
+				h = mix(h, 1)
+			} else {
+				h = mix(h, in.tensor.touches-in.touches)
+			}
+		}
+	}
+	return likeness(h)
+}
+
+// note notes whether a verification was right.
+func (p proofs) note(l likeness, right bool) {
+	switch {
+	case !right:
+		delete(p, l)
+	case len(p) == mostLikenesses:
+		clear(p)
+		fallthrough
+	default:
+		p[l]++
+	}
+}
+
+// proven says whether a tensor's recipe need not be verified.
+func (r *Runtime) proven(t *tensor) bool {
+	n := r.again.proofs[t.likeness()]
+	return n >= r.config.ProveAfter && r.trusted(t)
+}
+
+// checkNow says whether one that is proven is verified all the same.
+func (r *Runtime) checkNow() bool {
+	r.again.checks++
+	return r.again.checks%proofsPart == 0
+}
