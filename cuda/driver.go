@@ -48,15 +48,25 @@ type (
 type RecordedLaunch struct {
 	Function    Function
 	Grid, Block [3]uint32
-	SharedBytes uint32   // of dynamic shared memory
-	Starts      []uint32 // of each parameter, the first byte in Params
-	Params      []byte   // as CU_LAUNCH_PARAM_BUFFER_POINTER takes them
-	Addresses   []uint32 // offsets in Params of all words that are addresses, where that is known
+	Cluster     [3]uint32 // blocks of a cluster; zeros for none
+	// ClusterPolicy is the CUclusterSchedulingPolicy, 0 for the driver's own.
+	ClusterPolicy uint32
+	SharedBytes   uint32   // of dynamic shared memory
+	Starts        []uint32 // of each parameter, the first byte in Params
+	Params        []byte   // as CU_LAUNCH_PARAM_BUFFER_POINTER takes them
+	Addresses     []uint32 // offsets in Params of all words that are addresses, where that is known
 }
 
 // Address is the address at an offset in the parameters.
 func (l *RecordedLaunch) Address(offset uint32) Ptr {
 	return Ptr(binary.LittleEndian.Uint64(l.Params[offset:]))
+}
+
+// WithAddress is the launch with one more word that is an address.
+func (l *RecordedLaunch) WithAddress(offset uint32) *RecordedLaunch {
+	c := *l
+	c.Addresses = append(slices.Clone(l.Addresses), offset)
+	return &c
 }
 
 // Redirected is the launch with the addresses in one range moved to another of that size.
@@ -173,6 +183,8 @@ type Driver interface {
 
 	// CopyAsync copies bytes from src to dst (any of device, managed, pinned), in order on the stream.
 	CopyAsync(dst, src Ptr, bytes int64, s Stream) error
+	// ZeroAsync fills device memory with zeros, in order on the stream.
+	ZeroAsync(p Ptr, bytes int64, s Stream) error
 	// StreamWriteValue32 writes v to p (device or pinned memory, a multiple of 4)
 	// after everything queued on the stream before it, which is then visible to
 	// whoever sees v.

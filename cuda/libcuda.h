@@ -36,6 +36,19 @@ typedef struct { /* CUmemAccessDesc */
     int flags; /* 3: read and write */
 } psk_access_desc;
 
+typedef struct { /* CUlaunchAttribute */
+    int id, pad;
+    char value[64];
+} psk_launch_attribute;
+
+typedef struct { /* CUlaunchConfig */
+    unsigned grid[3], block[3], shared;
+    uintptr_t stream;
+    psk_launch_attribute *attributes;
+    unsigned count;
+} psk_launch_config;
+
+_Static_assert(sizeof(psk_launch_attribute) == 72 && sizeof(psk_launch_config) == 56, "CUlaunchConfig");
 _Static_assert(sizeof(psk_alloc_prop) == 32 && offsetof(psk_alloc_prop, win32_metadata) == 16, "CUmemAllocationProp");
 _Static_assert(sizeof(psk_access_desc) == 12, "CUmemAccessDesc");
 
@@ -100,6 +113,8 @@ _Static_assert(sizeof(psk_access_desc) == 12, "CUmemAccessDesc");
     X(cuModuleGetFunction, 0, (f, m, name), uintptr_t *f, uintptr_t m, const char *name) \
     X(cuLaunchKernel, 0, (f, gx, gy, gz, bx, by, bz, shared, s, params, extra), \
       uintptr_t f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared, uintptr_t s, void **params, void **extra) \
+    X(cuLaunchKernelEx, 0, (c, f, params, extra), const psk_launch_config *c, uintptr_t f, void **params, void **extra) \
+    X(cuMemsetD8Async, 0, (p, v, n, s), uint64_t p, unsigned char v, size_t n, uintptr_t s) \
     X(cuThreadExchangeStreamCaptureMode, 0, (mode), int *mode) \
     /* Never called from here: only their presence counts. */ \
     X(cuStreamWaitValue32_v2, 0, (s, p, v, flags), uintptr_t s, uint64_t p, uint32_t v, unsigned flags) \
@@ -156,11 +171,18 @@ static inline psk_result psk_launch(const psk_driver *d, uintptr_t f, const unsi
     return psk_cuLaunchKernel(d, f, grid[0], grid[1], grid[2], block[0], block[1], block[2], 0, s, params, NULL);
 }
 
-/* A launch whose parameters lie in one buffer. */
-static inline psk_result psk_launch_again(const psk_driver *d, uintptr_t f, const unsigned grid[3], const unsigned block[3], unsigned shared, uintptr_t s, void *params, size_t bytes)
+/* A launch whose parameters lie in one buffer, with clusters if cluster has any. */
+static inline psk_result psk_launch_again(const psk_driver *d, uintptr_t f, const unsigned grid[3], const unsigned block[3], const unsigned cluster[3], unsigned policy, unsigned shared, uintptr_t s,
+                                          void *params, size_t bytes)
 {
     void *extra[] = {(void *)1 /* CU_LAUNCH_PARAM_BUFFER_POINTER */, params, (void *)2 /* CU_LAUNCH_PARAM_BUFFER_SIZE */, &bytes, NULL /* CU_LAUNCH_PARAM_END */};
-    return psk_cuLaunchKernel(d, f, grid[0], grid[1], grid[2], block[0], block[1], block[2], shared, s, NULL, extra);
+    if (!cluster[0])
+        return psk_cuLaunchKernel(d, f, grid[0], grid[1], grid[2], block[0], block[1], block[2], shared, s, NULL, extra);
+    psk_launch_attribute attributes[2] = {{.id = 4 /* CLUSTER_DIMENSION */}, {.id = 5 /* CLUSTER_SCHEDULING_POLICY_PREFERENCE */}};
+    memcpy(attributes[0].value, cluster, 3 * sizeof *cluster);
+    memcpy(attributes[1].value, &policy, sizeof policy);
+    psk_launch_config c = {.grid = {grid[0], grid[1], grid[2]}, .block = {block[0], block[1], block[2]}, .shared = shared, .stream = s, .attributes = attributes, .count = policy ? 2 : 1};
+    return psk_cuLaunchKernelEx(d, &c, f, NULL, extra);
 }
 
 /* While any thread of the process captures a stream, the driver refuses calls

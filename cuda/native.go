@@ -203,6 +203,14 @@ func (n *Native) AllocationAt(p Ptr) (r Range, ok bool) {
 	return r, m._type == 2 && C.int(m.device) == C.int(n.info.Ordinal) && (m.legacy != 0 || m.pool != 0)
 }
 
+// ZeroAsync queues a fill with zeros.
+func (n *Native) ZeroAsync(p Ptr, bytes int64, s Stream) error {
+	if bytes < 0 {
+		return invalid("cuMemsetD8Async", "cannot fill %d bytes", bytes)
+	}
+	return check(C.psk_cuMemsetD8Async(n.fn, C.uint64_t(p), 0, C.size_t(bytes), C.uintptr_t(s)), "cuMemsetD8Async")
+}
+
 // CopyAsync copies between any two addresses the device can reach.
 func (n *Native) CopyAsync(dst, src Ptr, bytes int64, s Stream) error {
 	if bytes < 0 {

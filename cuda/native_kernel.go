@@ -69,15 +69,15 @@ func (n *Native) Launch(f Function, grid, block [3]uint32, s Stream, args ...uin
 
 // LaunchAgain queues a launch that the program has made.
 func (n *Native) LaunchAgain(l *RecordedLaunch, s Stream) error {
-	const call = "cuLaunchKernel"
+	const call = "cuLaunchKernelEx"
 	if len(l.Params) == 0 {
 		return invalid(call, "a launch without parameters, which was not recorded")
 	}
-	var g, b [3]C.uint
+	var g, b, c [3]C.uint
 	for i := range g {
-		g[i], b[i] = C.uint(l.Grid[i]), C.uint(l.Block[i])
+		g[i], b[i], c[i] = C.uint(l.Grid[i]), C.uint(l.Block[i]), C.uint(l.Cluster[i])
 	}
 	params := C.CBytes(l.Params) // the driver takes a pointer to a pointer
 	defer C.free(params)
-	return check(C.psk_launch_again(n.fn, C.uintptr_t(l.Function), &g[0], &b[0], C.uint(l.SharedBytes), C.uintptr_t(s), params, C.size_t(len(l.Params))), call)
+	return check(C.psk_launch_again(n.fn, C.uintptr_t(l.Function), &g[0], &b[0], &c[0], C.uint(l.ClusterPolicy), C.uint(l.SharedBytes), C.uintptr_t(s), params, C.size_t(len(l.Params))), call)
 }

@@ -110,6 +110,9 @@ func (x *explicitEngine) open(t *trace.Trace, o Options, budget int64) error {
 	}
 	if o.Replay {
 		x.issuing = newIssuing(t)
+		c.Level = o.level
+	}
+	if o.Replay && o.level != explicit.LevelNothing { // else the memory to verify in is given back
 		c.Replay, c.TrustAfter, c.ProveAfter, c.ScratchBytes = um.ReplayOn, simulatedTrust, simulatedTrust, explicit.ScratchFor(c)
 		x.issuing.kept = c.ScratchBytes + explicit.TempsBytes(c.ScratchBytes)
 		c.BudgetBytes -= x.issuing.kept

@@ -27,6 +27,7 @@ type issuing struct {
 	roles      *roles.Roles
 	operations map[int]*roles.Operation // by event
 	operands   map[uint32]bool          // functions whose launches are recorded
+	products   map[uint32]bool          // of these, those that take long
 	at         map[cuda.Ptr]int32       // which of these was last made at an address by such a launch
 	values     []uint64                 // symbolic ones, of what the tensors of roles contain
 	recorded   map[*cuda.RecordedLaunch]recordedLaunch
@@ -41,10 +42,11 @@ type recordedLaunch struct {
 	operation *roles.Operation
 	event     *trace.Event
 	makes     int32
+	scratch   []int32 // the workspaces that it names
 }
 
 func newIssuing(t *trace.Trace) *issuing {
-	s := &issuing{roles: roles.Of(t), operations: map[int]*roles.Operation{}, operands: map[uint32]bool{}, recorded: map[*cuda.RecordedLaunch]recordedLaunch{}, at: map[cuda.Ptr]int32{}, functions: map[string]*Function{}}
+	s := &issuing{roles: roles.Of(t), operations: map[int]*roles.Operation{}, operands: map[uint32]bool{}, products: map[uint32]bool{}, recorded: map[*cuda.RecordedLaunch]recordedLaunch{}, at: map[cuda.Ptr]int32{}, functions: map[string]*Function{}}
 	s.values = make([]uint64, len(s.roles.Tensors))
 	for i := range s.roles.Operations {
 		o := &s.roles.Operations[i]
@@ -52,7 +54,9 @@ func newIssuing(t *trace.Trace) *issuing {
 	}
 	for i := range t.Events {
 		if e := &t.Events[i]; e.Kind == trace.KindFunction {
-			_, s.operands[e.Function] = roles.OperandsOf(e.Name)
+			_, known := roles.OperandsOf(e.Name)
+			tried, long := roles.ByTrial(e.Name)
+			s.operands[e.Function], s.products[e.Function] = known || tried, !known && tried && long
 		}
 	}
 	s.made.Roles = RolesRecorded
@@ -62,10 +66,13 @@ func newIssuing(t *trace.Trace) *issuing {
 	return s
 }
 
-// writes is the only operand that an operation writes to, -1 when there is none or more than one.
-func writes(o *roles.Operation) int32 {
+// writes is the only operand that an operation writes to but for workspaces, -1 when there is none or more than one.
+func (s *issuing) writes(o *roles.Operation) int32 {
 	found := int32(-1)
 	for _, x := range o.Operands {
+		if s.roles.Tensors[x.Tensor].Workspace {
+			continue
+		}
 		if x.Writes && found >= 0 {
 			return -1
 		}
@@ -80,7 +87,7 @@ func writes(o *roles.Operation) int32 {
 func (r *recordedLaunch) computes(of func(tensor int32) uint64) uint64 {
 	v := trace.Mix(uint64(r.event.Function), uint64(shape(r.event)))
 	for _, x := range r.operation.Operands {
-		if x.Reads {
+		if x.Reads && !slices.Contains(r.scratch, x.Tensor) {
 			v = trace.Mix(v, of(x.Tensor))
 		}
 	}
@@ -92,25 +99,30 @@ func (r *recordedLaunch) computes(of func(tensor int32) uint64) uint64 {
 func (s *issuing) operation(x *explicitEngine, index int, e *trace.Event, o *um.Op) (launched func()) {
 	of := s.operations[index]
 	known := e.Kind == trace.KindCopy
-	to := writes(of)
+	to := s.writes(of)
 	if e.Kind == trace.KindLaunch && s.operands[e.Function] && to >= 0 {
 		known = true
 	}
+	var scratch []int32
 	if known {
+		o.Product = e.Kind == trace.KindLaunch && s.products[e.Function]
 		o.Access = make([]um.Access, len(o.Slots))
 		for _, w := range of.Operands {
 			r, ok := x.ranges[s.roles.Tensors[w.Tensor].Alloc]
 			if !ok {
 				continue
 			}
-			if i := slices.Index(o.Slots, x.engine.SlotOf(r.Base)); w.Writes {
+			i := slices.Index(o.Slots, x.engine.SlotOf(r.Base))
+			if e.Kind == trace.KindLaunch && s.roles.Tensors[w.Tensor].Workspace {
+				o.Access[i], scratch = um.AccessScratch, append(scratch, w.Tensor)
+			} else if w.Writes {
 				o.Access[i] = um.AccessWrites
 			} else if o.Access[i] == um.AccessUnknown {
 				o.Access[i] = um.AccessReads
 			}
 		}
 	}
-	r := recordedLaunch{of, e, to}
+	r := recordedLaunch{of, e, to, scratch}
 	if known && e.Kind == trace.KindLaunch {
 		if at, ok := x.ranges[s.roles.Tensors[to].Alloc]; ok {
 			s.at[at.Base] = to
@@ -134,21 +146,49 @@ func (r recordedLaunch) took() time.Duration {
 	return duration(r.event) + time.Duration(againLaunchSeconds*1e9)
 }
 
-// report is what was made again, and how long the engine takes without that.
-func (s *issuing) report(ctx context.Context, t *trace.Trace, o Options, budget int64) (*Again, error) {
-	o.Replay, o.Timeline, o.Progress = false, false, nil
-	without, err := newExplicit(t, o, budget).app.replay(ctx)
-	if err != nil {
-		return nil, err
+// runExplicit runs the explicit engine. Where memory is made again it is as in a real job, which tries out how much of that is
+// fastest: each is run, and the fastest reported.
+func runExplicit(ctx context.Context, t *trace.Trace, o Options, budget int64) (Result, error) {
+	if !o.Replay {
+		return newExplicit(t, o, budget).app.replay(ctx)
 	}
-	s.made.SwapSeconds, s.made.Functions = without.IterationSeconds, []Function{}
+	quiet := o
+	quiet.Timeline, quiet.Progress = false, nil
+	var best explicit.Level
+	var swap, least float64
+	for l := explicit.LevelNothing; l <= explicit.LevelAll; l++ {
+		quiet.level = l
+		r, err := newExplicit(t, quiet, budget).app.replay(ctx)
+		if err != nil {
+			return Result{}, err
+		}
+		if l == explicit.LevelNothing {
+			swap = r.IterationSeconds
+		}
+		if best == 0 || r.IterationSeconds < least {
+			best, least = l, r.IterationSeconds
+		}
+	}
+	o.level = best
+	x := newExplicit(t, o, budget)
+	r, err := x.app.replay(ctx)
+	if err != nil {
+		return Result{}, err
+	}
+	r.Replay = x.issuing.report(swap)
+	return r, nil
+}
+
+// report is what was made again; swap is how long an iteration takes without that.
+func (s *issuing) report(swap float64) *Again {
+	s.made.SwapSeconds, s.made.Functions = swap, []Function{}
 	for _, f := range s.functions {
 		s.made.Functions = append(s.made.Functions, *f)
 	}
 	slices.SortFunc(s.made.Functions, func(a, b Function) int {
 		return cmp.Or(cmp.Compare(b.Seconds, a.Seconds), cmp.Compare(a.Name, b.Name))
 	})
-	return &s.made, nil
+	return &s.made
 }
 
 // issue is what a move's launches make, and how long they take on the device.

@@ -1,6 +1,7 @@
 package replay
 
 import (
+	"github.com/penstock-gpu/penstock/um/explicit"
 	"time"
 
 	"github.com/penstock-gpu/penstock/cuda/sim"
@@ -44,6 +45,7 @@ type Options struct {
 	// residency under the budget, evicting to the host beside what it brings in,
 	// as on a card that is larger than the budget.
 	SoftwareCap bool
+	level       explicit.Level        // of what the explicit engine makes again: see runExplicit
 	Replay      bool                  // launches are made again instead of what they made being moved; see Replays
 	Timeline    bool                  // fill Result.Timeline
 	Progress    func(done, total int) // called now and then with events replayed; may be nil

@@ -74,10 +74,7 @@ func Run(ctx context.Context, t *trace.Trace, o Options) (Result, error) {
 		r, err = newNaive(t, o, budget).app.replay(ctx)
 	case PolicyLRU, PolicyDeepUM, PolicyPenstock:
 		if o.Engine == EngineExplicit {
-			x := newExplicit(t, o, budget)
-			if r, err = x.app.replay(ctx); err == nil && o.Replay {
-				r.Replay, err = x.issuing.report(ctx, t, o, budget)
-			}
+			r, err = runExplicit(ctx, t, o, budget)
 			break
 		}
 		p, perr := um.PolicyByName(o.Policy)

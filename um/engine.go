@@ -83,6 +83,8 @@ type Op struct {
 	// Again is the launch, when it can be issued again: it writes to the one that Access says. What is absent may then come
 	// back by being computed, instead of from the host.
 	Again *cuda.RecordedLaunch
+	// Product says that it is a launch of a kernel that takes long, as matrix products do, of which trials tell what it writes to.
+	Product bool
 }
 
 // AccessOf is what it does with what a slot has.
@@ -112,6 +114,7 @@ const (
 	AccessUnknown Access = iota // it may write
 	AccessReads                 // and does not write
 	AccessWrites                // and may read
+	AccessScratch               // and may write, though what is there means nothing, before or after
 )
 
 // Stats counts what an engine did. It may have counts of its own beside these.

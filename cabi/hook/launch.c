@@ -16,11 +16,12 @@
 /* The engine makes launches again in its own context. */
 static bool recordable(const psk_op *op) { return op->mode == PSK_MODE_STRICT && !(op->flags & PSK_FLAG_CAPTURED) && !psk_other_context(); }
 
-/* Records a launch, and says what it does with what it names: the operand that it writes to goes first. */
-static void record(psk_op *op, const psk_layout *l, CUfunction f, const psk_dimensions *d, void **params, uint32_t written) {
-    op->recorded = psk_record_launch(l, f, d, params);
-    if (!op->recorded || op->n) return; /* what it reaches besides was named already */
-    if (psk_op_address(op, psk_record_word(l, written, params))) op->flags |= PSK_FLAG_HAS_DST;
+/* Records a launch, and says what it does with what it names, if that is known: what it writes to goes first. */
+static void record(psk_op *op, const psk_layout *l, CUfunction f, const psk_dimensions *d, void **params, void **extra, uint32_t written) {
+    op->recorded = psk_record_launch(l, f, d, params, extra);
+    if (!op->recorded || op->n || !written) return; /* what it reaches besides was named already */
+    for (uint32_t i = 0; i < written; i++) psk_op_address(op, psk_record_word(l, psk_S.funcs[l->id].written[i], params, extra));
+    if (op->n) op->flags |= (uint16_t)(PSK_FLAG_HAS_DST | (op->n - 1) << 13);
     op->flags |= PSK_FLAG_ACCESS;
 }
 
@@ -34,8 +35,8 @@ static void begin(psk_op *op, CUfunction f, uint32_t grid, unsigned columns, uns
         op->id = l->id;
         op->used = psk_list_used(l, params, columns, rows);
         if (op->mode == PSK_MODE_STRICT) psk_strict_function(op, l, params, extra);
-        uint32_t recorded = PSK_LOAD(psk_S.funcs[l->id].record);
-        if (PSK_UNLIKELY(recorded) && d && recordable(op)) record(op, l, f, d, params, recorded - 1);
+        uint32_t recorded = __atomic_load_n(&psk_S.funcs[l->id].record, __ATOMIC_ACQUIRE);
+        if (PSK_UNLIKELY(recorded) && d && recordable(op)) record(op, l, f, d, params, extra, recorded - 1);
         psk_op_params(op, l, params, extra);
         psk_func_release(l);
     } else { /* no function, or out of host memory */
@@ -88,9 +89,10 @@ static bool cooperative(const CUlaunchConfig *c) {
             return r ? r : PSK_REAL(name)(c, f, params, extra);                                                                                 \
         }                                                                                                                                       \
         psk_op op;                                                                                                                              \
+        psk_dimensions d;                                                                                                                       \
         begin(&op, f, psk_grid_hash(c->gridDimX, c->gridDimY, c->gridDimZ, c->blockDimX, c->blockDimY, c->blockDimZ), c->gridDimX, c->gridDimY, \
               c->hStream, ptsz, params, extra,                                                                                                  \
-              c->numAttrs ? NULL : &(psk_dimensions){.grid = {c->gridDimX, c->gridDimY, c->gridDimZ}, .block = {c->blockDimX, c->blockDimY, c->blockDimZ}, .shared = c->sharedMemBytes}); \
+              psk_record_dimensions(&d, c) ? &d : NULL);                                                                                         \
         if (PSK_UNLIKELY(c->numAttrs && cooperative(c))) op.flags |= PSK_FLAG_COOPERATIVE;                                                      \
         return PSK_OP_CALL(&op, PSK_REAL(name)(c, f, params, extra));                                                                           \
     }

@@ -40,4 +40,19 @@ static inline const psk_param *psk_scan(const psk_layout *l, uint32_t used, uint
     *n = PSK_UNLIKELY(used) ? l->list.nscan : l->nscan;
     return PSK_UNLIKELY(used) ? l->list.scan : l->scan;
 }
+
+/* The buffer that `extra` of a launch has its parameters in; false when there is none. */
+static inline bool psk_extra_buffer(void **extra, const unsigned char **buffer, size_t *bytes) {
+    *buffer = NULL;
+    *bytes = 0;
+    for (int i = 0; extra[i] != CU_LAUNCH_PARAM_END; i += 2) {
+        if (extra[i] == CU_LAUNCH_PARAM_BUFFER_POINTER)
+            *buffer = extra[i + 1];
+        else if (extra[i] == CU_LAUNCH_PARAM_BUFFER_SIZE)
+            *bytes = *(const size_t *)extra[i + 1];
+        else
+            return false; /* an option this version does not know: its length is unknown too */
+    }
+    return *buffer != NULL || *bytes == 0;
+}
 #endif

@@ -79,20 +79,6 @@ void psk_op_add(psk_op *op, uint32_t slot) {
 
 /* ---- parameters ---- */
 
-static bool extra_buffer(void **extra, const unsigned char **buffer, size_t *bytes) {
-    *buffer = NULL;
-    *bytes = 0;
-    for (int i = 0; extra[i] != CU_LAUNCH_PARAM_END; i += 2) {
-        if (extra[i] == CU_LAUNCH_PARAM_BUFFER_POINTER)
-            *buffer = extra[i + 1];
-        else if (extra[i] == CU_LAUNCH_PARAM_BUFFER_SIZE)
-            *bytes = *(const size_t *)extra[i + 1];
-        else
-            return false; /* an option this version does not know: its length is unknown too */
-    }
-    return *buffer != NULL || *bytes == 0;
-}
-
 bool psk_visit_params(const psk_layout *l, uint32_t used, void **params, void **extra, void (*visit)(void *, uint64_t), void *arg) {
     if (params) {
         if (l->opaque) return false;
@@ -112,7 +98,7 @@ bool psk_visit_params(const psk_layout *l, uint32_t used, void **params, void **
     if (extra) {
         const unsigned char *at;
         size_t bytes;
-        if (!extra_buffer(extra, &at, &bytes)) return false;
+        if (!psk_extra_buffer(extra, &at, &bytes)) return false;
         for (; bytes >= 8; bytes -= 8, at += 8) {
             uint64_t word;
             memcpy(&word, at, 8);

@@ -60,7 +60,7 @@
 #include <stdint.h>
 #include "stamp.h"
 
-#define PSK_HOOK_ABI 16u
+#define PSK_HOOK_ABI 17u
 
 #define PSK_BLOCK_SHIFT 21                        /* address table granularity: 2 MiB */
 #define PSK_TABLE_BLOCKS (1u << (47 - PSK_BLOCK_SHIFT)) /* user addresses have 47 bits */
@@ -77,7 +77,8 @@
 #define PSK_TIMINGS 1024u /* power of two */
 #define PSK_LAUNCH_UNIT 64u          /* bytes; recorded launches begin at multiples */
 #define PSK_LAUNCH_UNITS (1u << 17)  /* of the area that they are recorded in; power of two */
-#define PSK_LAUNCH_MAX_BYTES 4096u   /* of parameters: launches with more are not recorded */
+#define PSK_MOST_WRITTEN 4u          /* words that say what a recorded launch writes to */
+#define PSK_LAUNCH_MAX_BYTES 32768u  /* of parameters: launches with more are not recorded; no kernel takes more */
 
 /* In block_slot: the engine's plain device memory. Always resident, named in no
  * record, and its addresses are reported to inspections. */
@@ -125,7 +126,8 @@ enum {
     PSK_FLAG_HAS_DST = 16,   /* its first slot is what it writes to: of a copy, or a launch with PSK_FLAG_ACCESS */
     PSK_FLAG_COOPERATIVE = 32,
     PSK_FLAG_INSPECT = 64,   /* strict mode: what its parameters name is to be scanned for addresses */
-    PSK_FLAG_ACCESS = 256,   /* strict mode: it writes to its first slot if PSK_FLAG_HAS_DST, and only reads the others */
+    PSK_FLAG_ACCESS = 256,   /* strict mode: it writes to its first slot if PSK_FLAG_HAS_DST, and to as many more as PSK_FLAG_MORE_DST says, and only reads the others */
+    PSK_FLAG_MORE_DST = 3 << 13,
     PSK_FLAG_KEEP = 128,     /* strict mode: their addresses go to where no launch will show them: its slots are not to leave any more */
 };
 
@@ -158,6 +160,9 @@ typedef struct psk_entry {
     uint32_t slots[PSK_ENTRY_SLOTS]; /* distinct within the record */
 } psk_entry;
 
+/* How many slots an operation with PSK_FLAG_ACCESS writes to: the first ones. */
+static inline uint32_t psk_written(uint16_t flags) { return flags & PSK_FLAG_HAS_DST ? 1 + (flags >> 13 & 3) : 0; }
+
 /* A kernel function, first seen. Rows are append-only; nfuncs is stored last (release). */
 typedef struct psk_func {
     const char *name; /* mangled; lives forever; "" when unknown */
@@ -167,12 +172,13 @@ typedef struct psk_func {
     uint32_t inspect; /* atomic; PSK_INSPECT_*, written by the engine */
     uint32_t follows; /* atomic; a function's id, written by the engine before PSK_INSPECT_FOLLOWS */
     uint64_t launches; /* atomic; counted in strict mode, captured ones not */
-    uint32_t record;  /* atomic; its launches are recorded whole (psk_launch), and write to no more than what its parameter record - 1 begins with the address of; 0: neither; written by the engine */
+    uint32_t record;  /* atomic; written by the engine: 0, or its launches are recorded whole (psk_launch); when it is 1 + n they write to no more than where n words of the parameters point to */
+    uint16_t written[PSK_MOST_WRITTEN]; /* their offsets in psk_launch's buffer, written before `record` */
     uint32_t _pad;
 } psk_func;
 
 /* A launch as it was made, from which it can be made again. Strict mode; of functions with `record`; captured and
- * cooperative launches are not recorded, nor those with attributes or more than PSK_LAUNCH_MAX_BYTES of parameters. Behind it lie,
+ * cooperative launches are not recorded, nor those with attributes that matter beside clusters, or more than PSK_LAUNCH_MAX_BYTES of parameters. Behind it lie,
  * for each parameter, the first byte of it (uint32_t), and then, at a multiple of 8, the parameters as a buffer that a
  * launch takes (CU_LAUNCH_PARAM_BUFFER_POINTER). Entries are written over in time: what was read of one is valid if
  * `turn` was right before and psk_shared.launch_head is at most PSK_LAUNCH_UNITS beyond it after. */
@@ -180,6 +186,7 @@ typedef struct psk_launch {
     uint64_t turn;     /* its first unit + 1, ascending; stored last */
     uint64_t function; /* CUfunction or CUkernel */
     uint32_t grid[3], block[3];
+    uint32_t cluster[3], policy; /* blocks of a cluster and CUclusterSchedulingPolicy; 0: none */
     uint32_t shared;   /* bytes of dynamic shared memory */
     uint32_t nparams, bytes; /* of parameters */
     uint32_t _pad;

@@ -51,8 +51,11 @@ static uint64_t take_units(uint64_t n) {
     return at;
 }
 
-uint32_t psk_record_launch(const psk_layout *l, CUfunction f, const psk_dimensions *d, void **params) {
-    if (!params || l->id == PSK_MAX_FUNCS - 1) return 0; /* the last row stands for all functions beyond the table */
+uint32_t psk_record_launch(const psk_layout *l, CUfunction f, const psk_dimensions *d, void **params, void **extra) {
+    const unsigned char *from = NULL;
+    size_t bytes = 0;
+    if (!params && (!extra || !psk_extra_buffer(extra, &from, &bytes) || !from)) return 0;
+    if (l->id == PSK_MAX_FUNCS - 1) return 0; /* the last row stands for all functions beyond the table */
     const places *p = places_of(l, f);
     if (!p || !p->bytes) return 0;
     uint64_t table = (p->n * sizeof(uint32_t) + 7) & ~7ull;
@@ -63,22 +66,53 @@ uint32_t psk_record_launch(const psk_layout *l, CUfunction f, const psk_dimensio
     e->function = (uint64_t)(uintptr_t)f;
     memcpy(e->grid, d->grid, sizeof e->grid);
     memcpy(e->block, d->block, sizeof e->block);
+    memcpy(e->cluster, d->cluster, sizeof e->cluster);
+    e->policy = d->policy;
     e->shared = d->shared;
     e->nparams = p->n;
     e->bytes = p->bytes;
     memcpy(to + sizeof *e, p->at, p->n * sizeof *p->at);
     uint8_t *buffer = to + sizeof *e + table;
     memset(buffer, 0, p->bytes);
-    for (uint32_t i = 0; i < p->n; i++) memcpy(buffer + p->at[i], params[i], p->size[i]);
+    if (from) memcpy(buffer, from, bytes < p->bytes ? bytes : p->bytes);
+    for (uint32_t i = 0; !from && i < p->n; i++) memcpy(buffer + p->at[i], params[i], p->size[i]);
     __atomic_store_n(&e->turn, at + 1, __ATOMIC_RELEASE);
     return (uint32_t)(at + 1); /* 0, once in 2^32 units, says that it was not */
 }
 
-uint64_t psk_record_word(const psk_layout *l, uint32_t param, void **params) {
+bool psk_record_dimensions(psk_dimensions *d, const CUlaunchConfig *c) {
+    *d = (psk_dimensions){.grid = {c->gridDimX, c->gridDimY, c->gridDimZ}, .block = {c->blockDimX, c->blockDimY, c->blockDimZ}, .shared = c->sharedMemBytes};
+    for (unsigned i = 0; i < c->numAttrs; i++) {
+        const CUlaunchAttributeValue *v = &c->attrs[i].value;
+        switch (c->attrs[i].id) {
+        case CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION: memcpy(d->cluster, v->clusterDim, sizeof d->cluster); break;
+        case CU_LAUNCH_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE: d->policy = (uint32_t)v->clusterSchedulingPolicyPreference; break;
+        case CU_LAUNCH_ATTRIBUTE_COOPERATIVE:
+            if (v->cooperative) return false;
+            break;
+        case CU_LAUNCH_ATTRIBUTE_IGNORE:
+        case CU_LAUNCH_ATTRIBUTE_SYNCHRONIZATION_POLICY:
+        case CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION:
+        case CU_LAUNCH_ATTRIBUTE_PRIORITY:
+        case CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN_MAP:
+        case CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN:
+        case CU_LAUNCH_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT: break;
+        default: return false;
+        }
+    }
+    return true;
+}
+
+uint64_t psk_record_word(const psk_layout *l, uint32_t offset, void **params, void **extra) {
     const places *p = atomic_load_explicit(&known[l->id], memory_order_acquire);
-    if (!p || param >= p->n) return 0;
-    uint32_t before = -p->at[param] % 8; /* words are aligned in the buffer */
     uint64_t word = 0;
-    if (p->size[param] >= before + sizeof word) memcpy(&word, (const uint8_t *)params[param] + before, sizeof word);
+    const unsigned char *from;
+    size_t bytes;
+    if (!params) {
+        if (psk_extra_buffer(extra, &from, &bytes) && offset + sizeof word <= bytes) memcpy(&word, from + offset, sizeof word);
+        return word;
+    }
+    for (uint32_t i = 0; p && i < p->n; i++)
+        if (offset >= p->at[i] && offset + sizeof word <= p->at[i] + p->size[i]) memcpy(&word, (const uint8_t *)params[i] + (offset - p->at[i]), sizeof word);
     return word;
 }

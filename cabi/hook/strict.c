@@ -178,7 +178,7 @@ static void wait_for_queue(psk_op *op) {
 /* ---- residency ---- */
 
 static bool only_reads(const psk_op *op, uint32_t i) {
-    return (op->flags & PSK_FLAG_ACCESS) && !(i == 0 && (op->flags & PSK_FLAG_HAS_DST));
+    return (op->flags & PSK_FLAG_ACCESS) && i >= psk_written(op->flags);
 }
 
 /* Passes the slots, from op->settled on, that are on the device or arriving. One

@@ -36,6 +36,23 @@ static void k_elementwise(const stub_launch *l) {
     for (uint64_t i = 0; i < n; i++) ((uint32_t *)(uintptr_t)p[0])[i] = (a[i] + b[i % period]) * (uint32_t)functor;
 }
 
+/* As a matrix library's kernels are, with all in one parameter: out = 3 a + b. It counts in a workspace that has to be zero, and leaves it
+ * as it is then; with `scribbles` it adds to b as well. */
+typedef struct gemm {
+    uint64_t out, a, b, workspace;
+    uint32_t n, scribbles;
+} gemm;
+
+static void k_gemm(const stub_launch *l) {
+    const gemm *g = &STUB_PARAM(l, gemm, 0);
+    if (stub_touch(g->out, g->n * 4) || stub_touch(g->a, g->n * 4) || stub_touch(g->b, g->n * 4) || stub_touch(g->workspace, 4)) return;
+    uint32_t *out = (uint32_t *)(uintptr_t)g->out, *b = (uint32_t *)(uintptr_t)g->b, *count = (uint32_t *)(uintptr_t)g->workspace;
+    const uint32_t *a = (const uint32_t *)(uintptr_t)g->a;
+    for (uint32_t i = 0; i < g->n; i++) out[i] = 3 * a[i] + b[i] + *count;
+    *count += 1;
+    for (uint32_t i = 0; g->scribbles && i < g->n; i++) b[i] += 1;
+}
+
 typedef struct multi {
     uint32_t count, inc;
     uint64_t p[48], n[48];
@@ -106,6 +123,7 @@ static void builtins(void) {
     register_kernel("opaque_add", k_touch_add, NULL, 3, (const size_t[]){8, 8, 4})->opaque = true;
     register_kernel("vec_add", k_vec_add, NULL, 4, (const size_t[]){8, 8, 8, 8});
     register_kernel("_ZN2at6native29vectorized_elementwise_kernelILi4ENS0_3StuESt5arrayIPcLm3EEEEviT0_T1_", k_elementwise, NULL, 3, (const size_t[]){4, 8, 24});
+    register_kernel("stub_gemm", k_gemm, NULL, 1, (const size_t[]){sizeof(gemm)});
     register_kernel("multi_add", k_multi_add, NULL, 1, (const size_t[]){sizeof(multi)});
     register_kernel("spin", k_spin, NULL, 1, (const size_t[]){8});
     register_kernel("slow_add", k_slow_add, NULL, 4, (const size_t[]){8, 8, 4, 8});

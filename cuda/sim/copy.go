@@ -29,6 +29,11 @@ func (g *GPU) waitToMap(at time.Duration) time.Duration {
 	return min(perByte(e.queuedBytes, g.profile.CopyBytesPerSecond), g.profile.MapTimeSlice)
 }
 
+// ZeroAsync fails: there are no contents.
+func (t *Thread) ZeroAsync(cuda.Ptr, int64, cuda.Stream) error {
+	return noContents("cuMemsetD8Async")
+}
+
 // CopyAsync copies on a copy engine. Where a managed range is decides the
 // direction; it is not moved, and leaves without contents come to life on the host.
 func (t *Thread) CopyAsync(dst, src cuda.Ptr, bytes int64, s cuda.Stream) error {

@@ -48,7 +48,9 @@ type function struct {
 	nparams, opaque  uint32
 	inspect, follows uint32
 	launches         uint64
-	record, _        uint32
+	record           uint32
+	written          [4]uint16
+	_                uint32
 }
 
 type shared struct {

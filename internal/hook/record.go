@@ -11,14 +11,31 @@ import (
 	"github.com/penstock-gpu/penstock/cuda"
 )
 
-// SetRecord has launches of a function recorded whole from now on, so that they can be issued again. They write to what a
-// parameter begins with the address of, and to nothing else: that goes first in records with FlagAccess. With parameter -1
-// they are not recorded any more.
-func (h *Shared) SetRecord(function uint32, parameter int) {
+// MostWritten is how many words may say what the launches of a function write to.
+const MostWritten = C.PSK_MOST_WRITTEN
+
+// SetRecord has launches of a function recorded whole from now on, so that they can be issued again. Where written has offsets in
+// the parameters, MostWritten at most, they write to nothing but what the words there are addresses of: that goes first in records with FlagAccess.
+func (h *Shared) SetRecord(function uint32, written []uint32) {
+	f := h.function(function)
+	if f == nil {
+		return
+	}
+	for i, offset := range written {
+		f.written[i] = C.uint16_t(offset)
+	}
+	atomic.StoreUint32((*uint32)(unsafe.Pointer(&f.record)), uint32(len(written))+1)
+}
+
+// EndRecord has them not recorded any more.
+func (h *Shared) EndRecord(function uint32) {
 	if f := h.function(function); f != nil {
-		atomic.StoreUint32((*uint32)(unsafe.Pointer(&f.record)), uint32(parameter)+1)
+		atomic.StoreUint32((*uint32)(unsafe.Pointer(&f.record)), 0)
 	}
 }
+
+// Written is how many of its slots a record with FlagAccess says are written to: the first ones.
+func (r *Record) Written() int { return int(C.psk_written(C.uint16_t(r.Flags))) }
 
 // Unloads counts what unloads functions, from when it begins: their handles may mean others afterwards.
 func (h *Shared) Unloads() uint32 {
@@ -41,8 +58,9 @@ func (h *Shared) Launch(r *Record) *cuda.RecordedLaunch {
 	}
 	l := &cuda.RecordedLaunch{Function: cuda.Function(e.function), SharedBytes: uint32(e.shared)}
 	for i := range l.Grid {
-		l.Grid[i], l.Block[i] = uint32(e.grid[i]), uint32(e.block[i])
+		l.Grid[i], l.Block[i], l.Cluster[i] = uint32(e.grid[i]), uint32(e.block[i]), uint32(e.cluster[i])
 	}
+	l.ClusterPolicy = uint32(e.policy)
 	starts := from + C.sizeof_psk_launch
 	params := starts + (int(e.nparams)*4+7)&^7
 	end := params + int(e.bytes)

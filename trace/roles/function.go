@@ -28,7 +28,9 @@ var (
 	// library of scans and sorts, and tables of pointers (grouped products).
 	unrepeatable = regexp.MustCompile(`(?i)embedding_backward|scatter|index_put|bprop|fmha_cutlassB|nll_loss_backward|multi_tensor|` +
 		`radix|onesweep|DeviceScan|DeviceReduce|DeviceSelect|unique|GroupProblemShape|grouped|compute_grad_weight|random_from_to|atomic|max_pool_backward`)
-	matrix = regexp.MustCompile(`(?i)nvjet|cutlass|xmma|gemm|cudnn|cublas|fmha|sdpa|cask|conv`)
+	// PyTorch's older elementwise kernel, norms, dropout, embeddings and concatenations.
+	plainByTrial = regexp.MustCompile(`18elementwise_kernelILi128E|layer_norm_kernelI|RMSNorm|rms_norm|fused_dropout_kernel|vectorized_gather_kernel|CatArrayBatchedCopy`)
+	matrix       = regexp.MustCompile(`(?i)nvjet|cutlass|xmma|gemm|cudnn|cublas|fmha|sdpa|cask|flash_fwd|conv`)
 )
 
 // Operands is where a kernel's parameters have the addresses of its operands. It writes to one of them only, and reaches nothing
@@ -74,6 +76,13 @@ func OperandsOf(name string) (o Operands, ok bool) {
 		return Operands{6, firstWords(7)}, true
 	}
 	return o, false
+}
+
+// ByTrial says whether what a kernel writes to is worth trying out, as its name does not tell it, and whether it takes long: a matrix product, a
+// convolution, attention.
+func ByTrial(name string) (tried, long bool) {
+	long = matrix.MatchString(name)
+	return (long || plainByTrial.MatchString(name)) && !unrepeatable.MatchString(name), long
 }
 
 // OfFunction says what a kernel's name tells.

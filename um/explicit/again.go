@@ -33,9 +33,9 @@ type remake struct {
 	sum      kernels.Sum128 // of what the launches make; where that is not verified, of what was dropped
 	alike    likeness
 	proven   bool // it is not verified
-	ready    bool           // that is known
-	moving   bool           // a move reads the inputs
-	over     bool           // it is not needed any more
+	ready    bool // that is known
+	moving   bool // a move reads the inputs
+	over     bool // it is not needed any more
 }
 
 const (
@@ -48,8 +48,6 @@ const (
 	wrongPart = 8
 	// mostRefused is how many more of its verifications may be refused than were right: it reads what cannot be guarded.
 	mostRefused = 32
-	// makeWithin is how many operations after a tensor what it is made of may be needed next: it is to come about then anyway.
-	makeWithin = 512
 	// mostHeight is how many tensors in a row may have been dropped of which each is made of the next one.
 	mostHeight = 4
 )
@@ -129,12 +127,11 @@ func (a *again) functions(trustAfter int) (recorded, trusted, banned int) {
 // worthMaking says whether a tensor is better made again than moved, as far as is foreseen, and can be verified now: what it is made
 // of is on the device, and is to be there again when it is needed.
 func (r *Runtime) worthMaking(t *tensor) bool {
-	if t.remake != nil || !r.makeable(t) || !t.whole() || !r.verifiable(t) {
+	if t.remake != nil || !r.makeable(t) || !t.whole() || !r.fits(t) {
 		return false
 	}
-	back := r.comesBack(t)
 	for _, u := range t.inputs() {
-		if !u.whole() || u.writing > 0 || r.comesBack(u)-makeWithin > back {
+		if !u.whole() || u.writing > 0 {
 			return false
 		}
 	}
@@ -143,19 +140,12 @@ func (r *Runtime) worthMaking(t *tensor) bool {
 
 // verifiable says whether the memory to verify in is large enough for a tensor.
 func (r *Runtime) verifiable(t *tensor) bool {
-	return t.used(&t.chunks[0])+t.recipe.temps <= r.config.ScratchBytes && t.recipe.temps <= r.config.ScratchBytes/tempsPart
+	return t.used(&t.chunks[0])+t.recipe.temps <= r.config.ScratchBytes
 }
 
-// comesBack is when a tensor is needed next after it has been let alone for some time.
-func (r *Runtime) comesBack(t *tensor) int64 {
-	next := r.nextUse(t)
-	if t.retained {
-		return next
-	}
-	if _, until, ok := r.History.Rest(t.Instance, shortRest); ok {
-		return max(next, until)
-	}
-	return next
+// fits says whether there is memory to verify a tensor in, if it has to be, and to make it in.
+func (r *Runtime) fits(t *tensor) bool {
+	return t.recipe.temps <= r.config.ScratchBytes/tempsPart && (r.verifiable(t) || r.proven(t))
 }
 
 // verifyFirst is the move that verifies a recipe before a tensor leaves: its own, or that of one that is made of it and could not
@@ -191,8 +181,11 @@ func (r *Runtime) verification(t *tensor) *Move {
 	}
 	t.remake = rm
 	c := &t.chunks[0]
-	rm.alike, rm.proven = t.likeness(), r.proven(t) && !r.checkNow()
+	rm.alike, rm.proven = t.likeness(), r.proven(t) && !(r.checkNow() && r.verifiable(t))
 	m := &Move{Kind: MoveVerify, Chunk: t.rangeOf(c), Bytes: t.used(c), Proven: rm.proven, tensor: t}
+	for _, u := range rm.inputs {
+		m.Inputs = append(m.Inputs, cuda.Range{Base: u.base, Bytes: u.size})
+	}
 	m.reads(rm)
 	m.ofRecipe()
 	for i := range t.recipe.steps {
@@ -209,6 +202,10 @@ func (r *Runtime) verified(m *Move) {
 		r.stats.Verified++
 	}
 	r.landed(m)
+	if len(r.plan.evict) > 0 {
+		r.plan.valid = false // less may have to be copied
+		return
+	}
 	r.plan.resume()
 }
 
@@ -244,8 +241,8 @@ func (t *tensor) away() bool {
 
 // ScratchFor is the ScratchBytes that suit a configuration: for the largest chunk, and in a large budget for larger tensors as well.
 func ScratchFor(c Config) int64 {
-	const part, most = 40, 4
-	return min(max(2*c.chunkBytes(), c.BudgetBytes/part), c.BudgetBytes/most) / PageBytes * PageBytes
+	const part, enough, most = 28, 256 << 20, 4
+	return min(max(2*c.chunkBytes(), min(c.BudgetBytes/part, enough)), c.BudgetBytes/most) / PageBytes * PageBytes
 }
 
 // TempsBytes is how much scratch memory [Mover.Make] needs, where [Mover.Verify] has so much.
@@ -325,6 +322,10 @@ func (r *Runtime) giveUp(t *tensor, rm *remake) {
 
 // judge hears whether a tensor that leaves is what its recipe makes.
 func (r *Runtime) judge(m *Move, same bool) {
+	if m.Untried {
+		r.giveUpRecipe(m.tensor)
+		return
+	}
 	count := r.again.same
 	if rm := m.tensor.remake; rm != nil && !rm.proven {
 		r.again.proofs.note(rm.alike, same)
@@ -338,12 +339,17 @@ func (r *Runtime) judge(m *Move, same bool) {
 		} else {
 			count = r.again.wrong
 		}
-		m.tensor.recipe = recipe{over: true, wrong: true, touched: true, written: r.History.Now()}
-		r.release(m.tensor)
+		r.giveUpRecipe(m.tensor)
 	}
 	for _, f := range m.functions {
 		count[f]++
 	}
+}
+
+// giveUpRecipe has a tensor not made again.
+func (r *Runtime) giveUpRecipe(t *tensor) {
+	t.recipe = recipe{over: true, wrong: true, touched: true, written: r.History.Now()}
+	r.release(t)
 }
 
 // Cancelled reports that a move is not carried out: one that was to verify a recipe, because that cannot be done, or one that was to drop a
@@ -410,17 +416,22 @@ func (r *Runtime) cameBack(m *Move) {
 	r.release(m.tensor)
 }
 
-// Unmade reports that what a move was to make again is not what left, though it was when it left, or that it cannot be made any more. What
-// makes it is not trusted again. The copy on the host, which there has to be, is fetched instead, by the same move.
-func (r *Runtime) Unmade(m *Move) {
+// Doubted reports that what a move was to make again was not what was dropped, and has no copy: nothing more is dropped that the
+// same functions make.
+func (r *Runtime) Doubted(m *Move) {
 	for _, f := range m.functions {
 		r.again.banned[f] = true
 	}
+}
+
+// Unmade reports that what a move was to make again is not what left, though it was when it left, or that it cannot be made any more. What
+// makes it is not trusted again. The copy on the host, which there has to be, is fetched instead, by the same move.
+func (r *Runtime) Unmade(m *Move) {
+	r.Doubted(m)
 	r.stats.Unmade++
 	t := m.tensor
-	t.recipe = recipe{over: true, wrong: true, touched: true, written: r.History.Now()}
 	r.landed(m)
-	r.release(t)
+	r.giveUpRecipe(t)
 	m.Kind, m.Launches = MoveFetch, nil
 	r.fetching++
 	r.Happened()

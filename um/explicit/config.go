@@ -24,6 +24,7 @@ type Config struct {
 	LookaheadBytes int64
 	Packs          bool      // allocations that come and go together share ranges: see pack.go
 	Replay         um.Replay // what is made again instead of moved, which takes Checksums: see again.go
+	Level          Level     // how much is: see level.go
 	// ScratchBytes is how much plain memory there is to verify in what is to be made again: what contains more is moved. There is
 	// [TempsBytes] of it besides, to make it.
 	ScratchBytes int64

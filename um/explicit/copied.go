@@ -11,6 +11,7 @@ type Cause int
 const (
 	Swapped     Cause = iota // nothing is made again
 	NotRecorded              // something wrote to it that cannot be issued again
+	OtherLevel               // what makes it is not issued again at present: see level.go
 	FoundWrong               // it was found not to be what its recipe makes, or that could not be verified
 	InPieces                 // it is in several chunks
 	Borrowed                 // it is in memory of a larger size
@@ -25,7 +26,7 @@ const (
 )
 
 func (c Cause) String() string {
-	return [...]string{"swapped", "not_recorded", "found_wrong", "in_pieces", "borrowed", "retained", "inputs_gone", "distrusted", "too_large", "inputs_away", "not_yet", "insured"}[c]
+	return [...]string{"swapped", "not_recorded", "other_level", "found_wrong", "in_pieces", "borrowed", "retained", "inputs_gone", "distrusted", "too_large", "inputs_away", "not_yet", "insured"}[c]
 }
 
 // cause says why a tensor that leaves is copied.
@@ -39,6 +40,8 @@ func (r *Runtime) cause(t *tensor, drop bool) Cause {
 		return FoundWrong
 	case !r.hasRecipe(t):
 		return NotRecorded
+	case !r.makesNow(t):
+		return OtherLevel
 	case len(t.chunks) != 1:
 		return InPieces
 	case t.borrowed:
@@ -49,7 +52,7 @@ func (r *Runtime) cause(t *tensor, drop bool) Cause {
 		return InputsGone
 	case r.distrusts(t):
 		return Distrusted
-	case !r.verifiable(t):
+	case !r.fits(t):
 		return TooLarge
 	case t.remake == nil:
 		return InputsAway

@@ -23,6 +23,9 @@ type life struct {
 const (
 	notYet = int64(-1)
 	noLife = int64(-1)
+	// leastMakeable is how large an allocation is at least that is not packed as it can be made again: to map a smaller one takes as long
+	// as its contents take on the bus, which in a pack share one mapping.
+	leastMakeable = 12 << 20
 	// mostLives is how many are remembered at least: an iteration has up to some thousands.
 	mostLives = 1 << 15
 )

@@ -58,8 +58,14 @@ type Move struct {
 	Launches []*cuda.RecordedLaunch
 	Temps    [][]Temp // of each, what it names of memory that the engine has to put in the place of what the job has freed
 	Clones   []cuda.Range
-	Proven   bool   // a MoveVerify issues nothing, and nothing is compared when it leaves
-	By       string // the function of the last of Launches
+	Proven   bool // a MoveVerify issues nothing, and nothing is compared when it leaves
+	// Inputs are what the launches of a MoveVerify read of tensors. With Isolated they are given copies, and Changed are those of which the copy was written to.
+	Inputs   []cuda.Range
+	Isolated bool
+	Changed  []cuda.Range
+	// Untried says of a MoveVerify that is cancelled that nothing was learned of the launches.
+	Untried bool
+	By      string // the function of the last of Launches
 
 	remake    *remake  // what it reads stays until it has landed
 	functions []uint32 // of Launches

@@ -22,6 +22,8 @@ type Mover struct {
 	verify  bool             // every move is checked
 	sums    []cuda.Ptr       // pinned memory for checksums
 	sumOf   map[*Move]cuda.Ptr
+	trial   []cuda.Ptr // pinned memory for the checksums of a trial's inputs and their copies
+	tried   *Move      // that has them
 
 	spent Times
 }
@@ -78,6 +80,12 @@ func (v *Mover) Checksums(k *kernels.Kernels, depth int, verify bool) error {
 	for i := range depth {
 		v.sums = append(v.sums, p+cuda.Ptr(int64(i)*size))
 	}
+	if p, err = v.driver.HostAlloc(size * 2 * MostTrialInputs); err != nil {
+		return fmt.Errorf("pinned memory for checksums: %w", err)
+	}
+	for i := range 2 * MostTrialInputs {
+		v.trial = append(v.trial, p+cuda.Ptr(int64(i)*size))
+	}
 	return nil
 }
 
@@ -133,8 +141,24 @@ func (v *Mover) Verify(m *Move, scratch cuda.Ptr) (ticket uint32, err error) {
 		return v.marks.next(v.driver, v.stream)
 	}
 	from := cuda.Range{Base: m.Chunk.Base, Bytes: m.Bytes}
+	temps := scratch + cuda.Ptr(wholeUnits(m.Bytes))
+	if err := v.zero(m, temps); err != nil {
+		return 0, err
+	}
+	copies, err := v.isolate(m, temps+cuda.Ptr(m.tempsBytes()))
+	defer func() {
+		if err != nil {
+			v.tried = nil
+		}
+	}()
+	if err != nil {
+		return 0, err
+	}
 	for i := range m.Launches {
-		l := m.issued(i, scratch+cuda.Ptr(wholeUnits(m.Bytes))).Redirected(from, scratch)
+		l := m.issued(i, temps).Redirected(from, scratch)
+		for k, to := range copies {
+			l = l.Redirected(m.Inputs[k], to)
+		}
 		if err := v.driver.LaunchAgain(l, v.stream); err != nil {
 			return 0, fmt.Errorf("a launch that is verified: %w", err)
 		}
@@ -142,7 +166,74 @@ func (v *Mover) Verify(m *Move, scratch cuda.Ptr) (ticket uint32, err error) {
 	if err := v.sumAt(m, scratch); err != nil {
 		return 0, err
 	}
+	for k, to := range copies {
+		for i, at := range []cuda.Ptr{m.Inputs[k].Base, to} {
+			if err := v.kernels.Checksum(cuda.Range{Base: at, Bytes: m.Inputs[k].Bytes}, v.trial[2*k+i], v.stream); err != nil {
+				return 0, err
+			}
+		}
+	}
 	return v.marks.next(v.driver, v.stream)
+}
+
+// isolate queues copies of what a trial's launches read, and answers where these are; none of a move that is no trial.
+func (v *Mover) isolate(m *Move, at cuda.Ptr) (copies []cuda.Ptr, err error) {
+	if !m.Isolated {
+		return nil, nil
+	}
+	v.tried = m
+	for _, r := range m.Inputs {
+		if err := v.driver.CopyAsync(at, r.Base, r.Bytes, v.stream); err != nil {
+			return nil, fmt.Errorf("copying what a trial reads: %w", err)
+		}
+		copies = append(copies, at)
+		at += cuda.Ptr(wholeUnits(r.Bytes))
+	}
+	return copies, nil
+}
+
+// MayTry says whether a trial can be begun, in scratch memory of a size: none is under way, and there is room for copies of all that it reads.
+func (v *Mover) MayTry(m *Move, scratchBytes int64) bool {
+	bytes := wholeUnits(m.Bytes) + m.tempsBytes()
+	for _, r := range m.Inputs {
+		bytes += wholeUnits(r.Bytes)
+	}
+	return v.tried == nil && len(m.Inputs) <= MostTrialInputs && bytes <= scratchBytes
+}
+
+// Tried notes which inputs a trial's launches have written to, once its ticket has been reached.
+func (v *Mover) Tried(m *Move) {
+	for k, r := range m.Inputs {
+		if v.kernels.Sum(r.Bytes, v.trial[2*k]) != v.kernels.Sum(r.Bytes, v.trial[2*k+1]) {
+			m.Changed = append(m.Changed, r)
+		}
+	}
+	v.tried = nil
+}
+
+// zero clears the scratch memory that a move's launches are given.
+func (v *Mover) zero(m *Move, temps cuda.Ptr) error {
+	for _, all := range m.Temps {
+		for _, x := range all {
+			if !x.Scratch {
+				continue
+			}
+			if err := v.driver.ZeroAsync(temps+cuda.Ptr(x.Offset), x.At.Bytes, v.stream); err != nil {
+				return fmt.Errorf("clearing scratch memory: %w", err)
+			}
+		}
+	}
+	return nil
+}
+
+// tempsBytes is how much memory a move's launches need for what they name of memory that the engine has to provide.
+func (m *Move) tempsBytes() (n int64) {
+	for _, all := range m.Temps {
+		for _, x := range all {
+			n = max(n, x.Offset+wholeUnits(x.At.Bytes))
+		}
+	}
+	return n
 }
 
 // marks are the tickets that a stream writes to a word when it gets there.
@@ -265,6 +356,9 @@ func (v *Mover) CopyIn(m *Move) (ticket uint32, err error) {
 // Make queues the launches that make a move's contents again, with scratch memory for what they make on the way, and their checksum, which has been taken when the word has reached the
 // ticket. A launch that is refused is an error.
 func (v *Mover) Make(m *Move, scratch cuda.Ptr) (ticket uint32, err error) {
+	if err := v.zero(m, scratch); err != nil {
+		return 0, err
+	}
 	for i := range m.Launches {
 		if err := v.driver.LaunchAgain(m.issued(i, scratch), v.stream); err != nil {
 			return 0, fmt.Errorf("a launch that is issued again: %w", err)

@@ -85,7 +85,11 @@ func (r *Runtime) Op(o um.Op) {
 	}
 	r.mostNamed = max(r.mostNamed, x.asked())
 	kind := x.kindOf(&o)
+	now := r.process.Now()
 	if r.config.Replay != um.ReplayOff {
+		if period := r.History.Period(); r.levels.look(x.Position, period, now) {
+			r.unpackedUntil = x.Position + period // what is in a pack has no recipe: what has one is to be seen
+		}
 		r.learn(x, &o)
 	}
 	if r.again.remakes > 0 {
@@ -93,7 +97,6 @@ func (r *Runtime) Op(o um.Op) {
 	}
 	r.Enter(x, &x.Operation, uint64(o.Work))
 	r.stats.Ops++
-	now := r.process.Now()
 	if r.config.Checksums {
 		r.trial.look(r.History.Now(), r.History.Period(), now, r.Stalls.Spent[um.ForSpace])
 	}

@@ -70,7 +70,7 @@ func (r *Runtime) repeats(bytes int64, stream int) int64 {
 
 // packs says whether the repetition of a life is worth packing with others.
 func (r *Runtime) packs(x *life) bool {
-	return x.home == nil && x.named && !x.makeable && x.died != notYet && x.died-x.born >= leastLife && (!r.large(x) || r.pairs(x))
+	return r.History.Now() >= r.unpackedUntil && x.home == nil && x.named && !x.makeable && x.died != notYet && x.died-x.born >= leastLife && (!r.large(x) || r.pairs(x))
 }
 
 // large says whether an allocation is packed with others of its size alone, if at all.
@@ -81,8 +81,8 @@ func (r *Runtime) pairs(x *life) bool {
 	return WholePages(x.bytes) < r.config.ChunkBytes && odd(x.bytes, oddPart)
 }
 
-// fits says whether a pack of so many bytes that begins with one life has room for another.
-func (r *Runtime) fits(first, x *life, total int64) bool {
+// hasRoom says whether a pack of so many bytes that begins with one life has room for another.
+func (r *Runtime) hasRoom(first, x *life, total int64) bool {
 	if r.large(first) {
 		return x.bytes == first.bytes && total+x.bytes <= 2*r.config.ChunkBytes-PageBytes // else it were two chunks
 	}
@@ -279,7 +279,7 @@ func (r *Runtime) newPack(life, before int64) {
 		if x.repeated || x.stream != first.stream || !r.packs(x) {
 			continue
 		}
-		if max(x.died-first.died, first.died-x.died) <= packOps && r.fits(first, x, total) {
+		if max(x.died-first.died, first.died-x.died) <= packOps && r.hasRoom(first, x, total) {
 			parts = append(parts, part{offset: total, bytes: x.bytes, life: number})
 			total += wholeUnits(x.bytes)
 		}

@@ -20,6 +20,7 @@ type step struct {
 	launch   *cuda.RecordedLaunch
 	function uint32
 	name     string // of the function
+	product  bool
 	position int64
 	inputs   []input
 	temps    []Temp // that it names
@@ -29,8 +30,9 @@ type step struct {
 // Temp is memory that a launch names and that the job has freed since: where it lay, and where it is among the memory that
 // the engine has for such.
 type Temp struct {
-	At     cuda.Range
-	Offset int64
+	At      cuda.Range
+	Offset  int64
+	Scratch bool // what is there means nothing before the launch, and is zero
 }
 
 // input is what a step reads besides the tensor that it writes.
@@ -65,13 +67,20 @@ func (r *Runtime) learn(x *op, o *um.Op) {
 		if o.AccessOf(s) == um.AccessUnknown {
 			t.touch(o.Work, i)
 		}
+		t.products.note(o.Product)
 		switch a := o.AccessOf(s); {
 		case a == um.AccessReads:
+		case a == um.AccessScratch:
+			m.over, m.written = m.over || len(m.steps) > 0, x.Position
 		case a == um.AccessWrites && o.Again != nil && !m.over && len(m.steps) < mostSteps && (len(m.steps) > 0 || !m.touched):
 			if !t.away() {
 				r.release(t) // it becomes another one
 			}
-			m.steps, m.written, m.touches = append(m.steps, r.stepOf(x, o, s)), x.Position, t.touches
+			s := r.stepOf(x, o, t)
+			m.steps, m.written, m.touches = append(m.steps, s), x.Position, t.touches
+			for _, at := range s.temps {
+				m.temps = max(m.temps, at.Offset+wholeUnits(at.At.Bytes))
+			}
 			for _, u := range t.inputs() {
 				if !slices.Contains(u.users, t) {
 					u.users = append(u.users, t)
@@ -84,11 +93,18 @@ func (r *Runtime) learn(x *op, o *um.Op) {
 	}
 }
 
-// stepOf is an operation as a step that makes the tensor of a slot.
-func (r *Runtime) stepOf(x *op, o *um.Op, makes uint32) step {
-	made := step{launch: o.Again, function: o.Work, name: o.Name, position: x.Position}
+// stepOf is an operation as a step that makes a tensor.
+func (r *Runtime) stepOf(x *op, o *um.Op, makes *tensor) step {
+	made := step{launch: o.Again, function: o.Work, name: o.Name, product: o.Product, position: x.Position}
+	offset := makes.recipe.temps
 	for _, s := range o.Slots {
-		if t := r.LiveAt(s); t != nil && s != makes {
+		t := r.LiveAt(s)
+		switch {
+		case t == nil || t == makes:
+		case o.AccessOf(s) == um.AccessScratch:
+			made.temps = append(made.temps, Temp{cuda.Range{Base: t.base, Bytes: t.size}, offset, true})
+			offset += wholeUnits(t.bytes)
+		default:
 			made.inputs = append(made.inputs, input{t, t.Instance, t.touches})
 		}
 	}
@@ -121,7 +137,7 @@ func (r *Runtime) inlineInto(t, u *tensor) {
 		return // it was written to after it had been read
 	}
 	r.release(t)
-	at := Temp{cuda.Range{Base: u.base, Bytes: u.size}, t.recipe.temps}
+	at := Temp{At: cuda.Range{Base: u.base, Bytes: u.size}, Offset: t.recipe.temps}
 	shift := at.Offset + wholeUnits(u.bytes)
 	var steps []step
 	for _, s := range u.recipe.steps {
@@ -151,7 +167,18 @@ func (r *Runtime) inlineInto(t, u *tensor) {
 
 // makeable says whether a tensor could be made again from what is alive, as far as is known.
 func (r *Runtime) makeable(t *tensor) bool {
-	return r.config.Replay != um.ReplayOff && r.hasRecipe(t) && !t.Freed && !t.retained && !t.borrowed && len(t.chunks) == 1 && !r.distrusts(t) && r.inputsLast(t)
+	return r.config.Replay != um.ReplayOff && r.hasRecipe(t) && r.makesNow(t) && !t.Freed && !t.retained && !t.borrowed && len(t.chunks) == 1 && !r.distrusts(t) && r.inputsLast(t)
+}
+
+// makesNow says whether what a tensor's recipe takes is made again at this level.
+func (r *Runtime) makesNow(t *tensor) bool {
+	switch r.levels.at {
+	case LevelNothing:
+		return false
+	case LevelPlain:
+		return !slices.ContainsFunc(t.recipe.steps, func(s step) bool { return s.product })
+	}
+	return true
 }
 
 // distrusts says whether a function of a tensor's recipe has been wrong too often.

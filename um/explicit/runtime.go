@@ -22,10 +22,13 @@ type Runtime struct {
 	trial     trial
 	recent    recent
 	again     again
-	lives     lives
-	prepared  int64 // the lives before this number are parts of packs, or are not to be
-	mostNamed int64 // bytes that one operation has named at most, as op.asked counts them
-	mostLive  int64 // of liveSize
+	levels    levels
+	// unpackedUntil is the position before which no packs are made.
+	unpackedUntil int64
+	lives         lives
+	prepared      int64 // the lives before this number are parts of packs, or are not to be
+	mostNamed     int64 // bytes that one operation has named at most, as op.asked counts them
+	mostLive      int64 // of liveSize
 
 	held      map[cuda.Ptr]*tensor // dead, and the job may take them again: see held.go
 	reserved  map[cuda.Ptr]*tensor // packs, by the parts that the job may take: see pack.go
@@ -100,6 +103,7 @@ func New(c Config, p Process) *Runtime {
 		reserved:  map[cuda.Ptr]*tensor{},
 		loose:     loose{open: map[int]*tensor{}},
 		borrowers: map[kind]int64{},
+		levels:    newLevels(c.Level),
 		again:     again{same: map[uint32]int{}, wrong: map[uint32]int{}, refused: map[uint32]int{}, banned: map[uint32]bool{}, proofs: proofs{}, sizes: map[int64]bool{}},
 		have:      map[int64]int{}, picked: map[int64]int{}, covered: map[int64]int{}, born: map[int64]int{},
 	}
@@ -169,7 +173,7 @@ func (r *Runtime) publish(t *tensor) {
 
 // live enters a tensor among the living.
 func (r *Runtime) live(t *tensor) {
-	t.Instance, t.recipe, t.users = r.History.Alloc(t.size), recipe{}, nil
+	t.Instance, t.recipe, t.users, t.products = r.History.Alloc(t.size), recipe{}, nil, products{}
 	t.rest, t.copied = rest{}, false
 	r.History.Asked(t.Instance, t.bytes)
 	r.lastStream = t.Stream
@@ -195,7 +199,7 @@ func (r *Runtime) leave(t *tensor, p cuda.Ptr, bytes, life int64, named bool) {
 	delete(r.ByPtr, p)
 	r.AddLive(-bytes)
 	if x := r.lives.of(life); x != nil {
-		x.died, x.named, x.makeable = r.History.Now(), named, r.hasRecipe(t)
+		x.died, x.named, x.makeable = r.History.Now(), named, r.hasRecipe(t) && r.makesNow(t) && t.size >= leastMakeable
 		if x.makeable {
 			r.again.sizes[t.size] = true
 		}

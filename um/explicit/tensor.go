@@ -78,7 +78,8 @@ type tensor struct {
 	rest     rest  // the longest so far
 	copied   bool  // out, in this life
 	recipe   recipe
-	touches  uint64 // by operations of which it is not known what they do: see proven.go
+	products products
+	touches  uint64    // by operations of which it is not known what they do: see proven.go
 	remake   *remake   // how it can be made again, from its verification on
 	users    []*tensor // of whose recipes it is an input, or was
 	readers  []*tensor // that are to be made again from this one: see guard.go
@@ -172,9 +173,12 @@ func cut(size, chunkBytes int64) []chunk {
 	return chunks
 }
 
+// mostWhole is how many chunks what is to be made again is at most, where it need not be verified: what moves is one of them.
+const mostWhole = 4
+
 // cut divides a size into chunks; into one where tensors of that size have recipes, for a recipe makes a tensor whole.
 func (r *Runtime) cut(size int64) []chunk {
-	if r.again.sizes[size] && size <= r.config.ScratchBytes {
+	if r.again.sizes[size] && size <= max(r.config.ScratchBytes, mostWhole*r.config.ChunkBytes) {
 		return []chunk{{bytes: size}}
 	}
 	return cut(size, r.config.ChunkBytes)

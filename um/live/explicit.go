@@ -16,7 +16,6 @@ import (
 	"github.com/penstock-gpu/penstock/evict"
 	"github.com/penstock-gpu/penstock/internal/hook"
 	"github.com/penstock-gpu/penstock/pool/front"
-	"github.com/penstock-gpu/penstock/trace/roles"
 	"github.com/penstock-gpu/penstock/um"
 	"github.com/penstock-gpu/penstock/um/explicit"
 	"github.com/penstock-gpu/penstock/um/explicit/hostpool"
@@ -89,7 +88,8 @@ type StrictHook interface {
 	Follow(function, after uint32)
 	HeadWord() *uint64
 	Read() uint64
-	SetRecord(function uint32, parameter int)
+	SetRecord(function uint32, written []uint32)
+	EndRecord(function uint32)
 	Launch(r *hook.Record) *cuda.RecordedLaunch
 	Unloads() uint32
 }
@@ -103,15 +103,19 @@ const (
 	// they hold 1e37; as half precision, not a number; of integers up to 32,767 it is
 	// 0.4 %, of 64 MiB of an int8 product some 5,000). So many are told apart.
 	reservationHint = 0x7d00_0000_0000
-	findCapacity    = 1 << 16
-	mostInFlight    = 8                // moves in one direction
-	plainPatience   = 3 * time.Second  // for tensors to leave before plain memory grows, while nothing is unfinished
-	hostPatience    = time.Second      // for host memory that is over the budget: others may free some
-	growthPatience  = 30 * time.Second // for host memory that the machine refuses
-	longRun         = time.Second      // an operation that has run for longer is waited for: others merely come and go
-	reportPatience  = time.Millisecond // for a move, before streams are asked how far they are
-	resultOOM       = 2                // CUDA_ERROR_OUT_OF_MEMORY
-	resultUnknown   = 999              // CUDA_ERROR_UNKNOWN
+	// lowAddresses are those that two numbers of four bytes look like, the second of them small.
+	lowAddresses = 1 << 44
+	// plainHint is the same for plain memory: in parameters, where two numbers of four bytes may lie side by side, low addresses look like these.
+	plainHint      = 0x7b00_0000_0000
+	findCapacity   = 1 << 16
+	mostInFlight   = 8                // moves in one direction
+	plainPatience  = 3 * time.Second  // for tensors to leave before plain memory grows, while nothing is unfinished
+	hostPatience   = time.Second      // for host memory that is over the budget: others may free some
+	growthPatience = 30 * time.Second // for host memory that the machine refuses
+	longRun        = time.Second      // an operation that has run for longer is waited for: others merely come and go
+	reportPatience = time.Millisecond // for a move, before streams are asked how far they are
+	resultOOM      = 2                // CUDA_ERROR_OUT_OF_MEMORY
+	resultUnknown  = 999              // CUDA_ERROR_UNKNOWN
 	// resultDeinitialized is CUDA_ERROR_DEINITIALIZED, for what comes after the engine.
 	resultDeinitialized = 4
 )
@@ -119,11 +123,14 @@ const (
 // trustAfter is explicit.Config.TrustAfter: tests lower it.
 var trustAfter = 0
 
+// level is explicit.Config.Level: tests fix it.
+var level = explicit.LevelTried
+
 func newSwap(l *Live) *swap {
 	e := &swap{
 		l: l, hook: l.hook.(StrictHook), // whoever chose has looked
 		plainHandles: map[cuda.Ptr]cuda.Handle{}, plainMapped: map[cuda.Ptr]int64{}, chasersOf: map[uint32]*chaser{}, requests: map[request]uint64{},
-		accesses: accesses{operands: map[uint32]*roles.Operands{}},
+		accesses: newAccesses(),
 	}
 	for d := range e.wake {
 		e.wake[d] = sync.NewCond(&l.mu)
@@ -155,6 +162,7 @@ func (e *swap) start() error {
 	if err != nil {
 		return fmt.Errorf("reserving %d bytes of address space: %w", space, err)
 	}
+	e.accesses.tries = base >= lowAddresses
 	if e.host, err = hostpool.New(l.driver, hostpool.Config{BudgetBytes: hostBudget}, l.log); err != nil {
 		return err
 	}
@@ -163,7 +171,7 @@ func (e *swap) start() error {
 		Victims: l.config.Policy.Victims, Ahead: l.config.Policy.Fetch == um.FetchAhead, LookaheadBytes: l.config.LookaheadBytes, Depth: mostInFlight / 2,
 		Checksums: true,
 		Packs:     l.config.Packs && l.sink == nil, // a recording names allocations by their slots
-		Replay:    l.config.Replay, TrustAfter: trustAfter,
+		Replay:    l.config.Replay, TrustAfter: trustAfter, Level: level,
 	}
 	if l.config.Verify {
 		c.Replay = min(c.Replay, um.ReplayInsured) // a copy of all that is dropped is compared with

@@ -149,7 +149,7 @@ func (e *swap) mapPlain(size int64) (p cuda.Ptr, err error) {
 	if err != nil {
 		return 0, err
 	}
-	if p, err = d.AddressReserve(size, explicit.PageBytes, 0); err != nil {
+	if p, err = d.AddressReserve(size, explicit.PageBytes, plainHint); err != nil {
 		_ = d.MemRelease(h) // the first error counts
 		return 0, err
 	}
@@ -214,6 +214,9 @@ type plainDriver struct {
 }
 
 func (d plainDriver) AddressReserve(bytes, align int64, hint cuda.Ptr) (cuda.Ptr, error) {
+	if hint == 0 {
+		hint = plainHint
+	}
 	p, err := d.Driver.AddressReserve(bytes, align, hint)
 	if err == nil {
 		d.e.publishPlain(cuda.Range{Base: p, Bytes: bytes})

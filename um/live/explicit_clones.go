@@ -12,8 +12,8 @@ import (
 // This file is for copies of the small memory that launches read which are to be issued again: that memory is not the engine's to guard.
 
 const (
-	leastClone = 512       // bytes
-	mostClone  = 256 << 10 // what is larger is not copied, nor is what reads it made again
+	leastClone = 512     // bytes
+	mostClone  = 1 << 20 // what is larger is not copied, nor is what reads it made again
 )
 
 // clones is device memory in pieces of powers of two.

@@ -236,6 +236,9 @@ func (p *porter) done(f *flight) bool {
 		f.ticket = 0
 		if p.lane != nil {
 			p.mover.Summed(f.move)
+			if f.move.Isolated {
+				p.mover.Tried(f.move)
+			}
 			if f.move.Compare && !f.move.Clean && f.move.Copied() { // what is dropped stays
 				p.copy(f)
 			}
@@ -278,7 +281,13 @@ func (p *porter) land() error {
 		p.checked = time.Now()
 		switch {
 		case f.move.Kind == explicit.MoveVerify:
-			e.runtime.Done(f.move)
+			if f.move.Isolated && !e.accesses.judge(e, f.move) {
+				f.move.Untried = true
+				l.log.Debug("launches wrote to what was not known to be written to", zap.String("kernel", f.move.By), zap.Int("inputs", len(f.move.Changed)))
+				e.runtime.Cancelled(f.move)
+			} else {
+				e.runtime.Done(f.move)
+			}
 			continue
 		case f.move.Kind == explicit.MoveEvict && !f.move.Copied() && !f.move.Clean:
 			l.log.Debug("what leaves is not what its recipe makes", zap.String("kernel", f.move.By), zap.Int64("bytes", f.move.Bytes))
@@ -362,12 +371,19 @@ func (p *porter) begin(m *explicit.Move) error {
 	unloads := e.accesses.unloads // when the launches were recorded
 	makes, verifies := m.Direction() == um.In && len(m.Launches) > 0, m.Kind == explicit.MoveVerify
 	var outside []cuda.Ptr
+	var byTrial []bool
 	if verifies {
-		outside = m.Outside()
+		outside, byTrial = m.Outside(), e.accesses.ofTrials(m)
+		if m.Isolated = e.accesses.trials(m); m.Isolated && (m.Proven || !p.mover.MayTry(m, e.verifier.scratch.Bytes)) {
+			m.Untried = true
+			l.log.Debug("there is no room to try launches", zap.String("kernel", m.By), zap.Int64("bytes", m.Bytes), zap.Int("inputs", len(m.Inputs)))
+			e.runtime.Cancelled(m)
+			return nil
+		}
 	}
 	p.timed(portBegin, func() {
 		if verifies {
-			f.ticket, unverified = p.verify(m, outside)
+			f.ticket, unverified = p.verify(m, outside, byTrial)
 			return
 		}
 		e.paging.Add(1)

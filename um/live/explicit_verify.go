@@ -1,7 +1,6 @@
 package live
 
 import (
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"slices"
@@ -15,8 +14,8 @@ import (
 // This file is for what the engine needs to make tensors again: memory to verify in that it can.
 
 const (
-	clonesPart  = 8 // the part of the memory to verify in that there is for copies of small memory besides
-	mostMakings = 3 // of a tensor without a copy, before it is given up
+	clonesPart  = 4 // the part of the memory to verify in that there is for copies of small memory besides
+	mostMakings = 5 // of a tensor without a copy, before it is given up
 )
 
 // verifier has the memory.
@@ -56,9 +55,9 @@ func (p *porter) closeVerifier() (err error) {
 	e.endVerifier = false
 	at, bytes := e.verifier.scratch.Base, e.verifier.bytes
 	e.verifier = nil
-	for function, operands := range e.accesses.operands {
-		if operands != nil {
-			e.hook.SetRecord(function, -1)
+	for function, f := range e.accesses.functions {
+		if f != nil {
+			e.hook.EndRecord(function)
 		}
 	}
 	p.timed(portFinish, func() {
@@ -79,16 +78,22 @@ func (p *porter) closeVerifier() (err error) {
 // errNotGuarded is what a launch reads that the engine can neither guard nor copy.
 var errNotGuarded = errors.New("it reads memory that can be neither guarded nor copied")
 
-// verify begins to verify a recipe. outside is m.Outside().
-func (p *porter) verify(m *explicit.Move, outside []cuda.Ptr) (ticket uint32, err error) {
+// verify begins to verify a recipe. outside is m.Outside(), byTrial is of which launches trials tell what they write to.
+func (p *porter) verify(m *explicit.Move, outside []cuda.Ptr, byTrial []bool) (ticket uint32, err error) {
 	v := p.e.verifier
-	for i := range m.Launches {
-		if at, ok := p.e.hiddenAddress(m.Launches[i]); ok {
-			return 0, fmt.Errorf("%w: a parameter may hold %#x", errNotGuarded, uint64(at))
+	launches := slices.Clone(m.Launches)
+	for i, l := range launches {
+		for _, offset := range p.e.hiddenAddresses(l) {
+			at := l.Address(offset)
+			if _, ok := p.e.l.containing(at); !ok || !byTrial[i] {
+				return 0, fmt.Errorf("%w: a parameter may hold %#x", errNotGuarded, uint64(at))
+			}
+			l = l.WithAddress(offset)
+			outside = append(outside, at)
 		}
+		launches[i] = l
 	}
 	slices.Sort(outside)
-	launches := slices.Clone(m.Launches)
 	for _, at := range slices.Compact(outside) {
 		from, to, err := p.clone(at)
 		if err != nil {
@@ -103,30 +108,6 @@ func (p *porter) verify(m *explicit.Move, outside []cuda.Ptr) (ticket uint32, er
 	return p.mover.Verify(m, v.scratch.Base)
 }
 
-// hiddenAddress finds what looks like an address in a launch's parameters where none is known to be. An address lies in one
-// parameter: numbers in two that lie side by side look like one easily, as what the engine maps has low addresses.
-func (e *swap) hiddenAddress(l *cuda.RecordedLaunch) (cuda.Ptr, bool) {
-	for i, start := range l.Starts {
-		end := uint32(len(l.Params))
-		if i+1 < len(l.Starts) {
-			end = l.Starts[i+1]
-		}
-		for at := (start + 7) &^ 7; at+8 <= end; at += 8 {
-			if slices.Contains(l.Addresses, at) {
-				continue
-			}
-			p := cuda.Ptr(binary.LittleEndian.Uint64(l.Params[at:]))
-			if p < 1<<32 || p >= 1<<47 { // no address of a device
-				continue
-			}
-			if _, ok := e.l.driver.AllocationAt(p); ok || e.hook.Published(p) {
-				return p, true
-			}
-		}
-	}
-	return 0, false
-}
-
 // remake makes again what has no copy and was not the same: the last time it failed for a reason that may have passed.
 func (p *porter) remake(f *flight) error {
 	e, m := p.e, f.move
@@ -134,6 +115,7 @@ func (p *porter) remake(f *flight) error {
 		return fmt.Errorf("%w: %s was dropped, to be made again by %s, and is not what it was (%d times; %v was dropped): start the job from its last checkpoint, with --replay off",
 			explicit.ErrMismatch, m.What(), m.By, f.makings, m.Sum)
 	}
+	e.runtime.Doubted(m)
 	e.l.log.Warn("what was made again is not what was dropped: it is made once more", zap.String("kernel", m.By))
 	var err error
 	p.timed(portBegin, func() { f.ticket, err = p.maker.Make(m, e.verifier.temps) })

@@ -34,6 +34,7 @@ type strictHook struct {
 	names     map[uint32]string // of functions, where they are not all the same
 	launches  map[uint64]*cuda.RecordedLaunch
 	recorded  map[uint32]bool // functions of which launches are
+	told      map[uint32]int  // how many of their operands they write to: the first that are named
 	guarded   map[uint32]bool // slots
 	unloads   atomic.Uint32
 }
@@ -47,10 +48,17 @@ func (h *strictHook) FunctionName(id uint32) string {
 
 func (h *strictHook) Unloads() uint32 { return h.unloads.Load() }
 
-func (h *strictHook) SetRecord(function uint32, parameter int) {
+func (h *strictHook) SetRecord(function uint32, written []uint32) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.recorded[function] = parameter >= 0
+	h.recorded[function], h.told[function] = true, len(written)
+}
+
+func (h *strictHook) EndRecord(function uint32) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	delete(h.recorded, function)
+	delete(h.told, function)
 }
 
 func (h *strictHook) Launch(r *hook.Record) *cuda.RecordedLaunch {
@@ -200,8 +208,8 @@ func newStubJob(t *testing.T, c Config, env ...string) *stubJob {
 	j := &stubJob{T: t, d: cudastub.Open(t, append(env, "STUB_SCRIBBLE=1")...)}
 	j.h = &strictHook{
 		fakeHook: newHook(), t: t, lastSeq: map[uint32]uint64{}, tickets: map[uint32]uint32{}, plain: map[cuda.Ptr]int64{},
-		states: map[uint32]hook.Inspect{}, follows: map[uint32]uint32{}, launches: map[uint64]*cuda.RecordedLaunch{}, recorded: map[uint32]bool{}, guarded: map[uint32]bool{},
-		names: map[uint32]string{kernelElementwise: elementwise},
+		states: map[uint32]hook.Inspect{}, follows: map[uint32]uint32{}, launches: map[uint64]*cuda.RecordedLaunch{}, recorded: map[uint32]bool{}, told: map[uint32]int{}, guarded: map[uint32]bool{},
+		names: map[uint32]string{kernelElementwise: elementwise, kernelGemm: "stub_gemm"},
 	}
 	var err error
 	if j.stream, err = j.d.StreamCreate(); err != nil {
@@ -265,7 +273,9 @@ func (j *stubJob) launch(w work) error {
 	}
 	if w.again != nil && h.recorded[w.id] {
 		r.Recorded, h.launches[r.Seq] = 1, w.again
-		r.Flags |= hook.FlagAccess | hook.FlagHasDst // what it writes to is named first
+		if n := h.told[w.id]; n > 0 { // what it writes to is named first
+			r.Flags |= hook.FlagAccess | hook.FlagHasDst | (n-1)<<13
+		}
 	}
 	switch {
 	case w.kind == hook.Copy && w.id == hook.CopyH2D:
@@ -306,7 +316,7 @@ func (h *strictHook) mayRun(r *hook.Record, asks bool) bool {
 	defer h.mu.Unlock()
 	for i, s := range r.Slots {
 		ticket, arrives := h.tickets[s]
-		reads := r.Flags&hook.FlagAccess != 0 && !(i == 0 && r.Flags&hook.FlagHasDst != 0)
+		reads := r.Flags&hook.FlagAccess != 0 && i >= r.Written()
 		if !h.resident[s] && !(arrives && hook.NewWord(h.arrived).Reached(ticket)) && !(h.guarded[s] && reads) {
 			return false
 		}
@@ -321,6 +331,7 @@ const (
 	kernelByTable
 	kernelOther
 	kernelElementwise
+	kernelGemm
 )
 
 // elementwise is a kernel of the stub that is called as PyTorch's are.

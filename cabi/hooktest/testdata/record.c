@@ -39,7 +39,14 @@ static void whole(void) {
     OK(launch(NULL, at(1), at(2), at(3)));
     CHECK_EQ(next_recorded(), 0);
     CHECK_EQ(EXPECT(PSK_REC_LAUNCH, 1, 2, 3)->flags & (PSK_FLAG_ACCESS | PSK_FLAG_HAS_DST), 0);
-    __atomic_store_n(&S->funcs[id_of("mix")].record, WRITTEN + 1, __ATOMIC_RELEASE);
+    psk_func *f = &S->funcs[id_of("mix")];
+    __atomic_store_n(&f->record, 1, __ATOMIC_RELEASE);
+    OK(launch(NULL, at(1), at(2), at(3)));
+    const uint32_t *places = (const uint32_t *)(recorded(next_recorded()) + 1);
+    CHECK_EQ(EXPECT(PSK_REC_LAUNCH, 1, 2, 3)->flags & (PSK_FLAG_ACCESS | PSK_FLAG_HAS_DST), 0);
+    uint16_t to = (uint16_t)places[WRITTEN], from = (uint16_t)places[1];
+    f->written[0] = to;
+    __atomic_store_n(&f->record, 2, __ATOMIC_RELEASE);
     for (int i = 0; i < 3; i++) {
         OK(launch(NULL, at(1), at(2), at(3)));
         const psk_launch *l = recorded(next_recorded());
@@ -61,6 +68,42 @@ static void whole(void) {
     CHECK_EQ(EXPECT(PSK_REC_LAUNCH, 3, 2)->flags & (PSK_FLAG_ACCESS | PSK_FLAG_HAS_DST), PSK_FLAG_ACCESS | PSK_FLAG_HAS_DST);
     OK(launch(NULL, at(3), at(2), at(PLAIN)));
     CHECK_EQ(EXPECT(PSK_REC_LAUNCH, 3, 2)->flags & (PSK_FLAG_ACCESS | PSK_FLAG_HAS_DST), PSK_FLAG_ACCESS);
+    /* It may write to what more than one word points to. */
+    f->written[1] = (uint16_t)(from + 8);
+    __atomic_store_n(&f->record, 3, __ATOMIC_RELEASE);
+    OK(launch(NULL, at(1), at(2), at(3)));
+    const record *two = EXPECT(PSK_REC_LAUNCH, 3, 2, 1);
+    CHECK_EQ(psk_written(two->flags), 2);
+    OK(launch(NULL, at(1), at(3), at(3)));
+    CHECK_EQ(psk_written(EXPECT(PSK_REC_LAUNCH, 3, 1)->flags), 1);
+    __atomic_store_n(&f->record, 2, __ATOMIC_RELEASE);
+    /* Clusters are recorded, launches with attributes that matter are not. */
+    CUlaunchAttribute attributes[] = {{.id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION, .value = {.clusterDim = {2, 1, 1}}},
+                                      {.id = CU_LAUNCH_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE, .value = {.clusterSchedulingPolicyPreference = 1}},
+                                      {.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION}};
+    for (int odd = 0; odd < 2; odd++) {
+        if (odd) attributes[2].id = CU_LAUNCH_ATTRIBUTE_DEVICE_UPDATABLE_KERNEL_NODE;
+        uint8_t byte = 7;
+        uint64_t operands[2] = {at(1), at(2)}, written = at(3);
+        uint32_t number = 99;
+        CUlaunchConfig c = {.gridDimX = 4, .gridDimY = 1, .gridDimZ = 1, .blockDimX = 32, .blockDimY = 1, .blockDimZ = 1, .attrs = attributes, .numAttrs = 3};
+        OK(CALL(cuLaunchKernelEx, &c, function("mix"), ((void *[]){&byte, operands, &written, &number}), NULL));
+        if (odd)
+            CHECK_EQ(next_recorded(), 0);
+        else
+            CHECK(recorded(next_recorded())->cluster[0] == 2 && recorded(next_recorded())->policy == 1 && recorded(next_recorded())->grid[0] == 4);
+        must_take();
+    }
+    /* Parameters may lie in one buffer. */
+    uint8_t all[64] = {7};
+    uint64_t three[3] = {at(1), at(2), at(3)};
+    memcpy(all + from, three, 16);
+    memcpy(all + to, three + 2, 8);
+    size_t size = to + 12;
+    CHECK(size <= sizeof all);
+    OK(CALL(cuLaunchKernel, function("mix"), 3, 2, 1, 32, 4, 1, 48, NULL, NULL, ((void *[]){CU_LAUNCH_PARAM_BUFFER_POINTER, all, CU_LAUNCH_PARAM_BUFFER_SIZE, &size, CU_LAUNCH_PARAM_END})));
+    CHECK(!memcmp((const uint8_t *)(recorded(next_recorded()) + 1) + 16, all, size));
+    CHECK_EQ(psk_written(EXPECT(PSK_REC_LAUNCH, 3, 1, 2)->flags), 1);
     /* What is captured does not run, so it is not made again. */
     CUstream s = new_stream();
     CUgraph g;

@@ -1,0 +1,167 @@
+package live
+
+import (
+	"slices"
+
+	"go.uber.org/zap"
+
+	"github.com/penstock-gpu/penstock/cuda"
+	"github.com/penstock-gpu/penstock/internal/hook"
+	"github.com/penstock-gpu/penstock/um"
+	"github.com/penstock-gpu/penstock/um/explicit"
+)
+
+// This file is for what launches write to of kernels of which the name does not tell it: matrix products, convolutions, attention.
+//
+// Any word of their parameters that lies in memory that is known is taken for an address. What was just allocated is taken for
+// what the launch makes, until trials say more: when a recipe is verified with such a launch, all that it reads is copied first, and it is given the copies, so
+// that it can write to nothing of the job's. What it made must be what it was, and the copies must be as before: where one is
+// not, the words that point there are remembered, and what they point to is the engine's own memory in later launches, with zeros, as a
+// workspace. After enoughTrials in a row that found nothing new, launches of the function are given what the job has to read, and the
+// launch hook is told what they write to.
+
+const (
+	enoughTrials = 4
+	// mostTrialInputs is how many tensors a recipe that is tried may read.
+	mostTrialInputs = explicit.MostTrialInputs
+	// workspaceLaunches is how many of these launches, and nothing else, must have named memory for it to be a workspace.
+	workspaceLaunches = 16
+)
+
+// trial is what trials have told of a function.
+type trial struct {
+	passed int      // in a row
+	made   []uint32 // offsets of words that pointed to what was made, in all of them
+	writes []uint32 // of all words that pointed to what was written to
+}
+
+// over says whether there need be no more.
+func (t *trial) over() bool { return t.passed >= enoughTrials }
+
+// byTrial says what a launch does with what it names, by what is known so far, and how it can be issued again. What the hook lets pass
+// as reading a tensor is reading it here.
+func (c *accesses) byTrial(e *swap, rec *hook.Record, o *um.Op, f *recorded, l *cuda.RecordedLaunch) {
+	o.Product = f.product
+	if rec.Flags&(hook.FlagInspect|hook.FlagOpaque) != 0 || len(rec.Slots) > mostTrialInputs {
+		return
+	}
+	c.tried[l.Function] = f
+	ranges := make([]cuda.Range, len(rec.Slots))
+	for i, s := range rec.Slots {
+		ranges[i] = e.runtime.SlotRange(s)
+	}
+	at := make([][]uint32, len(rec.Slots)) // offsets of the words that point there
+	addressWords(l, func(offset uint32, p cuda.Ptr) bool {
+		i := slices.IndexFunc(ranges, func(r cuda.Range) bool { return p >= r.Base && p < r.End() })
+		if i >= 0 {
+			at[i] = append(at[i], offset)
+			l.Addresses = append(l.Addresses, offset)
+		}
+		return true
+	})
+	told := rec.Flags&hook.FlagAccess != 0
+	c.of = c.of[:0]
+	makes := -1
+	for i, s := range rec.Slots {
+		access := um.AccessUnknown
+		switch fresh := e.runtime.Untouched(s); {
+		case told && i >= rec.Written():
+			access = um.AccessReads
+		case f.passed > 0 && makes < 0 && shared(at[i], f.made) && (fresh || told):
+			access, makes = um.AccessWrites, i
+		case shared(at[i], f.writes), e.runtime.NamedByProducts(s, workspaceLaunches):
+			access = um.AccessScratch
+		case fresh && makes < 0 && f.passed == 0:
+			access, makes = um.AccessWrites, i
+		case fresh:
+			access = um.AccessScratch
+		}
+		c.of = append(c.of, access)
+	}
+	o.Access = c.of
+	if makes >= 0 {
+		o.Again = l
+	}
+}
+
+// shared says whether two lists share an offset.
+func shared(a, b []uint32) bool {
+	return slices.ContainsFunc(a, func(x uint32) bool { return slices.Contains(b, x) })
+}
+
+// ofTrials says of each of a move's launches whether trials tell what it writes to: all words that lie in memory are addresses then.
+func (c *accesses) ofTrials(m *explicit.Move) []bool {
+	is := make([]bool, len(m.Launches))
+	for i, l := range m.Launches {
+		is[i] = c.tried[l.Function] != nil
+	}
+	return is
+}
+
+// trials says whether a verification is one of functions of which it is not known yet what they write to.
+func (c *accesses) trials(m *explicit.Move) bool {
+	return slices.ContainsFunc(m.Launches, func(l *cuda.RecordedLaunch) bool {
+		f := c.tried[l.Function]
+		return f != nil && !f.over()
+	})
+}
+
+// judge learns from a trial, and says whether nothing was found that was not known.
+func (c *accesses) judge(e *swap, m *explicit.Move) bool {
+	pointing := func(l *cuda.RecordedLaunch, r cuda.Range) (all []uint32) {
+		for _, at := range l.Addresses {
+			if p := l.Address(at); p >= r.Base && p < r.End() {
+				all = append(all, at)
+			}
+		}
+		return all
+	}
+	for _, r := range m.Changed {
+		for _, l := range m.Launches {
+			if f := c.tried[l.Function]; f != nil {
+				f.note(nil, pointing(l, r))
+				f.passed = 0
+			}
+		}
+	}
+	if len(m.Changed) > 0 {
+		return false
+	}
+	for i, l := range m.Launches {
+		f := c.tried[l.Function]
+		if f == nil || f.over() {
+			continue
+		}
+		made := pointing(l, m.Chunk)
+		if len(made) == 0 {
+			continue // it made what was made of on the way
+		}
+		writes := slices.Clone(made)
+		for _, x := range m.Temps[i] {
+			if x.Scratch {
+				writes = append(writes, pointing(l, x.At)...)
+			}
+		}
+		f.note(made, writes)
+		if f.passed++; f.over() && !f.told && len(f.writes) <= hook.MostWritten {
+			f.told = true
+			e.l.log.Debug("it is known what launches write to", zap.String("kernel", m.By), zap.Uint32s("offsets", f.writes))
+			e.hook.SetRecord(f.id, f.writes)
+		}
+	}
+	return true
+}
+
+// note enters what the words of one launch pointed to.
+func (t *trial) note(made, writes []uint32) {
+	if t.passed == 0 {
+		t.made = made
+	} else if made != nil {
+		t.made = slices.DeleteFunc(t.made, func(x uint32) bool { return !slices.Contains(made, x) })
+	}
+	for _, x := range writes {
+		if !slices.Contains(t.writes, x) {
+			t.writes = append(t.writes, x)
+		}
+	}
+}

@@ -1,0 +1,66 @@
+package live
+
+import (
+	"encoding/binary"
+	"testing"
+
+	"github.com/penstock-gpu/penstock/cuda"
+	"github.com/penstock-gpu/penstock/internal/hook"
+	"github.com/penstock-gpu/penstock/um"
+)
+
+// multiply makes out = 3 a + b with a kernel of a matrix library, which leaves its workspace as it is not to find it: the job clears it.
+func (j *stubJob) multiply(out, a, b, workspace cuda.Ptr, scribbles uint32) {
+	j.Helper()
+	j.fill(workspace, productBytes, 0)
+	var params []byte
+	for _, p := range []cuda.Ptr{out, a, b, workspace} {
+		params = binary.LittleEndian.AppendUint64(params, uint64(p))
+	}
+	params = binary.LittleEndian.AppendUint32(binary.LittleEndian.AppendUint32(params, productBytes/4), scribbles)
+	l := &cuda.RecordedLaunch{Function: j.d.Function("stub_gemm"), Grid: [3]uint32{1, 1, 1}, Block: [3]uint32{1, 1, 1}, Starts: []uint32{0}, Params: params}
+	j.must(j.launch(work{kind: hook.Launch, id: kernelGemm, names: []cuda.Ptr{out, workspace, a, b}, again: l, queue: func() error { return j.d.LaunchAgain(l, j.stream) }}))
+}
+
+// TestExplicitTrials: what products make is made again once it has been tried out what they write to: a workspace, too, which is not what is guarded or
+// read. One that writes to what it should only read is found out, and nothing is wrong for it.
+func TestExplicitTrials(t *testing.T) {
+	for _, scribbles := range []uint32{0, 1} {
+		c := replaying(t, um.ReplayOn)
+		c.BudgetBytes += 32 * mib
+		j := newStubJob(t, c)
+		in := [2]cuda.Ptr{j.malloc(productBytes), j.malloc(productBytes)}
+		j.fill(in[0], productBytes, 1)
+		workspace := j.malloc(productBytes)
+		products := make([]cuda.Ptr, 24)
+		for round := range 8 {
+			j.fill(in[1], productBytes, 2)
+			for i := range products {
+				products[i] = j.malloc(productBytes)
+				j.multiply(products[i], in[0], in[1], workspace, scribbles)
+			}
+			for i, p := range products {
+				j.has(in[0], productBytes, 1)
+				j.has(p, productBytes, 5+scribbles*uint32(i))
+			}
+			for _, p := range products {
+				j.must(j.l.Free(p))
+			}
+			if s := j.l.Stats().Explicit; s.Unmade != 0 {
+				t.Fatalf("round %d: %+v", round, s)
+			}
+		}
+		s := j.l.Stats().Explicit
+		j.h.mu.Lock()
+		told := j.h.told[kernelGemm]
+		j.h.mu.Unlock()
+		switch {
+		case scribbles == 0 && (s.Made == 0 || told != 2):
+			t.Errorf("%d products were made again, they write to %d operands; %+v", s.Made, told, s)
+		case scribbles != 0 && (s.Made != 0 || s.DropsWrong == 0):
+			t.Errorf("%d products were made again that write to what they read, %d were found out", s.Made, s.DropsWrong)
+		}
+		j.locked(func(e *swap) { j.must(e.runtime.Check()) })
+		j.closed()
+	}
+}
