@@ -32,9 +32,10 @@ func mix(h, x uint64) uint64 {
 	return h ^ h>>31
 }
 
-// touch notes an operation of which it is not known what it does with a tensor: the order does not matter.
-func (t *tensor) touch(function uint32, place int) {
-	t.touches += mix(uint64(function), uint64(place))
+// touch notes an operation of which it is not known what it does with a tensor, which it names in one place of so many: the order of
+// operations does not matter.
+func (t *tensor) touch(function uint32, place, places int) {
+	t.touches += mix(mix(uint64(function), uint64(place)), uint64(places))
 }
 
 // likeness is that of a tensor's recipe as it is now.

@@ -65,7 +65,7 @@ func (r *Runtime) learn(x *op, o *um.Op) {
 		}
 		m := &t.recipe
 		if o.AccessOf(s) == um.AccessUnknown {
-			t.touch(o.Work, i)
+			t.touch(o.Work, i, len(o.Slots))
 		}
 		t.products.note(o.Product)
 		switch a := o.AccessOf(s); {
