@@ -100,13 +100,14 @@ const (
 	mostAddresses = 1 << 40
 	// reservationHint is where the reservation should lie: memory is searched for
 	// words of its range, and words that begin so are rare in data (as bfloat16,
-	// they hold 1e37; as half precision, not a number; of integers up to 32,767 it is
-	// 0.4 %, of 64 MiB of an int8 product some 5,000). So many are told apart.
-	reservationHint = 0x7d00_0000_0000
+	// they hold 1e36; as half precision, not a number; of integers up to 32,767 it is
+	// 0.4 %, of 64 MiB of an int8 product some 5,000). So many are told apart. In parameters, two numbers
+	// of four bytes side by side look so when the second is 31,797 or somewhat more: sizes of vocabularies are 32,000 and 32,128.
+	reservationHint = 0x7c35_0000_0000
 	// lowAddresses are those that two numbers of four bytes look like, the second of them small.
 	lowAddresses = 1 << 44
-	// plainHint is the same for plain memory: in parameters, where two numbers of four bytes may lie side by side, low addresses look like these.
-	plainHint      = 0x7b00_0000_0000
+	// plainHint is the same for plain memory.
+	plainHint      = 0x7b35_0000_0000
 	findCapacity   = 1 << 16
 	mostInFlight   = 8                // moves in one direction
 	plainPatience  = 3 * time.Second  // for tensors to leave before plain memory grows, while nothing is unfinished

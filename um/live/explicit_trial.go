@@ -33,6 +33,7 @@ type trial struct {
 	passed int      // in a row
 	made   []uint32 // offsets of words that pointed to what was made, in all of them
 	writes []uint32 // of all words that pointed to what was written to
+	seen   []uint32 // of all words that were addresses of tensors
 }
 
 // over says whether there need be no more.
@@ -59,6 +60,14 @@ func (c *accesses) byTrial(e *swap, rec *hook.Record, o *um.Op, f *recorded, l *
 		}
 		return true
 	})
+	if f.over() && slices.ContainsFunc(slices.Concat(at...), func(x uint32) bool { return !slices.Contains(f.seen, x) }) {
+		// A word is an address that never was one: what is there may be written to.
+		f.passed, f.told = 0, false
+		e.hook.SetRecord(f.id, nil)
+		c.of = slices.Repeat([]um.Access{um.AccessUnknown}, len(rec.Slots))
+		o.Access = c.of
+		return
+	}
 	told := rec.Flags&hook.FlagAccess != 0
 	c.of = c.of[:0]
 	makes := -1
@@ -137,10 +146,16 @@ func (c *accesses) judge(e *swap, m *explicit.Move) bool {
 			continue // it made what was made of on the way
 		}
 		writes := slices.Clone(made)
+		f.see(made)
 		for _, x := range m.Temps[i] {
+			words := pointing(l, x.At)
+			f.see(words)
 			if x.Scratch {
-				writes = append(writes, pointing(l, x.At)...)
+				writes = append(writes, words...)
 			}
+		}
+		for _, r := range m.Inputs {
+			f.see(pointing(l, r))
 		}
 		f.note(made, writes)
 		if f.passed++; f.over() && !f.told && len(f.writes) <= hook.MostWritten {
@@ -150,6 +165,15 @@ func (c *accesses) judge(e *swap, m *explicit.Move) bool {
 		}
 	}
 	return true
+}
+
+// see enters words that were addresses.
+func (t *trial) see(offsets []uint32) {
+	for _, x := range offsets {
+		if !slices.Contains(t.seen, x) {
+			t.seen = append(t.seen, x)
+		}
+	}
 }
 
 // note enters what the words of one launch pointed to.

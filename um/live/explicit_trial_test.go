@@ -64,3 +64,25 @@ func TestExplicitTrials(t *testing.T) {
 		j.closed()
 	}
 }
+
+// TestTrialBeginsAnew: where a word is an address that never was one, it has to be tried again what is written to.
+func TestTrialBeginsAnew(t *testing.T) {
+	j := newStubJob(t, replaying(t, um.ReplayOn))
+	defer j.closed()
+	p, q := j.malloc(productBytes), j.malloc(productBytes)
+	params := binary.LittleEndian.AppendUint64(binary.LittleEndian.AppendUint64(nil, uint64(p)), uint64(q))
+	j.locked(func(e *swap) {
+		rec := hook.Record{Kind: hook.Launch, ID: 77, Slots: []uint32{e.runtime.SlotOf(p), e.runtime.SlotOf(q)}}
+		for _, x := range []struct {
+			seen []uint32
+			over bool
+		}{{[]uint32{0, 8}, true}, {[]uint32{0}, false}} {
+			f := &recorded{id: 77, told: true, trial: trial{passed: enoughTrials, made: []uint32{0}, writes: []uint32{0}, seen: x.seen}}
+			o := um.Op{Slots: rec.Slots}
+			e.accesses.byTrial(e, &rec, &o, f, &cuda.RecordedLaunch{Starts: []uint32{0}, Params: params})
+			if f.over() != x.over || f.told != x.over || (o.Again != nil) != x.over {
+				t.Errorf("seen %v: passed %d, told %t, can be issued again: %t", x.seen, f.passed, f.told, o.Again != nil)
+			}
+		}
+	})
+}

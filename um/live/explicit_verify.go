@@ -85,7 +85,7 @@ func (p *porter) verify(m *explicit.Move, outside []cuda.Ptr, byTrial []bool) (t
 	for i, l := range launches {
 		for _, offset := range p.e.hiddenAddresses(l) {
 			at := l.Address(offset)
-			if _, ok := p.e.l.containing(at); !ok || !byTrial[i] {
+			if _, ok := p.e.l.containing(at); !ok || !byTrial[i] || at < lowAddresses {
 				return 0, fmt.Errorf("%w: a parameter may hold %#x", errNotGuarded, uint64(at))
 			}
 			l = l.WithAddress(offset)
