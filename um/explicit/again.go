@@ -15,6 +15,8 @@ import (
 // From then on what they read is guarded (guard.go), so that they would make the same at any time. Of small memory, which
 // is not the engine's to guard, they get copies of their own ([Move.Clones]), and they are verified with these.
 //
+// Recipes that are like others which always were right are not verified (proven.go), and how much is made again is tried out (level.go).
+//
 // A tensor is dropped when it is to leave and has that checksum: its memory goes without a copy. So it is not believed of
 // any kernel what it reads or writes, and a recipe that something has made wrong is found out before it is relied on. To
 // make a tensor again is to map memory for it, to issue the launches on a stream of the engine's, and to compare the
