@@ -21,11 +21,13 @@ const (
 	levelCount
 )
 
+func (l Level) String() string { return [...]string{"tried", "nothing", "plain", "all"}[l] }
+
 const (
 	// firstTrial is for how many iterations the highest level is tried at first, which has to learn; levelTrial is that of the others and of
 	// later trials. The last levelJudged of them count.
-	firstTrial  = 16
-	levelTrial  = 6
+	firstTrial  = 12
+	levelTrial  = 4
 	levelJudged = 3
 	// stays is how many iterations the fastest level stays for at first; twice as many each time, mostStays at most.
 	stays     = 256

@@ -3,6 +3,7 @@ package explicit
 import (
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/penstock-gpu/penstock/cuda"
 	"github.com/penstock-gpu/penstock/internal/size"
@@ -68,17 +69,20 @@ type Runtime struct {
 type Stats struct {
 	um.Stats
 	Maps, Reclaims               int64
-	Created, Released            int64         // physical handles
-	CleanBytes                   int64         // that left without a copy
-	Dropped, DroppedBytes, Wrong int64         // chunks that can be made again, with or without a copy, and those that were found wrong when they were to leave
-	CopiedBytes                  [Causes]int64 // what was copied out instead of being dropped, by cause
-	Verified                     int64         // recipes that were tried
-	Recorded, Trusted, Banned    int           // functions of recipes that were tried, those that have been right often enough, and those that are not used any more
-	GuardWaits                   int64         // operations that waited for what is made of what they may write to
-	Made, MadeBytes, Unmade      int64         // moves in that made what left again, and those that did not succeed
-	InPlaceBytes                 int64         // that launches used in host memory
-	HostBytes, KeptBytes         int64         // host memory in use, and what of it is given back when it is wanted
-	HostPeakBytes                int64         // host memory in use but for that, at most
+	Created, Released            int64                     // physical handles
+	CleanBytes                   int64                     // that left without a copy
+	Dropped, DroppedBytes, Wrong int64                     // chunks that can be made again, with or without a copy, and those that were found wrong when they were to leave
+	CopiedBytes                  [Causes]int64             // what was copied out instead of being dropped, by cause
+	Verified                     int64                     // recipes that were tried
+	Level                        Level                     // how much is made again
+	Took                         [levelCount]time.Duration // an iteration at each level, when it was last tried
+	Trying                       bool                      // at the levels in turn
+	Recorded, Trusted, Banned    int                       // functions of recipes that were tried, those that have been right often enough, and those that are not used any more
+	GuardWaits                   int64                     // operations that waited for what is made of what they may write to
+	Made, MadeBytes, Unmade      int64                     // moves in that made what left again, and those that did not succeed
+	InPlaceBytes                 int64                     // that launches used in host memory
+	HostBytes, KeptBytes         int64                     // host memory in use, and what of it is given back when it is wanted
+	HostPeakBytes                int64                     // host memory in use but for that, at most
 	WaitedOps                    int64
 	WaitedForMap, WaitedForFetch int64 // of these: for fresh memory, for contents that nobody was bringing
 	WaitedForLeaving             int64 // for contents on their way out
@@ -504,6 +508,7 @@ func (r *Runtime) Stats() Stats {
 	s := r.stats
 	r.Account(&s.Stats, r.deviceBytes())
 	s.KeptBytes = r.kept.bytes
+	s.Level, s.Took, s.Trying = r.levels.at, r.levels.took, r.levels.trying
 	s.Recorded, s.Trusted, s.Banned = r.again.functions(r.config.TrustAfter)
 	return s
 }

@@ -29,6 +29,9 @@ type ExplicitStats struct {
 	RecordedFunctions int     `json:"recorded_functions"` // whose launches were tried
 	TrustedFunctions  int     `json:"trusted_functions"`  // what these make leaves without a copy
 	BannedFunctions   int     `json:"banned_functions"`   // that are not used any more
+	// Makes is how much is made again ([explicit.Level]); LevelSeconds is how long an iteration took at each level when it was last tried.
+	Makes        string             `json:"makes_again,omitempty"`
+	LevelSeconds map[string]float64 `json:"level_seconds,omitempty"`
 	// CopiedBytes is what was copied out instead of being dropped, by why ([explicit.Cause]).
 	CopiedBytes        map[string]int64 `json:"copied_bytes_because,omitempty"`
 	InPlaceBytes       int64            `json:"in_place_bytes"`  // used in host memory
@@ -108,6 +111,24 @@ func (e *swap) report(s *Stats) {
 		Inspected:          e.inspected, Chasers: e.chasers, Followed: int64(c.Followed), Unresolved: e.unresolved,
 		CPUWaitSeconds: time.Duration(c.CPUWaitNS).Seconds(), Plans: r.Plans, WorkerSeconds: e.workerSeconds(),
 	}
+	s.Explicit.Makes, s.Explicit.LevelSeconds = e.levels(&r)
+}
+
+// levels are how much is made again, and how long an iteration took at each level; nothing where --replay is off.
+func (e *swap) levels(r *explicit.Stats) (at string, seconds map[string]float64) {
+	if e.l.config.Replay == um.ReplayOff {
+		return "", nil
+	}
+	seconds = map[string]float64{}
+	for l, took := range r.Took {
+		if took > 0 {
+			seconds[explicit.Level(l).String()] = took.Seconds()
+		}
+	}
+	if at = r.Level.String(); r.Trying {
+		at = explicit.LevelTried.String()
+	}
+	return at, seconds
 }
 
 // copiedBytes is what was copied out, by why, where anything is made again.

@@ -2,8 +2,10 @@ package live
 
 import (
 	"fmt"
+	"strings"
 
 	"github.com/penstock-gpu/penstock/internal/size"
+	"github.com/penstock-gpu/penstock/um/explicit"
 )
 
 // A job that asks for grants more often than this waits for its own kernels all
@@ -28,6 +30,9 @@ func (s explicitPart) lines(line func(format string, args ...any)) {
 	if x.Made+x.Unmade > 0 {
 		line("%s was made again in %d moves instead of being fetched; %d were not the same; %s left as what can be made again; %d launches waited for that", size.Text(x.MadeBytes), x.Made, x.Unmade, size.Text(x.DroppedBytes), x.GuardWaits)
 	}
+	if len(x.LevelSeconds) > 0 {
+		line("how much is made again was tried out (%s an iteration): %s", levelText(x.LevelSeconds), map[string]string{"tried": "it still is", "nothing": "nothing is", "plain": "what plain kernels make is", "all": "all that can be is"}[x.Makes])
+	}
 	if x.CleanBytes > 0 || x.InPlaceBytes > 0 {
 		line("%s left without a copy because the host had them already; launches used %s in host memory", size.Text(x.CleanBytes), size.Text(x.InPlaceBytes))
 	}
@@ -41,6 +46,17 @@ func (s explicitPart) lines(line func(format string, args ...any)) {
 	if s.H2DBytes+s.D2HBytes > 0 {
 		x.Lines(line)
 	}
+}
+
+// levelText is how long an iteration took, by how much was made again.
+func levelText(seconds map[string]float64) string {
+	var parts []string
+	for _, l := range []explicit.Level{explicit.LevelNothing, explicit.LevelPlain, explicit.LevelAll} {
+		if s, ok := seconds[l.String()]; ok {
+			parts = append(parts, fmt.Sprintf("%s %.3f s", l, s))
+		}
+	}
+	return strings.Join(parts, ", ")
 }
 
 func (s explicitPart) limit() string {

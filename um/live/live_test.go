@@ -781,6 +781,9 @@ func TestExplicitVerdict(t *testing.T) {
 		{"grants", func(s *Stats, x *ExplicitStats) { x.MapStallSeconds, x.GrantStallSeconds = 1, 2 }, "limited by launches that do not say"},
 		{"pinning", func(s *Stats, x *ExplicitStats) { x.SpaceStallSeconds, x.HostWaitSeconds = 2, 2 }, "limited by pinning"},
 		{"failure", func(s *Stats, x *ExplicitStats) { s.Failure = "no luck" }, "failure of the engine: no luck"},
+		{"made again", func(s *Stats, x *ExplicitStats) {
+			x.Makes, x.LevelSeconds = "all", map[string]float64{"nothing": 0.449, "plain": 0.3266, "all": 0.253}
+		}, "tried out (nothing 0.449 s, plain 0.327 s, all 0.253 s an iteration): all that can be is\n"},
 		{"oracle", func(s *Stats, x *ExplicitStats) {
 			x.Bound = bound.Bound{IterationSeconds: 0.12, Seconds: 0.0996, Share: 0.83, Bus: "of h200"}
 		}, "an iteration took 0.120 s: 83 % of the speed of an oracle"},
