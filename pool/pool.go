@@ -158,6 +158,16 @@ func (p *Pool) Containing(at cuda.Ptr) (cuda.Range, bool) {
 	return p.planned.Containing(at)
 }
 
+// TryContaining is Containing for who must not wait for the pool: busy says that somebody has it.
+func (p *Pool) TryContaining(at cuda.Ptr) (r cuda.Range, ok, busy bool) {
+	if !p.mu.TryLock() {
+		return r, false, true
+	}
+	defer p.unlock()
+	r, ok = p.planned.Containing(at)
+	return r, ok, false
+}
+
 // EmptyCache gives free physical memory back, and returns the bytes. It waits for
 // queued work. A plan is taken up again at the next iteration.
 func (p *Pool) EmptyCache() (released int64) {

@@ -7,6 +7,7 @@ import (
 
 	"github.com/penstock-gpu/penstock/cuda"
 	"github.com/penstock-gpu/penstock/um"
+	"github.com/penstock-gpu/penstock/um/live/process"
 )
 
 // This file is for copies of the small memory that launches read which are to be issued again: that memory is not the engine's to guard.
@@ -47,10 +48,28 @@ func (c *clones) give(all []cuda.Range) {
 	}
 }
 
+// busyTries is how often a pool is asked that is in use: most have it for less than a microsecond.
+const busyTries = 32
+
+// plainAt is the block of plain memory that an address lies in.
+func (p *porter) plainAt(at cuda.Ptr) (block cuda.Range, ok bool, err error) {
+	for range busyTries {
+		block, ok, busy := p.e.l.tryContaining(at)
+		if !busy {
+			return block, ok, nil
+		}
+		process.Pause(process.ShortWait)
+	}
+	return block, false, errPoolBusy
+}
+
 // clone queues a copy of plain memory from an address on.
 func (p *porter) clone(at cuda.Ptr) (from, to cuda.Range, err error) {
 	e := p.e
-	block, ok := e.l.containing(at)
+	block, ok, err := p.plainAt(at)
+	if err != nil {
+		return from, to, err
+	}
 	from = cuda.Range{Base: at, Bytes: int64(block.End() - at)}
 	if !ok || from.Bytes > mostClone {
 		return from, to, fmt.Errorf("%w: %d bytes at %#x", errNotGuarded, from.Bytes, uint64(at))

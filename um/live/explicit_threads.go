@@ -403,6 +403,7 @@ func (p *porter) begin(m *explicit.Move) error {
 	})
 	l.moved()
 	if unverified != nil {
+		m.Untried = errors.Is(unverified, errPoolBusy)
 		l.log.Debug("what leaves cannot be made again", zap.String("kernel", m.By), zap.Int64("bytes", m.Bytes), zap.Error(unverified))
 		e.runtime.Cancelled(m)
 		return nil

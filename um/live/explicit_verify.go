@@ -78,6 +78,9 @@ func (p *porter) closeVerifier() (err error) {
 // errNotGuarded is what a launch reads that the engine can neither guard nor copy.
 var errNotGuarded = errors.New("it reads memory that can be neither guarded nor copied")
 
+// errPoolBusy is that somebody has the pool of plain memory, perhaps waiting for this thread to make room.
+var errPoolBusy = errors.New("the pool of plain memory is in use")
+
 // verify begins to verify a recipe. outside is m.Outside(), byTrial is of which launches trials tell what they write to.
 func (p *porter) verify(m *explicit.Move, outside []cuda.Ptr, byTrial []bool) (ticket uint32, err error) {
 	v := p.e.verifier
@@ -85,7 +88,11 @@ func (p *porter) verify(m *explicit.Move, outside []cuda.Ptr, byTrial []bool) (t
 	for i, l := range launches {
 		for _, offset := range p.e.hiddenAddresses(l) {
 			at := l.Address(offset)
-			if _, ok := p.e.l.containing(at); !ok || !byTrial[i] || at < lowAddresses {
+			_, ok, err := p.plainAt(at)
+			if err != nil {
+				return 0, err
+			}
+			if !ok || !byTrial[i] || at < lowAddresses {
 				return 0, fmt.Errorf("%w: a parameter may hold %#x", errNotGuarded, uint64(at))
 			}
 			l = l.WithAddress(offset)

@@ -26,6 +26,8 @@ type plainPool interface {
 	ResetPeaks()
 	// Containing is the allocation that an address lies in.
 	Containing(p cuda.Ptr) (cuda.Range, bool)
+	// TryContaining is the same, and says that it is busy where Containing would wait.
+	TryContaining(p cuda.Ptr) (r cuda.Range, ok, busy bool)
 	// ServeFront lets the pool's front serve requests, or stops it.
 	ServeFront(on bool)
 	// NoteBesides says how many bytes are live beside the pool's.
@@ -135,6 +137,16 @@ func (c *cachingPool) Containing(p cuda.Ptr) (cuda.Range, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.caching.Containing(p)
+}
+
+// TryContaining is Containing where nobody has the lock.
+func (c *cachingPool) TryContaining(p cuda.Ptr) (r cuda.Range, ok, busy bool) {
+	if !c.mu.TryLock() {
+		return r, false, true
+	}
+	defer c.mu.Unlock()
+	r, ok = c.caching.Containing(p)
+	return r, ok, false
 }
 
 func (c *cachingPool) LiveBytes() int64 { return c.live.Load() }

@@ -181,3 +181,20 @@ func (l *Live) containing(p cuda.Ptr) (cuda.Range, bool) {
 	}
 	return cuda.Range{}, false
 }
+
+// tryContaining is the same for the engine's threads: who has the locks may be waiting for them to make room.
+func (l *Live) tryContaining(p cuda.Ptr) (r cuda.Range, ok, busy bool) {
+	if r, ok, busy = l.plain.TryContaining(p); ok || busy {
+		return r, ok, busy
+	}
+	if !l.plainMu.TryLock() {
+		return r, false, true
+	}
+	defer l.plainMu.Unlock()
+	for _, x := range l.privates {
+		if r, ok := x.pool.Containing(p); ok {
+			return r, true, false
+		}
+	}
+	return r, false, false
+}
