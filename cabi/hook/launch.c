@@ -21,12 +21,12 @@ static void record(psk_op *op, const psk_layout *l, CUfunction f, const psk_dime
     op->recorded = psk_record_launch(l, f, d, params, extra);
     if (!op->recorded || op->n || !written) return; /* what it reaches besides was named already */
     for (uint32_t i = 0; i < written; i++) psk_op_address(op, psk_record_word(l, psk_S.funcs[l->id].written[i], params, extra));
-    if (op->n) op->flags |= (uint16_t)(PSK_FLAG_HAS_DST | (op->n - 1) << 13);
+    if (op->n) op->flags |= (uint16_t)(PSK_FLAG_HAS_DST | (op->n - 1) << PSK_MORE_DST_SHIFT);
     op->flags |= PSK_FLAG_ACCESS;
 }
 
-/* columns and rows: the grid's first and second dimension. d is NULL for what cannot be recorded. */
-static void begin(psk_op *op, CUfunction f, uint32_t grid, unsigned columns, unsigned rows, CUstream stream, int ptsz, void **params, void **extra, const psk_dimensions *d) {
+/* columns and rows: the grid's first and second dimension. c is what has the others, and attributes; NULL for what cannot be recorded. */
+static void begin(psk_op *op, CUfunction f, uint32_t grid, unsigned columns, unsigned rows, CUstream stream, int ptsz, void **params, void **extra, const CUlaunchConfig *c) {
     psk_op_begin(op, PSK_REC_LAUNCH, 0, stream, ptsz);
     op->grid = grid;
     psk_layout *l = psk_func_layout(f);
@@ -36,7 +36,8 @@ static void begin(psk_op *op, CUfunction f, uint32_t grid, unsigned columns, uns
         op->used = psk_list_used(l, params, columns, rows);
         if (op->mode == PSK_MODE_STRICT) psk_strict_function(op, l, params, extra);
         uint32_t recorded = __atomic_load_n(&psk_S.funcs[l->id].record, __ATOMIC_ACQUIRE);
-        if (PSK_UNLIKELY(recorded) && d && recordable(op)) record(op, l, f, d, params, extra, recorded - 1);
+        psk_dimensions d;
+        if (PSK_UNLIKELY(recorded) && c && recordable(op) && psk_record_dimensions(&d, c)) record(op, l, f, &d, params, extra, recorded - 1);
         psk_op_params(op, l, params, extra);
         psk_func_release(l);
     } else { /* no function, or out of host memory */
@@ -69,7 +70,7 @@ static CUresult within(CUfunction f, unsigned columns, unsigned rows, CUstream s
         }                                                                                                                  \
         psk_op op;                                                                                                         \
         begin(&op, f, psk_grid_hash(gx, gy, gz, bx, by, bz), gx, gy, s, ptsz, params, extra,                               \
-              &(psk_dimensions){.grid = {gx, gy, gz}, .block = {bx, by, bz}, .shared = shared});                           \
+              &(CUlaunchConfig){gx, gy, gz, bx, by, bz, shared, s, NULL, 0});                                              \
         return PSK_OP_CALL(&op, PSK_REAL(name)(f, gx, gy, gz, bx, by, bz, shared, s, params, extra));                      \
     }
 LAUNCH(cuLaunchKernel, 0)
@@ -89,10 +90,8 @@ static bool cooperative(const CUlaunchConfig *c) {
             return r ? r : PSK_REAL(name)(c, f, params, extra);                                                                                 \
         }                                                                                                                                       \
         psk_op op;                                                                                                                              \
-        psk_dimensions d;                                                                                                                       \
         begin(&op, f, psk_grid_hash(c->gridDimX, c->gridDimY, c->gridDimZ, c->blockDimX, c->blockDimY, c->blockDimZ), c->gridDimX, c->gridDimY, \
-              c->hStream, ptsz, params, extra,                                                                                                  \
-              psk_record_dimensions(&d, c) ? &d : NULL);                                                                                         \
+              c->hStream, ptsz, params, extra, c);                                                                                              \
         if (PSK_UNLIKELY(c->numAttrs && cooperative(c))) op.flags |= PSK_FLAG_COOPERATIVE;                                                      \
         return PSK_OP_CALL(&op, PSK_REAL(name)(c, f, params, extra));                                                                           \
     }

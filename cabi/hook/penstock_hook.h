@@ -77,6 +77,7 @@
 #define PSK_TIMINGS 1024u /* power of two */
 #define PSK_LAUNCH_UNIT 64u          /* bytes; recorded launches begin at multiples */
 #define PSK_LAUNCH_UNITS (1u << 17)  /* of the area that they are recorded in; power of two */
+#define PSK_MORE_DST_SHIFT 13
 #define PSK_MOST_WRITTEN 4u          /* words that say what a recorded launch writes to */
 #define PSK_LAUNCH_MAX_BYTES 32768u  /* of parameters: launches with more are not recorded; no kernel takes more */
 
@@ -127,7 +128,7 @@ enum {
     PSK_FLAG_COOPERATIVE = 32,
     PSK_FLAG_INSPECT = 64,   /* strict mode: what its parameters name is to be scanned for addresses */
     PSK_FLAG_ACCESS = 256,   /* strict mode: it writes to its first slot if PSK_FLAG_HAS_DST, and to as many more as PSK_FLAG_MORE_DST says, and only reads the others */
-    PSK_FLAG_MORE_DST = 3 << 13,
+    PSK_FLAG_MORE_DST = 3 << 13, /* PSK_MORE_DST_SHIFT; PSK_MOST_WRITTEN - 1 at most */
     PSK_FLAG_KEEP = 128,     /* strict mode: their addresses go to where no launch will show them: its slots are not to leave any more */
 };
 
@@ -161,7 +162,7 @@ typedef struct psk_entry {
 } psk_entry;
 
 /* How many slots an operation with PSK_FLAG_ACCESS writes to: the first ones. */
-static inline uint32_t psk_written(uint16_t flags) { return flags & PSK_FLAG_HAS_DST ? 1 + (flags >> 13 & 3) : 0; }
+static inline uint32_t psk_written(uint16_t flags) { return flags & PSK_FLAG_HAS_DST ? 1u + ((flags & PSK_FLAG_MORE_DST) >> PSK_MORE_DST_SHIFT) : 0; }
 
 /* A kernel function, first seen. Rows are append-only; nfuncs is stored last (release). */
 typedef struct psk_func {

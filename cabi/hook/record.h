@@ -8,7 +8,7 @@ typedef struct psk_dimensions {
     uint32_t cluster[3], policy;
 } psk_dimensions;
 
-/* Those of a launch with attributes. False when one of them matters that cannot be recorded. That a kernel may begin before the one
+/* Those of a launch. False when one of its attributes matters that cannot be recorded. That a kernel may begin before the one
  * before it has ended (programmatic serialization) does not matter: it is not made so again. */
 bool psk_record_dimensions(psk_dimensions *d, const CUlaunchConfig *c);
 
