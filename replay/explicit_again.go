@@ -148,35 +148,32 @@ func (r recordedLaunch) took() time.Duration {
 
 // runExplicit runs the explicit engine. Where memory is made again it is as in a real job, which tries out how much of that is
 // fastest: each is run, and the fastest reported.
-func runExplicit(ctx context.Context, t *trace.Trace, o Options, budget int64) (Result, error) {
+func runExplicit(ctx context.Context, t *trace.Trace, o Options, budget int64) (best Result, err error) {
 	if !o.Replay {
 		return newExplicit(t, o, budget).app.replay(ctx)
 	}
-	quiet := o
-	quiet.Timeline, quiet.Progress = false, nil
-	var best explicit.Level
-	var swap, least float64
-	for l := explicit.LevelNothing; l <= explicit.LevelAll; l++ {
-		quiet.level = l
-		r, err := newExplicit(t, quiet, budget).app.replay(ctx)
+	levels := []explicit.Level{explicit.LevelNothing, explicit.LevelPlain, explicit.LevelAll}
+	var swap float64
+	for i, level := range levels {
+		each := o
+		each.level = level
+		if o.Progress != nil {
+			each.Progress = func(done, total int) { o.Progress(i*total+done, len(levels)*total) }
+		}
+		x := newExplicit(t, each, budget)
+		r, err := x.app.replay(ctx)
 		if err != nil {
 			return Result{}, err
 		}
-		if l == explicit.LevelNothing {
+		if i == 0 {
 			swap = r.IterationSeconds
 		}
-		if best == 0 || r.IterationSeconds < least {
-			best, least = l, r.IterationSeconds
+		r.Replay = x.issuing.report(swap)
+		if i == 0 || r.IterationSeconds < best.IterationSeconds {
+			best = r
 		}
 	}
-	o.level = best
-	x := newExplicit(t, o, budget)
-	r, err := x.app.replay(ctx)
-	if err != nil {
-		return Result{}, err
-	}
-	r.Replay = x.issuing.report(swap)
-	return r, nil
+	return best, nil
 }
 
 // report is what was made again; swap is how long an iteration takes without that.
