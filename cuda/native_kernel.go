@@ -69,7 +69,10 @@ func (n *Native) Launch(f Function, grid, block [3]uint32, s Stream, args ...uin
 
 // LaunchAgain queues a launch that the program has made.
 func (n *Native) LaunchAgain(l *RecordedLaunch, s Stream) error {
-	const call = "cuLaunchKernelEx"
+	call := "cuLaunchKernel"
+	if l.Cluster[0] > 0 {
+		call = "cuLaunchKernelEx"
+	}
 	if len(l.Params) == 0 {
 		return invalid(call, "a launch without parameters, which was not recorded")
 	}

@@ -126,8 +126,7 @@ func (a *again) functions(trustAfter int) (recorded, trusted, banned int) {
 	return len(tried), trusted, banned
 }
 
-// worthMaking says whether a tensor is better made again than moved, as far as is foreseen, and can be verified now: what it is made
-// of is on the device, and is to be there again when it is needed.
+// worthMaking says whether a tensor is better made again than moved, and can be verified now: what it is made of is on the device.
 func (r *Runtime) worthMaking(t *tensor) bool {
 	if t.remake != nil || !r.makeable(t) || !t.whole() || !r.fits(t) {
 		return false

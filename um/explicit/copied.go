@@ -19,7 +19,7 @@ const (
 	InputsGone               // what it is made of has been freed or written to since
 	Distrusted               // a function of its recipe was wrong too often
 	TooLarge                 // there is not so much memory to verify it in
-	InputsAway               // what it is made of is not on the device, or will not be when it is needed
+	InputsAway               // what it is made of is not on the device
 	NotYet                   // it had to leave before it was verified
 	Insured                  // a function of its recipe has not been right often enough yet
 	Causes

@@ -1,5 +1,7 @@
 package explicit
 
+import "github.com/penstock-gpu/penstock/trace"
+
 // This file is for recipes that are not verified any more, as others like them always were right: to verify takes as long as
 // to make, and what a tensor is made of would have to be on the device.
 //
@@ -24,31 +26,23 @@ type likeness uint64
 // proofs are the verifications that were right in a row.
 type proofs map[likeness]int
 
-// mix is one step of a hash (the finalizer of splitmix64).
-func mix(h, x uint64) uint64 {
-	h = (h ^ x) + 0x9e3779b97f4a7c15
-	h = (h ^ h>>30) * 0xbf58476d1ce4e5b9
-	h = (h ^ h>>27) * 0x94d049bb133111eb
-	return h ^ h>>31
-}
-
 // touch notes an operation of which it is not known what it does with a tensor, which it names in one place of so many: the order of
 // operations does not matter.
 func (t *tensor) touch(function uint32, place, places int) {
-	t.touches += mix(mix(uint64(function), uint64(place)), uint64(places))
+	t.touches += trace.Mix(trace.Mix(uint64(function), uint64(place)), uint64(places))
 }
 
 // likeness is that of a tensor's recipe as it is now.
 func (t *tensor) likeness() likeness {
-	h := mix(0, t.touches-t.recipe.touches)
+	h := trace.Mix(0, t.touches-t.recipe.touches)
 	for i := range t.recipe.steps {
 		s := &t.recipe.steps[i]
-		h = mix(mix(h, uint64(s.function)), s.touches)
+		h = trace.Mix(trace.Mix(h, uint64(s.function)), s.touches)
 		for _, in := range s.inputs {
 			if in.tensor == t {
-				h = mix(h, 1)
+				h = trace.Mix(h, 1)
 			} else {
-				h = mix(h, in.tensor.touches-in.touches)
+				h = trace.Mix(h, in.tensor.touches-in.touches)
 			}
 		}
 	}

@@ -63,12 +63,12 @@ func (r *Runtime) learn(x *op, o *um.Op) {
 		if t == nil {
 			continue
 		}
-		m := &t.recipe
-		if o.AccessOf(s) == um.AccessUnknown {
+		m, a := &t.recipe, o.AccessOf(s)
+		if a == um.AccessUnknown {
 			t.touch(o.Work, i, len(o.Slots))
 		}
 		t.products.note(o.Product)
-		switch a := o.AccessOf(s); {
+		switch {
 		case a == um.AccessReads:
 		case a == um.AccessScratch:
 			m.over, m.written = m.over || len(m.steps) > 0, x.Position
@@ -126,10 +126,10 @@ func (r *Runtime) inline(u *tensor) {
 }
 
 func (r *Runtime) inlineInto(t, u *tensor) {
-	reads := func(s step) bool {
-		return slices.ContainsFunc(s.inputs, func(in input) bool { return in.tensor == u && in.instance == u.Instance })
+	reading := func(s step) int { // which of its inputs that is
+		return slices.IndexFunc(s.inputs, func(in input) bool { return in.tensor == u && in.instance == u.Instance })
 	}
-	first := slices.IndexFunc(t.recipe.steps, reads)
+	first := slices.IndexFunc(t.recipe.steps, func(s step) bool { return reading(s) >= 0 })
 	if first < 0 || !r.hasRecipe(u) || len(t.recipe.steps)+len(u.recipe.steps) > mostSteps {
 		return
 	}
@@ -149,7 +149,7 @@ func (r *Runtime) inlineInto(t, u *tensor) {
 		steps = append(steps, s)
 	}
 	for _, s := range t.recipe.steps {
-		if i := slices.IndexFunc(s.inputs, func(in input) bool { return in.tensor == u }); i >= 0 && reads(s) {
+		if i := reading(s); i >= 0 {
 			s.touches += s.inputs[i].touches - u.recipe.touches
 			s.temps = append(slices.Clone(s.temps), at)
 			s.inputs = slices.DeleteFunc(slices.Clone(s.inputs), func(in input) bool { return in.tensor == u })
@@ -183,9 +183,7 @@ func (r *Runtime) makesNow(t *tensor) bool {
 
 // distrusts says whether a function of a tensor's recipe has been wrong too often.
 func (r *Runtime) distrusts(t *tensor) bool {
-	return slices.ContainsFunc(t.recipe.steps, func(s step) bool {
-		return r.again.distrusts(s.function)
-	})
+	return slices.ContainsFunc(t.recipe.steps, func(s step) bool { return r.again.distrusts(s.function) })
 }
 
 // inputsLast says whether what a tensor is made of is as it was, as far as is known.

@@ -22,8 +22,6 @@ import (
 
 const (
 	enoughTrials = 4
-	// mostTrialInputs is how many tensors a recipe that is tried may read.
-	mostTrialInputs = explicit.MostTrialInputs
 	// workspaceLaunches is how many of these launches, and nothing else, must have named memory for it to be a workspace.
 	workspaceLaunches = 16
 )
@@ -43,7 +41,7 @@ func (t *trial) over() bool { return t.passed >= enoughTrials }
 // as reading a tensor is reading it here.
 func (c *accesses) byTrial(e *swap, rec *hook.Record, o *um.Op, f *recorded, l *cuda.RecordedLaunch) {
 	o.Product = f.product
-	if rec.Flags&(hook.FlagInspect|hook.FlagOpaque) != 0 || len(rec.Slots) > mostTrialInputs {
+	if rec.Flags&(hook.FlagInspect|hook.FlagOpaque) != 0 || len(rec.Slots) > explicit.MostTrialInputs {
 		return
 	}
 	c.tried[l.Function] = f

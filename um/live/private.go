@@ -174,12 +174,7 @@ func (l *Live) containing(p cuda.Ptr) (cuda.Range, bool) {
 	}
 	l.plainMu.Lock()
 	defer l.plainMu.Unlock()
-	for _, x := range l.privates {
-		if r, ok := x.pool.Containing(p); ok {
-			return r, true
-		}
-	}
-	return cuda.Range{}, false
+	return l.privateContaining(p)
 }
 
 // tryContaining is the same for the engine's threads: who has the locks may be waiting for them to make room.
@@ -191,10 +186,16 @@ func (l *Live) tryContaining(p cuda.Ptr) (r cuda.Range, ok, busy bool) {
 		return r, false, true
 	}
 	defer l.plainMu.Unlock()
+	r, ok = l.privateContaining(p)
+	return r, ok, false
+}
+
+// privateContaining is the block of a private pool that an address lies in. plainMu is held.
+func (l *Live) privateContaining(p cuda.Ptr) (cuda.Range, bool) {
 	for _, x := range l.privates {
 		if r, ok := x.pool.Containing(p); ok {
-			return r, true, false
+			return r, true
 		}
 	}
-	return r, false, false
+	return cuda.Range{}, false
 }
