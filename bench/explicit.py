@@ -3,7 +3,8 @@
     python3 bench/explicit.py gpt2l:43GiB,36GiB,27GiB,15GiB llama1b:1.5,2,3 [--iters 20]
 
 Each JOB is a workload of bench/workloads.py and its budgets, in GiB or as a ratio
-of the peak that the in-memory run reports. The in-memory run comes first; losses
+of the peak that the in-memory run reports, or `ckpt`: the peak of the model with its own
+activation checkpointing (MODEL-ckpt), which then trains in memory beside it. The in-memory run comes first; losses
 and parameter checksums must be its own, bit for bit. Device memory is taken by
 plain allocations (cuMemCreate) up to the budget; no managed memory is used.
 
@@ -40,13 +41,19 @@ def parse():
     p.add_argument("--no-gc", action="store_true", help="Python's cyclic garbage collector is off after the first iteration")
     p.add_argument("--optimizer", default="loop", choices=["loop", "foreach", "fused"], help="how that of language models works, see bench/workloads.py")
     p.add_argument("--against", action="append", default=[], metavar="NAME=VALUE[,...]", help="each run is followed by one with this in its environment; may be repeated")
+    p.add_argument("--set", default="", metavar="NAME=VALUE[,...]", help="in the environment of every run inside a budget")
     p.add_argument("--name", default="explicit", help="results go to bench/results/NAME.json")
     a = p.parse_args()
+    a.set = c.settings(a.set) if a.set else {}
     a.against = {"": {}, **{word: c.settings(word) for word in a.against}}  # the runs in each budget: as it is, and with each of these
     return a
 
 
-def budget_bytes(text, peak):
+def budget_bytes(text, peak, checkpointing_peak=None):
+    if text == "ckpt":
+        if not checkpointing_peak:
+            raise c.Refused("there is no run with the model's own checkpointing to take the peak from")
+        return checkpointing_peak // GPU_PAGE * GPU_PAGE
     for unit, factor in (("GiB", c.GIB), ("MiB", 1 << 20)):
         if text.endswith(unit):
             return int(float(text[: -len(unit)]) * factor)
@@ -152,7 +159,10 @@ def body():
     for job in a.jobs:
         model, _, budgets = job.partition(":")
         stock = None
+        checkpointing_peak = None
         runs = [] if a.no_stock else [("stock", None, "")] * (1 + a.repeat_stock)
+        if "ckpt" in budgets.split(","):
+            runs.append(("checkpointing", None, ""))
         runs += [(a.engine, b, setting) for b in budgets.split(",") if b for setting in a.against]
         for kind, budget, setting in runs:
             if time.monotonic() - began > a.deadline:
@@ -161,14 +171,18 @@ def body():
             if kind == "stock":
                 record = c.train(card, model, a.iters, a.timeout, deterministic=not a.plain, sample=True, flags=flags)
                 record["name"] = f"{model} in memory" if budgets else model  # what is taken instead of Penstock has its own way
+            elif kind == "checkpointing":
+                record = c.train(card, model + "-ckpt", a.iters, a.timeout, deterministic=not a.plain, sample=True, flags=flags)
+                record["name"] = f"{model} with its own checkpointing, in memory"
+                checkpointing_peak = (record.get("result") or {}).get("peak_allocated_bytes")
             else:
-                n = budget_bytes(budget, stock and stock.get("peak_allocated_bytes"))
-                extra = {**({"PENSTOCK_VERIFY": "1"} if a.verify else {}), **a.against[setting]}
+                n = budget_bytes(budget, stock and stock.get("peak_allocated_bytes"), checkpointing_peak)
+                extra = {**({"PENSTOCK_VERIFY": "1"} if a.verify else {}), **a.set, **a.against[setting]}
                 record = c.train(
                     card, model, a.iters, a.timeout, penstock=True, budget=f"{n // (1 << 20)}MiB", policy=a.policy, deterministic=not a.plain, sample=True,
                     engine=kind, host_budget=a.host_budget, extra=extra, flags=flags,
                 )  # fmt: skip
-                record["name"] = f"{model} {kind} {n / c.GIB:.2f} GiB" + (f" ({budget}x)" if not budget.endswith("B") else "") + (f" {setting}" if setting else "")
+                record["name"] = f"{model} {kind} {n / c.GIB:.2f} GiB" + ("" if budget.endswith("B") else f" ({budget})" if budget == "ckpt" else f" ({budget}x)") + (f" {setting}" if setting else "")
             s = summarise(record, None if a.plain else stock)
             if kind == "stock" and stock is None and not record["error"]:
                 stock = record["result"]

@@ -53,6 +53,13 @@ class Settings:
     batch = None
 
 
+def layers(model):
+    """The blocks of a language model."""
+    import torch
+
+    return next(m for m in model.modules() if isinstance(m, torch.nn.ModuleList) and len(m) > 1)
+
+
 def offload_all(model):
     """FSDP2 on one GPU: parameters, gradients and the optimizer's state are in host memory."""
     import torch.distributed as dist
@@ -61,18 +68,19 @@ def offload_all(model):
     if not dist.is_initialized():
         os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="29511")
         dist.init_process_group("cpu:gloo,cuda:nccl", rank=0, world_size=1)
-    for block in (*model.transformer.h, model):
+    for block in (*layers(model), model):
         fully_shard(block, offload_policy=CPUOffloadPolicy())
     return model
 
 
-def language_model(family, batch, length, bf16=True, checkpointing=False, lora=False, instead=None, **options):
-    """instead: what users take when memory is short, "fsdp-offload" or "save-on-cpu"."""
+def language_model(family, batch, length, bf16=True, autocast=False, checkpointing=False, lora=False, instead=None, **options):
+    """autocast: weights stay fp32. instead: what users take when memory is short, "fsdp-offload" or "save-on-cpu"."""
     import torch
     import transformers
 
     config = getattr(transformers, family[0])(**options)
     config.use_cache = False
+    bf16 = bf16 and not autocast
     if Settings.on_device and instead != "fsdp-offload":
         torch.set_default_dtype(torch.bfloat16 if bf16 else torch.float32)
         with torch.device("cuda"):
@@ -99,7 +107,7 @@ def language_model(family, batch, length, bf16=True, checkpointing=False, lora=F
         # At most the usual length, at least an eighth of it, by 64.
         drawn = Settings.lengths.randint(length // 512, length // 64) * 64 if Settings.lengths else length
         ids = torch.randint(0, config.vocab_size, (Settings.batch or batch, drawn), device="cuda")
-        with saving:
+        with saving, torch.autocast("cuda", torch.bfloat16, enabled=autocast):
             loss = model(input_ids=ids, labels=ids).loss
         loss.backward()
         optimizer.step()
@@ -109,12 +117,14 @@ def language_model(family, batch, length, bf16=True, checkpointing=False, lora=F
     return model, step
 
 
-def vision_model(name, batch, changed=lambda model: model):
+def vision_model(name, batch, changed=lambda model: model, adam=False, checkpointing=False):
     import timm
     import torch
 
     model = changed(timm.create_model(name, num_classes=1000)).to("cuda").train()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    if checkpointing:
+        model.set_grad_checkpointing(True)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4) if adam else torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     criterion = torch.nn.CrossEntropyLoss()
 
     def step():
@@ -131,28 +141,55 @@ def vision_model(name, batch, changed=lambda model: model):
 
 
 GPT2 = ("GPT2Config", "GPT2LMHeadModel")
+BERT = ("BertConfig", "BertForMaskedLM")
 LLAMA_LM = ("LlamaConfig", "LlamaForCausalLM")
 MIXTRAL_LM = ("MixtralConfig", "MixtralForCausalLM")
+
+
+def gpt2_medium(**how):
+    return language_model(GPT2, 4, 512, n_embd=1024, n_layer=24, n_head=16, **how)
 
 
 def gpt2_large(batch=8, **how):
     return language_model(GPT2, batch, 1024, bf16=False, n_embd=1280, n_layer=36, n_head=20, **how)
 
 
+def llama_1b(batch=4, **how):
+    return language_model(LLAMA_LM, batch, 2048, **LLAMA, **how)
+
+
+def bert_large(**how):
+    return language_model(BERT, 16, 512, autocast=True, hidden_size=1024, num_hidden_layers=24, num_attention_heads=16, intermediate_size=4096, **how)
+
+
+def vit_large(**how):
+    return vision_model("vit_large_patch16_224", 64, adam=True, **how)
+
+
 MODELS = {
-    "gpt2m": lambda: language_model(GPT2, 4, 512, n_embd=1024, n_layer=24, n_head=16),
+    "gpt2m": gpt2_medium,
+    "gpt2m-ckpt": lambda: gpt2_medium(checkpointing=True),
+    "gpt2m-fsdp-offload": lambda: gpt2_medium(instead="fsdp-offload"),
     "gpt2l": gpt2_large,
     "gpt2l-ckpt": lambda: gpt2_large(checkpointing=True),
     "gpt2l-fsdp-offload": lambda: gpt2_large(instead="fsdp-offload"),
     "gpt2l-fsdp-offload-ckpt": lambda: gpt2_large(instead="fsdp-offload", checkpointing=True),
     "gpt2l-save-on-cpu": lambda: gpt2_large(instead="save-on-cpu"),
     "gpt2l-b28": lambda: gpt2_large(28),  # about 158 GiB: no card has it
-    "llama1b": lambda: language_model(LLAMA_LM, 4, 2048, **LLAMA),
-    "llama1b-lr": lambda: language_model(LLAMA_LM, 8, 2048, checkpointing=True, lora=True, **LLAMA),
-    "llama1b-r": lambda: language_model(LLAMA_LM, 8, 2048, checkpointing=True, **LLAMA),
-    "llama1b-lengths": lambda: language_model(LLAMA_LM, 4, 2048, **LLAMA),
+    "llama1b": llama_1b,
+    "llama1b-ckpt": lambda: llama_1b(checkpointing=True),
+    "llama1b-fsdp-offload": lambda: llama_1b(instead="fsdp-offload"),
+    "llama1b-lr": lambda: llama_1b(8, checkpointing=True, lora=True),
+    "llama1b-r": lambda: llama_1b(8, checkpointing=True),
+    "llama1b-lengths": llama_1b,
+    "bertl": bert_large,
+    "bertl-ckpt": lambda: bert_large(checkpointing=True),
+    "bertl-fsdp-offload": lambda: bert_large(instead="fsdp-offload"),
     "moe": lambda: language_model(MIXTRAL_LM, 4, 1024, **MIXTRAL),
     "resnet152": lambda: vision_model("resnet152", 128),
+    "resnet152-ckpt": lambda: vision_model("resnet152", 128, checkpointing=True),
+    "vitl": vit_large,
+    "vitl-ckpt": lambda: vit_large(checkpointing=True),
 }
 
 DRAWN = ("llama1b-lengths",)  # as with --lengths 1
