@@ -49,6 +49,7 @@ import (
 	"github.com/penstock-gpu/penstock/pool/front"
 	"github.com/penstock-gpu/penstock/um"
 	"github.com/penstock-gpu/penstock/um/live"
+	"github.com/penstock-gpu/penstock/um/live/timeline"
 )
 
 // maxThreads bounds the Go scheduler: the engine shares its cores with the job. A
@@ -61,16 +62,17 @@ const (
 
 // state is the engine of this process.
 var state struct {
-	mu      sync.Mutex
-	engine  atomic.Pointer[live.Live]
-	device  int
-	started bool
-	options options.Runtime // with the files of this process
-	label   string          // of this process in its job; see package ranks
-	closed  bool
-	close   func()
-	record  func(on bool) // nil without a recording
-	errText atomic.Pointer[string]
+	mu       sync.Mutex
+	engine   atomic.Pointer[live.Live]
+	device   int
+	started  bool
+	options  options.Runtime    // with the files of this process
+	label    string             // of this process in its job; see package ranks
+	timeline *timeline.Timeline // nil: nothing is kept
+	closed   bool
+	close    func()
+	record   func(on bool) // nil without a recording
+	errText  atomic.Pointer[string]
 }
 
 func main() {} // c-shared libraries have one and never run it
@@ -136,7 +138,9 @@ func start(device int) (*live.Live, error) {
 	runtime.GOMAXPROCS(min(threads, runtime.NumCPU()))
 	process := ranks.FromEnviron(env)
 	state.label = process.Label(device)
-	o.TracePath, o.ReportPath = ranks.Path(o.TracePath, state.label), ranks.Path(o.ReportPath, state.label)
+	for _, path := range []*string{&o.TracePath, &o.ReportPath, &o.TimelinePath} {
+		*path = ranks.Path(*path, state.label)
+	}
 	state.options = o
 	log, err := newLog(o.LogLevel)
 	if err != nil {
@@ -192,6 +196,13 @@ func start(device int) (*live.Live, error) {
 		Policy: policy, BudgetBytes: o.Budget, HostBudgetBytes: o.HostBudget,
 		ManagedLimitBytes: o.ManagedLimit, PlainOnly: o.Engine == options.EngineNone, LookaheadBytes: o.LookaheadBytes,
 		MissedRoutes: missed, Pool: layout, TensorFront: tensorFront, Label: state.label, LocalProcesses: process.Local,
+	}
+	if o.TimelinePath != "" {
+		if o.Engine != options.EngineExplicit && o.Engine != options.EngineAuto {
+			return nil, fmt.Errorf("PENSTOCK_TIMELINE shows what the explicit engine does: use it with --engine explicit")
+		}
+		state.timeline = &timeline.Timeline{}
+		c.Timeline = state.timeline
 	}
 	if o.TracePath != "" {
 		r, err := startRecording(o, d.Info().Name, log)
@@ -467,6 +478,11 @@ func engineClose() {
 	if state.close != nil {
 		state.close()
 	}
+	if state.options.TimelinePath != "" {
+		if err := writeTimeline(state.options.TimelinePath, state.timeline); err != nil {
+			fmt.Fprintf(os.Stderr, "%s: %v\n", live.Speaker(state.label), err)
+		}
+	}
 	if state.options.ReportPath != "" {
 		if err := writeReport(state.options.ReportPath, s); err != nil {
 			fmt.Fprintf(os.Stderr, "%s: %v\n", live.Speaker(state.label), err)
@@ -482,6 +498,14 @@ func engineClose() {
 		}
 	}
 	fmt.Fprint(os.Stderr, s.Verdict())
+}
+
+func writeTimeline(path string, t *timeline.Timeline) error {
+	f, err := os.Create(path)
+	if err != nil {
+		return err
+	}
+	return errors.Join(t.Write(f), f.Close())
 }
 
 func writeReport(path string, s live.Stats) error {

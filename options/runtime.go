@@ -20,6 +20,7 @@ type Runtime struct {
 	TracePath      string
 	Stacks         bool
 	ReportPath     string
+	TimelinePath   string
 	CommandPath    string // penstock's own; "" = it did not start this process
 	LogLevel       string
 	JSON           bool // print the verdict as JSON
@@ -58,6 +59,7 @@ var bindings = map[string]binding{
 	"PENSTOCK_POLICY":        {text: func(r *Runtime) *string { return &r.Policy }},
 	"PENSTOCK_TRACE":         {text: func(r *Runtime) *string { return &r.TracePath }},
 	"PENSTOCK_REPORT":        {text: func(r *Runtime) *string { return &r.ReportPath }},
+	"PENSTOCK_TIMELINE":      {text: func(r *Runtime) *string { return &r.TimelinePath }},
 	"PENSTOCK_COMMAND":       {text: func(r *Runtime) *string { return &r.CommandPath }},
 	"PENSTOCK_LOG":           {text: func(r *Runtime) *string { return &r.LogLevel }},
 	"PENSTOCK_JSON":          {flag: func(r *Runtime) *bool { return &r.JSON }},

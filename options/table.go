@@ -47,6 +47,8 @@ var Table = []Option{
 		Doc: "with --trace, record where in the Python program each allocation is made"},
 	{Env: "PENSTOCK_REPORT", Flag: "report", Commands: []string{"run"}, Type: TypeFile,
 		Doc: "write the verdict at exit to this file as JSON; in a job of several processes r.json is r.rank1.json for rank 1 (not written)"},
+	{Env: "PENSTOCK_TIMELINE", Flag: "timeline", Commands: []string{"run"}, Type: TypeFile,
+		Doc: "write what the explicit engine did when, and what the job waited for, to this file at exit, for ui.perfetto.dev; in a job of several processes t.json is t.rank1.json for rank 1 (not written)"},
 	{Env: "PENSTOCK_JSON", Flag: "json", Commands: []string{"run"}, Type: TypeBool, Default: "0",
 		Doc: "print the verdict at exit as JSON, one line of each process"},
 	{Env: "PENSTOCK_LOG", Type: TypeChoice, Choices: []string{"debug", "info", "warn", "error"}, Default: "warn",

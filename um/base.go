@@ -273,6 +273,8 @@ type Stalls[X comparable] struct {
 	Spent [StallCauses]time.Duration
 	since time.Duration
 	clock Clock
+	// Ended hears of each wait that is over; may be nil.
+	Ended func(x X, cause StallCause, from, to time.Duration)
 }
 
 // Wait says which operation waits from now on, and why.
@@ -296,6 +298,9 @@ func (s *Stalls[X]) end() {
 	now := s.clock.Now()
 	if s.Of != *new(X) {
 		s.Spent[s.Cause] += now - s.since
+		if s.Ended != nil {
+			s.Ended(s.Of, s.Cause, s.since, now)
+		}
 	}
 	s.since = now
 }

@@ -80,6 +80,17 @@ type Move struct {
 	empties   bool // it is one of those that EmptyCache asks for
 }
 
+// Doing says what the move does, in a word or two.
+func (m *Move) Doing() string {
+	switch {
+	case m.Kind == MoveEvict && m.Clean:
+		return "leaves clean"
+	case m.Kind == MoveEvict && !m.Copied():
+		return "drop"
+	}
+	return m.Kind.String()
+}
+
 // What names the allocation that a move belongs to, for messages.
 func (m *Move) What() string {
 	t := m.tensor

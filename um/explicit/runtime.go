@@ -540,6 +540,11 @@ func (r *Runtime) setState(t *tensor) {
 	r.process.SetState(t.Slot, s, ticket)
 }
 
+// ShowWaits has each wait that is over told: of which operation, for what, and from when to when.
+func (r *Runtime) ShowWaits(tell func(seq uint64, cause um.StallCause, from, to time.Duration)) {
+	r.Stalls.Ended = func(x *op, cause um.StallCause, from, to time.Duration) { tell(x.Seq, cause, from, to) }
+}
+
 // accountStall measures how long the oldest operation has waited of those that have
 // nothing before them on their stream left to run: in the launch hook, and then on its
 // stream for copies that are under way.

@@ -7,6 +7,7 @@ import (
 	"github.com/penstock-gpu/penstock/pool"
 	"github.com/penstock-gpu/penstock/pool/front"
 	"github.com/penstock-gpu/penstock/um"
+	"github.com/penstock-gpu/penstock/um/live/timeline"
 )
 
 // Engine is a way of moving memory.
@@ -41,12 +42,14 @@ type Config struct {
 	Replay            um.Replay // what the explicit engine makes again instead of moving it
 	Packs             bool      // the explicit engine gives allocations that live together one range
 	Policy            um.Policy
-	BudgetBytes       int64       // device memory; 0 = what the card has free, less a reserve
-	HostBudgetBytes   int64       // host memory; 0 = this process's share of most of what is available
-	ManagedLimitBytes int64       // most managed address space; 0 = no limit
-	LookaheadBytes    int64       // most that is fetched ahead of need at a time; 0 = as much as fits
-	PlainOnly         bool        // no managed memory at all: nothing leaves the device
-	Pool              pool.Config // how plain memory is laid out
+	BudgetBytes       int64 // device memory; 0 = what the card has free, less a reserve
+	HostBudgetBytes   int64 // host memory; 0 = this process's share of most of what is available
+	ManagedLimitBytes int64 // most managed address space; 0 = no limit
+	LookaheadBytes    int64 // most that is fetched ahead of need at a time; 0 = as much as fits
+	// Timeline keeps what the explicit engine does when; nil: nothing does.
+	Timeline  *timeline.Timeline
+	PlainOnly bool        // no managed memory at all: nothing leaves the device
+	Pool      pool.Config // how plain memory is laid out
 	// TensorFront gives out what the job has just freed, under the explicit engine; nil: nothing does.
 	TensorFront *front.Front
 	Sink        Sink // receives what happens; may be nil

@@ -19,6 +19,7 @@ import (
 	"github.com/penstock-gpu/penstock/um"
 	"github.com/penstock-gpu/penstock/um/explicit"
 	"github.com/penstock-gpu/penstock/um/explicit/hostpool"
+	"github.com/penstock-gpu/penstock/um/live/timeline"
 )
 
 // swap is the explicit engine in a process: what Live has instead of the managed
@@ -121,6 +122,8 @@ const (
 	resultDeinitialized = 4
 )
 
+var stallNames = [um.StallCauses]string{um.ForFetch: "for a copy or a making", um.ForSpace: "for room", um.ForMap: "for new memory"}
+
 // trustAfter is explicit.Config.TrustAfter: tests lower it.
 var trustAfter = 0
 
@@ -188,6 +191,11 @@ func (e *swap) start() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	e.runtime = explicit.New(c, swapProcess{e})
+	if t := l.config.Timeline; t != nil {
+		e.runtime.ShowWaits(func(seq uint64, cause um.StallCause, from, to time.Duration) {
+			t.Add(timeline.Span{Track: timeline.Waits, Name: stallNames[cause], From: from, To: to, Detail: fmt.Sprint("operation ", seq)})
+		})
+	}
 	e.runtime.SetPlainBytes(l.plainBytes.Load())
 	e.runtime.Remember(rememberedOps)
 	l.tensors = e.runtime

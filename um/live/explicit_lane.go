@@ -9,6 +9,7 @@ import (
 	"github.com/penstock-gpu/penstock/internal/hook"
 	"github.com/penstock-gpu/penstock/um/explicit"
 	"github.com/penstock-gpu/penstock/um/live/process"
+	"github.com/penstock-gpu/penstock/um/live/timeline"
 )
 
 // lane copies moves out, one piece of one move at a time, on a thread of its own that does nothing
@@ -169,6 +170,8 @@ func (n *lane) wait() error {
 	}
 	n.ended = time.Now()
 	n.queued = append(n.queued[:0], n.queued[1:]...)
+	now := n.l.driver.Now()
+	n.l.config.Timeline.Add(timeline.Span{Track: timeline.Bus, Name: "copy out", From: now - n.ended.Sub(began), To: now, Bytes: p.Bytes})
 	waited := int64(n.ended.Sub(waiting))
 	n.spent[laneWait].Add(waited)
 	took := float64(n.ended.Sub(began)) / float64(p.Bytes)

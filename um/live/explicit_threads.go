@@ -14,6 +14,7 @@ import (
 	"github.com/penstock-gpu/penstock/um"
 	"github.com/penstock-gpu/penstock/um/explicit"
 	"github.com/penstock-gpu/penstock/um/live/process"
+	"github.com/penstock-gpu/penstock/um/live/timeline"
 )
 
 // loop feeds the runtime, answers what launches ask, and wakes the workers.
@@ -103,8 +104,32 @@ func (p *porter) timed(part int, f func()) {
 	ended := l.driver.Now()
 	l.mu.Lock()
 	p.spent[part] += ended - began
-	p.spent[portLock] += l.driver.Now() - ended
+	locked := l.driver.Now()
+	p.spent[portLock] += locked - ended
+	p.show(part, began, ended)
+	p.show(portLock, ended, locked)
 	p.e.driverTime[p.direction] = p.mover.Spent()
+}
+
+// show puts what the thread did into the time line.
+func (p *porter) show(part int, from, to time.Duration) {
+	track := timeline.WorkIn
+	if p.direction == um.Out {
+		track = timeline.WorkOut
+	}
+	p.e.l.config.Timeline.Add(timeline.Span{Track: track, Name: partNames[part], From: from, To: to})
+}
+
+// showMove puts a move that has ended into the time line.
+func (p *porter) showMove(f *flight) {
+	track := timeline.In
+	if p.direction == um.Out {
+		track = timeline.Out
+	}
+	t := p.e.l.config.Timeline
+	if t != nil {
+		t.Add(timeline.Span{Track: track, Name: f.move.Doing(), From: f.began, To: p.e.l.driver.Now(), Bytes: f.move.Bytes, Detail: f.move.By})
+	}
 }
 
 // flight is a move that is under way.
@@ -202,6 +227,7 @@ func (p *porter) run() error {
 		m, ok := e.runtime.Next(p.direction)
 		asked := l.driver.Now()
 		p.spent[portPlan] += asked - began
+		p.show(portPlan, began, asked)
 		var err error
 		switch {
 		case ok:
@@ -212,6 +238,7 @@ func (p *porter) run() error {
 		default:
 			e.wake[p.direction].Wait()
 			p.spent[portIdle] += l.driver.Now() - asked
+			p.show(portIdle, asked, l.driver.Now())
 		}
 		if err != nil {
 			return err
@@ -279,6 +306,7 @@ func (p *porter) land() error {
 		}
 		p.flights = slices.Delete(p.flights, i, i+1)
 		p.checked = time.Now()
+		p.showMove(&f)
 		switch {
 		case f.move.Kind == explicit.MoveVerify:
 			if f.move.Isolated && !e.accesses.judge(e, f.move) {
@@ -428,6 +456,7 @@ func (p *porter) begin(m *explicit.Move) error {
 		f.making = true
 	}
 	if m.Kind != explicit.MoveEvict && f.ticket == 0 {
+		p.showMove(&f)
 		e.runtime.Done(m)
 		return nil
 	}

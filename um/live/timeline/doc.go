@@ -1,0 +1,11 @@
+// Package timeline keeps what the explicit engine does, and what the job waits for, as spans of time, and writes them in the trace
+// event format, which Perfetto (ui.perfetto.dev) and chrome://tracing open, and `penstock report timeline` draws.
+//
+// # Invariants
+//
+//   - Without PENSTOCK_TIMELINE there is no Timeline, and nothing is kept: all methods do nothing of a nil one.
+//   - Memory is bounded by [Most]; what came later is counted.
+//   - Its lock is the last of all: nothing is called under it.
+//
+// The format is described in "Trace Event Format" of the Chromium project.
+package timeline
