@@ -46,6 +46,7 @@ type (
 
 // RecordedLaunch is a launch as it was made, with all that makes it again.
 type RecordedLaunch struct {
+	Seq         uint64 // of the operation, as the launch hook counts them
 	Function    Function
 	Grid, Block [3]uint32
 	Cluster     [3]uint32 // blocks of a cluster; zeros for none

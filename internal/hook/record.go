@@ -56,7 +56,7 @@ func (h *Shared) Launch(r *Record) *cuda.RecordedLaunch {
 	if uint32(turn) != r.Recorded || e.nparams > C.PSK_LAUNCH_MAX_BYTES || e.bytes > C.PSK_LAUNCH_MAX_BYTES {
 		return nil
 	}
-	l := &cuda.RecordedLaunch{Function: cuda.Function(e.function), SharedBytes: uint32(e.shared)}
+	l := &cuda.RecordedLaunch{Seq: r.Seq, Function: cuda.Function(e.function), SharedBytes: uint32(e.shared)}
 	for i := range l.Grid {
 		l.Grid[i], l.Block[i], l.Cluster[i] = uint32(e.grid[i]), uint32(e.block[i]), uint32(e.cluster[i])
 	}

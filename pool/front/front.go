@@ -120,7 +120,7 @@ func (f *Front) Recall(at cuda.Ptr, seen uint64) bool {
 func (f *Front) SetMost(bytes int64) { atomic.StoreInt64((*int64)(&f.c.most_taken), bytes) }
 
 // BornAt is when, by the clock of [Front.NoteBirths], a live allocation was given out, by the front or by its
-// owner, if it is one of the newest few.
+// owner: of what the front serves again, and of the newest few of all else.
 func (f *Front) BornAt(at cuda.Ptr) (when uint64, ok bool) {
 	var w C.uint64_t
 	ok = C.front_born_at(f.c, C.uint64_t(at), &w) != 0

@@ -34,6 +34,7 @@ struct front_node {
     uint64_t request;
     int64_t room;
     uint64_t note; /* the number of the last note about it */
+    uint64_t born; /* by the clock of births; 0: it is not known */
 };
 
 /* What is held of one size for one stream. */
@@ -191,12 +192,16 @@ static inline void front_write(struct front *f, struct front_node *n, int64_t by
     }
 }
 
-/* Notes that memory is about to be given out. */
-static inline void front_born(struct front *f, uint64_t at)
+/* Notes that memory is about to be given out; n is its node, if it has one. */
+static inline void front_born(struct front *f, struct front_node *n, uint64_t at)
 {
     const uint64_t *clock = __atomic_load_n(&f->birth_clock, __ATOMIC_ACQUIRE);
-    if (clock)
-        f->birth[f->births++ % FRONT_BIRTHS] = (struct front_birth){at, __atomic_load_n(clock, __ATOMIC_SEQ_CST)};
+    if (!clock)
+        return;
+    uint64_t now = __atomic_load_n(clock, __ATOMIC_SEQ_CST);
+    f->birth[f->births++ % FRONT_BIRTHS] = (struct front_birth){at, now};
+    if (n)
+        n->born = now + 1;
 }
 
 static inline int64_t front_size(const struct front *f, int64_t bytes) { return (bytes + f->unit - 1) / f->unit * f->unit; }
@@ -222,7 +227,7 @@ static inline uint64_t front_give(struct front *f, struct front_node *n, int64_t
     f->reserved_count--;
     f->served++;
     front_write(f, n, bytes, stream, size);
-    front_born(f, n->at);
+    front_born(f, n, n->at);
     return n->at;
 }
 
@@ -279,7 +284,7 @@ static inline uint64_t front_take(struct front *f, int64_t bytes, int device, ui
         n->held = 0;
         at = n->at;
         front_write(f, n, bytes, stream, size);
-        front_born(f, at);
+        front_born(f, n, at);
         f->served++;
         f->held_count--;
         f->taken += size;
@@ -323,9 +328,10 @@ static inline void front_add(struct front *f, uint64_t at, int64_t bytes, uint64
     if (bytes > __atomic_load_n(&f->most, __ATOMIC_RELAXED) && !__atomic_load_n(&f->birth_clock, __ATOMIC_ACQUIRE))
         return;
     front_lock(f);
-    if (!front_find(f, at)) /* else the owner has set it apart */
-        front_new_node(f, at, bytes, stream, epoch);
-    front_born(f, at);
+    struct front_node *n = front_find(f, at);
+    if (!n) /* else the owner has set it apart */
+        n = front_new_node(f, at, bytes, stream, epoch);
+    front_born(f, n, at);
     front_unlock(f);
 }
 
@@ -533,11 +539,14 @@ static inline int front_recall(struct front *f, uint64_t at, uint64_t seen)
     return held;
 }
 
-/* When an allocation of the newest few was given out: 1, or 0 when it is not known. */
+/* When a live allocation, or one of the newest few, was given out: 1, or 0 when it is not known. */
 static inline int front_born_at(struct front *f, uint64_t at, uint64_t *when)
 {
-    int known = 0;
     front_lock(f);
+    struct front_node *n = front_find(f, at);
+    int known = n && !n->held && n->born;
+    if (known)
+        *when = n->born - 1;
     for (uint32_t i = 1; i <= FRONT_BIRTHS && i <= f->births && !known; i++) {
         struct front_birth *b = &f->birth[(f->births - i) % FRONT_BIRTHS];
         known = b->at == at;

@@ -28,9 +28,12 @@ var (
 	// library of scans and sorts, and tables of pointers (grouped products).
 	unrepeatable = regexp.MustCompile(`(?i)embedding_backward|scatter|index_put|bprop|fmha_cutlassB|nll_loss_backward|multi_tensor|` +
 		`radix|onesweep|DeviceScan|DeviceReduce|DeviceSelect|unique|GroupProblemShape|grouped|compute_grad_weight|random_from_to|atomic|max_pool_backward`)
-	// PyTorch's older elementwise kernel, norms, dropout, embeddings and concatenations.
-	plainByTrial = regexp.MustCompile(`18elementwise_kernelILi128E|layer_norm_kernelI|RMSNorm|rms_norm|fused_dropout_kernel|vectorized_gather_kernel|CatArrayBatchedCopy`)
-	matrix       = regexp.MustCompile(`(?i)nvjet|cutlass|xmma|gemm|cudnn|cublas|fmha|sdpa|cask|flash_fwd|conv`)
+	// PyTorch's older elementwise kernel, norms, dropout and concatenations.
+	plainByTrial = regexp.MustCompile(`18elementwise_kernelILi128E|layer_norm_kernelI|RMSNorm|rms_norm|fused_dropout_kernel|CatArrayBatchedCopy`)
+	// What takes indices or sequences' lengths from memory, or asserts something of what it reads: issued again with other contents it
+	// would reach for memory that nobody has, or end the context.
+	believes = regexp.MustCompile(`(?i)gather|index_kernel|index_elementwise|embedding|take_put|nll_loss|binary_cross_entropy|multinomial|assert|bucketize|varlen|paged|^_ZN5flash\d`)
+	matrix   = regexp.MustCompile(`(?i)nvjet|cutlass|xmma|gemm|cudnn|cublas|fmha|sdpa|cask|flash_fwd|conv`)
 )
 
 // Operands is where a kernel's parameters have the addresses of its operands. It writes to one of them only, and reaches nothing
@@ -63,7 +66,7 @@ var (
 // OperandsOf says, by a kernel's mangled name, where the addresses of its operands are, if it is one that writes to one of them only;
 // ok is false when the name tells no such thing.
 func OperandsOf(name string) (o Operands, ok bool) {
-	if strings.Contains(name, "multi_outputs") || unrepeatable.MatchString(name) {
+	if strings.Contains(name, "multi_outputs") || unrepeatable.MatchString(name) || believes.MatchString(name) {
 		return o, false
 	}
 	if m := elementwise.FindStringSubmatch(name); m != nil {
@@ -82,7 +85,7 @@ func OperandsOf(name string) (o Operands, ok bool) {
 // convolution, attention.
 func ByTrial(name string) (tried, long bool) {
 	long = matrix.MatchString(name)
-	return (long || plainByTrial.MatchString(name)) && !unrepeatable.MatchString(name), long
+	return (long || plainByTrial.MatchString(name)) && !unrepeatable.MatchString(name) && !believes.MatchString(name), long
 }
 
 // OfFunction says what a kernel's name tells.

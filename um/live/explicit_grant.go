@@ -169,12 +169,17 @@ func (e *swap) foreign(p cuda.Ptr) (r cuda.Range, ok bool) {
 // unwritten says whether plain memory has been given out and no operation has come since
 // but the one with that seq, which can find nothing there: what is there is of before.
 func (e *swap) unwritten(base cuda.Ptr, seq uint64) bool {
+	head, ok := e.bornAt(base)
+	return ok && head+1 == seq
+}
+
+// bornAt is the seq of the operation before which a block of plain memory was given out, where that is known.
+func (e *swap) bornAt(base cuda.Ptr) (seq uint64, known bool) {
 	f := e.l.config.Pool.Front
 	if f == nil {
-		return false
+		return 0, false
 	}
-	head, ok := f.BornAt(base) // the seq of the operation before it
-	return ok && head+1 == seq
+	return f.BornAt(base)
 }
 
 // unique are the different words, in no order.

@@ -102,7 +102,7 @@ func (p *porter) verify(m *explicit.Move, outside []cuda.Ptr, byTrial []bool) (t
 	}
 	slices.Sort(outside)
 	for _, at := range slices.Compact(outside) {
-		from, to, err := p.clone(at)
+		from, to, err := p.clone(at, firstToName(launches, at))
 		if err != nil {
 			return 0, err
 		}
@@ -113,6 +113,14 @@ func (p *porter) verify(m *explicit.Move, outside []cuda.Ptr, byTrial []bool) (t
 	}
 	m.Launches = launches
 	return p.mover.Verify(m, v.scratch.Base)
+}
+
+// firstToName is the seq of the first of some launches that has an address.
+func firstToName(launches []*cuda.RecordedLaunch, p cuda.Ptr) uint64 {
+	i := slices.IndexFunc(launches, func(l *cuda.RecordedLaunch) bool {
+		return slices.ContainsFunc(l.Addresses, func(at uint32) bool { return l.Address(at) == p })
+	})
+	return launches[max(i, 0)].Seq
 }
 
 // remake makes again what has no copy and was not the same: the last time it failed for a reason that may have passed.
