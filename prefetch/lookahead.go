@@ -17,6 +17,7 @@ type Step struct {
 type Limits struct {
 	Degree int64 // operations ahead of Start; 0 = no bound
 	Bytes  int64 // bytes fetched ahead; 0 = no bound
+	Leave  int64 // bytes that leave now, after which the walk ends once nothing more may be fetched; 0 = no bound
 	Spare  int64 // the position at which Plan.SpareBytes is wanted
 	// Exact says that up to Spare victims leave only under what comes for their room. Else they
 	// leave on their own, and what the last of them leaves over is not spent before
@@ -56,6 +57,7 @@ func Look(start int64, freeBytes int64, needs []Need, steps []Step, limits Limit
 	plan := Plan{BlockedAt: -1, EndsAt: start, SpareBytes: -1}
 	account, lowest := freeBytes, freeBytes
 	var over int64 // of account, what victims leave over
+	var leaving int64
 	fetching := true
 	var ahead int64
 	evictFor := func(position int64) bool {
@@ -70,6 +72,7 @@ func Look(start int64, freeBytes int64, needs []Need, steps []Step, limits Limit
 			}
 			if !v.Later {
 				plan.Evict++
+				leaving += v.Bytes
 				lowest += v.Bytes // it leaves now, so the room is there from now on
 				if used := min(v.Bytes, -account); !limits.Exact || position > limits.Spare {
 					lowest -= v.Bytes - used
@@ -108,6 +111,9 @@ func Look(start int64, freeBytes int64, needs []Need, steps []Step, limits Limit
 			}
 		}
 		lowest = min(lowest, account-over)
+		if limits.Leave > 0 && leaving >= limits.Leave && !fetching {
+			break
+		}
 	}
 	if plan.SpareBytes < 0 { // the walk has ended before
 		plan.SpareBytes, plan.ShortAt = events.spare(account, plan.ShortAt, limits.Spare)

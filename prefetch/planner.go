@@ -2,6 +2,7 @@ package prefetch
 
 import (
 	"cmp"
+	"container/heap"
 	"slices"
 
 	"github.com/penstock-gpu/penstock/evict"
@@ -14,9 +15,33 @@ type Planner[T any] struct {
 	needs   []Need
 	absent  []T // by Need.ID
 	steps   []Step
+	coming  []Step // in order
+	merged  []Step // of both
 	victims evict.Heap[Leaver[T]]
-	later   []evict.Victim[Leaver[T]] // in the order in which they may leave
-	entered int                       // of them, among the victims
+	later   []evict.Victim[Leaver[T]]
+	next    laterHeap // of them, that are not among the victims yet
+}
+
+// laterEntry is one of Planner.later, and when it may leave.
+type laterEntry struct {
+	from  int64
+	index int32
+}
+
+// laterHeap has the one first that may leave first: few of many are looked at, so they are not sorted.
+type laterHeap []laterEntry
+
+func (h laterHeap) Len() int { return len(h) }
+func (h laterHeap) Less(i, j int) bool {
+	return h[i].from < h[j].from || h[i].from == h[j].from && h[i].index < h[j].index
+}
+func (h laterHeap) Swap(i, j int) { h[i], h[j] = h[j], h[i] }
+func (h *laterHeap) Push(x any)   { *h = append(*h, x.(laterEntry)) }
+func (h *laterHeap) Pop() any {
+	n := len(*h) - 1
+	x := (*h)[n]
+	*h = (*h)[:n]
+	return x
 }
 
 // Leaver is a tensor that could leave: now, or from a position on, where it has been
@@ -41,7 +66,7 @@ type Chooser[T any] func(v *evict.Victim[Leaver[T]], position int64) (c Choice, 
 
 // Reset forgets what the last plan was made from.
 func (p *Planner[T]) Reset(victims evict.Policy) {
-	p.needs, p.absent, p.steps, p.later, p.entered = p.needs[:0], p.absent[:0], p.steps[:0], p.later[:0], 0
+	p.needs, p.absent, p.steps, p.coming, p.later, p.next = p.needs[:0], p.absent[:0], p.steps[:0], p.coming[:0], p.later[:0], p.next[:0]
 	p.victims.Reset(victims)
 }
 
@@ -53,6 +78,9 @@ func (p *Planner[T]) Need(of T, position, bytes int64) {
 
 // Step enters a change of what is allocated.
 func (p *Planner[T]) Step(s Step) { p.steps = append(p.steps, s) }
+
+// Coming enters a change that comes no sooner than any that was entered so before.
+func (p *Planner[T]) Coming(s Step) { p.coming = append(p.coming, s) }
 
 // MayLeave enters a tensor that could leave now.
 func (p *Planner[T]) MayLeave(of T, c evict.Candidate) {
@@ -68,13 +96,14 @@ func (p *Planner[T]) MayLeaveLater(of T, from, until int64, c evict.Candidate) {
 // What may leave later must do so rest operations before it makes room, to have left by then.
 func (p *Planner[T]) Plan(fetch []T, start, freeBytes, rest int64, limits Limits, choose Chooser[T]) ([]T, Plan) {
 	slices.SortStableFunc(p.needs, func(a, b Need) int { return cmp.Compare(a.Position, b.Position) })
-	slices.SortStableFunc(p.steps, func(a, b Step) int { return cmp.Compare(a.Position, b.Position) })
-	slices.SortFunc(p.later, func(a, b evict.Victim[Leaver[T]]) int { return cmp.Compare(a.Of.From, b.Of.From) })
+	for i := range p.later {
+		p.next = append(p.next, laterEntry{p.later[i].Of.From, int32(i)})
+	}
+	heap.Init(&p.next)
 	p.victims.Init()
-	plan := Look(start, freeBytes, p.needs, p.steps, limits, func(position int64) (Victim, bool) {
-		for p.entered < len(p.later) && p.later[p.entered].Of.From+rest <= position {
-			p.victims.Push(p.later[p.entered])
-			p.entered++
+	plan := Look(start, freeBytes, p.needs, p.allSteps(), limits, func(position int64) (Victim, bool) {
+		for len(p.next) > 0 && p.next[0].from+rest <= position {
+			p.victims.Push(p.later[heap.Pop(&p.next).(laterEntry).index])
 		}
 		return p.victim(position, choose)
 	})
@@ -82,6 +111,24 @@ func (p *Planner[T]) Plan(fetch []T, start, freeBytes, rest int64, limits Limits
 		fetch = append(fetch, p.absent[n.ID])
 	}
 	return fetch, plan
+}
+
+// allSteps are the steps in order.
+func (p *Planner[T]) allSteps() []Step {
+	slices.SortStableFunc(p.steps, func(a, b Step) int { return cmp.Compare(a.Position, b.Position) })
+	if len(p.coming) == 0 {
+		return p.steps
+	}
+	p.merged = p.merged[:0]
+	i := 0
+	for _, s := range p.coming {
+		for ; i < len(p.steps) && p.steps[i].Position <= s.Position; i++ {
+			p.merged = append(p.merged, p.steps[i])
+		}
+		p.merged = append(p.merged, s)
+	}
+	p.merged = append(p.merged, p.steps[i:]...)
+	return p.merged
 }
 
 // victim is what leaves next to make room at a position.

@@ -303,7 +303,7 @@ func (x *explicitEngine) begin(w *directionWorker, m *explicit.Move) {
 func (x *explicitEngine) copyOut() {
 	l := &x.lane
 	m := l.moves[0]
-	piece, err := l.copier.Next(m)
+	piece, err := l.copier.Next(m, explicit.PieceBytes)
 	if err != nil {
 		x.fail(err)
 		return

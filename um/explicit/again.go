@@ -1,6 +1,7 @@
 package explicit
 
 import (
+	"fmt"
 	"slices"
 
 	"github.com/penstock-gpu/penstock/cuda"
@@ -59,6 +60,7 @@ type again struct {
 	same, wrong map[uint32]int // verified, and found to make something else
 	refused     map[uint32]int // that could not be verified
 	banned      map[uint32]bool
+	names       map[uint32]string
 	proofs      proofs
 	checks      int
 	remakes     int // of tensors that there are
@@ -107,8 +109,8 @@ func (a *again) distrusts(f uint32) bool {
 	return a.banned[f] || a.wrong[f]*wrongPart > a.same[f]+wrongPart || a.refused[f] > a.same[f]+mostRefused
 }
 
-// functions are how many were tried, how many of these have been right often enough, and how many are not used any more.
-func (a *again) functions(trustAfter int) (recorded, trusted, banned int) {
+// functions are how many were tried, how many of these have been right often enough, and the names of those that are not used any more.
+func (a *again) functions(trustAfter int) (recorded, trusted int, banned []string) {
 	tried := map[uint32]bool{}
 	for _, by := range []map[uint32]int{a.same, a.wrong, a.refused} {
 		for f := range by {
@@ -118,11 +120,12 @@ func (a *again) functions(trustAfter int) (recorded, trusted, banned int) {
 	for f := range tried {
 		switch {
 		case a.distrusts(f):
-			banned++
+			banned = append(banned, fmt.Sprintf("%s (%d right, %d wrong, %d not verified)", a.names[f], a.same[f], a.wrong[f], a.refused[f]))
 		case a.same[f] >= trustAfter:
 			trusted++
 		}
 	}
+	slices.Sort(banned)
 	return len(tried), trusted, banned
 }
 
@@ -188,7 +191,7 @@ func (r *Runtime) verification(t *tensor) *Move {
 		m.Inputs = append(m.Inputs, cuda.Range{Base: u.base, Bytes: u.size})
 	}
 	m.reads(rm)
-	m.ofRecipe()
+	r.ofRecipe(m)
 	for i := range t.recipe.steps {
 		m.Launches, m.Temps = append(m.Launches, t.recipe.steps[i].launch), append(m.Temps, t.recipe.steps[i].temps)
 	}
@@ -203,11 +206,8 @@ func (r *Runtime) verified(m *Move) {
 		r.stats.Verified++
 	}
 	r.landed(m)
-	if len(r.plan.evict) > 0 {
-		r.plan.valid = false // less may have to be copied
-		return
-	}
 	r.plan.resume()
+	r.plan.changed = true // less may have to be copied
 }
 
 // drops says whether a tensor that is to leave is dropped.
@@ -361,12 +361,15 @@ func (r *Runtime) Cancelled(m *Move) {
 	if rm == t.remake {
 		r.judge(m, false)
 	}
-	if r.plan.valid = false; m.Kind == MoveVerify {
+	if m.Kind == MoveVerify {
 		rm.clones = m.Clones
 		r.landed(m)
+		r.plan.resume()
+		r.plan.changed = true
 		r.Happened()
 		return
 	}
+	r.plan.valid = false
 	c := &t.chunks[m.index]
 	t.flying--
 	if m.Copied() {

@@ -54,13 +54,13 @@ type Piece struct {
 	Last   bool // of its move
 }
 
-// Next queues the next piece of a move out that a mover has begun.
-func (c *Copier) Next(m *Move) (p Piece, err error) {
+// Next queues the next piece, of so many bytes at most, of a move out that a mover has begun.
+func (c *Copier) Next(m *Move, most int64) (p Piece, err error) {
 	at := m.copied
 	from := int64(0)
 	for _, h := range m.Host {
 		if at < from+h.Bytes {
-			p.Bytes = min(PieceBytes, from+h.Bytes-at, m.Bytes-at)
+			p.Bytes = min(most, from+h.Bytes-at, m.Bytes-at)
 			if err := c.driver.CopyAsync(h.Base+cuda.Ptr(at-from), m.Chunk.Base+cuda.Ptr(at), p.Bytes, c.stream); err != nil {
 				return p, fmt.Errorf("copying %d bytes out: %w", p.Bytes, err)
 			}

@@ -57,7 +57,7 @@ func TestPiecesOfAMoveOut(t *testing.T) {
 		m.Host = hosts
 		at := m.Chunk.Base
 		for i, want := range test.pieces {
-			p, err := k.Next(m)
+			p, err := k.Next(m, PieceBytes)
 			if err != nil || p.Bytes != want || p.Last != (i == len(test.pieces)-1) || p.Ticket != uint32(i+1) {
 				t.Fatalf("%s: piece %d is %+v, %v", test.name, i, p, err)
 			}
@@ -84,12 +84,12 @@ func TestPiecesOfAMoveOut(t *testing.T) {
 	short := &Move{Kind: MoveEvict, Chunk: cuda.Range{Base: 0x4000_0000, Bytes: 4 * mib}, Bytes: 4 * mib, Host: []cuda.Range{{Base: 1 << 32, Bytes: 2 * mib}}}
 	k, err := NewCopier(&copies{t: t}, 0x100)
 	if err == nil {
-		_, err = k.Next(short)
+		_, err = k.Next(short, PieceBytes)
 	}
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := k.Next(short); err == nil {
+	if _, err := k.Next(short, PieceBytes); err == nil {
 		t.Error("a move with too little host memory was copied")
 	}
 }

@@ -61,7 +61,7 @@ func (r *Runtime) aim(x *op) {
 		t.Queued.Remove(x.Position)
 	}
 	x.target, x.held = target, x.held[:0]
-	r.plan.valid = false
+	r.plan.changed = true
 	if target == nil {
 		return
 	}

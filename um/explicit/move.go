@@ -298,13 +298,14 @@ func (r *Runtime) bring(t *tensor, which reclaiming) *Move {
 func (r *Runtime) makeInstead(m *Move) {
 	m.Launches, m.Temps = m.tensor.remake.launches, m.tensor.remake.temps
 	m.reads(m.tensor.remake)
-	m.ofRecipe()
+	r.ofRecipe(m)
 }
 
 // ofRecipe notes which functions its launches are of.
-func (m *Move) ofRecipe() {
+func (r *Runtime) ofRecipe(m *Move) {
 	for i := range m.tensor.recipe.steps {
 		s := &m.tensor.recipe.steps[i]
+		r.again.names[s.function] = s.name
 		m.functions, m.By = append(m.functions, s.function), s.name
 	}
 }
@@ -442,7 +443,7 @@ func (r *Runtime) take(t *tensor, w where) (m *Move, again bool) {
 		}
 		if drop {
 			m.remake = rm
-			m.ofRecipe()
+			r.ofRecipe(m)
 			if m.Proven = rm.proven; !insured && !m.Proven {
 				m.Compare, m.Sum = true, rm.sum
 			}

@@ -13,6 +13,8 @@ const (
 	// planEvents is how many events a plan outlives: the order of need changes
 	// little from one operation to the next.
 	planEvents = 192
+	// changedEvents is how many events a plan outlives after which another one may be better: to make one takes as long as to map.
+	changedEvents = 64
 	// idleEvents is how many events a plan outlives that has nothing left to do.
 	idleEvents = 64
 	// birthOps is how many operations ahead memory is mapped for coming allocations,
@@ -31,6 +33,9 @@ const (
 	// used, so that it has left by then.
 	shortRest = 64
 	restOps   = 64
+	// leaveBytes, or the leavePart of the budget, is how much a plan has leave: more than can before the next plan.
+	leaveBytes = 1 << 30
+	leavePart  = 4
 	// makeOps is how many operations ahead of its use something is made again: that is done at once, and until then the room
 	// is better what takes time to come.
 	makeOps = 96
@@ -39,6 +44,7 @@ const (
 // plan is what to move, in order.
 type plan struct {
 	valid   bool
+	changed bool // something is otherwise than when it was made, which may make another one better
 	serial  uint64
 	epoch   uint64
 	version uint64
@@ -98,7 +104,7 @@ func (p *plan) anyLeaves() bool { return len(p.evict)+len(p.drops)+len(p.waiting
 func (r *Runtime) planned() *plan {
 	p := &r.plan
 	age := r.Epoch() - p.epoch
-	if p.valid && p.version == r.History.Version() && age < planEvents && (age < idleEvents || p.anyComes() || p.anyLeaves()) {
+	if p.valid && p.version == r.History.Version() && age < planEvents && (!p.changed || age < changedEvents) && (age < idleEvents || p.anyComes() || p.anyLeaves()) {
 		return p
 	}
 	r.worthReplay()
@@ -143,7 +149,7 @@ func (r *Runtime) look(p *plan) {
 			o.Step(prefetch.Step{Position: now + 1, FreshBytes: w.HighBytes})
 		}
 	}
-	p.fetch, _ = o.Plan(p.fetch, start, free, restOps, prefetch.Limits{Bytes: r.config.LookaheadBytes},
+	p.fetch, _ = o.Plan(p.fetch, start, free, restOps, prefetch.Limits{Bytes: r.config.LookaheadBytes, Leave: max(leaveBytes, r.config.BudgetBytes/leavePart)},
 		func(v *evict.Victim[prefetch.Leaver[*tensor]], position int64) (prefetch.Choice, int64) {
 			return r.choose(p, now, v, position)
 		})
@@ -263,7 +269,7 @@ func cheap(next int64) int64 {
 func (r *Runtime) lookAtFuture(p *plan, now int64) {
 	r.History.Future(func(position, fresh, freed int64) bool {
 		if fresh != 0 || freed != 0 {
-			r.planner.Step(prefetch.Step{Position: position, FreshBytes: fresh, FreedBytes: freed})
+			r.planner.Coming(prefetch.Step{Position: position, FreshBytes: fresh, FreedBytes: freed})
 		}
 		return true
 	})

@@ -77,6 +77,7 @@ type Stats struct {
 	Level                        Level                     // how much is made again
 	Took                         [levelCount]time.Duration // an iteration at each level, when it was last tried
 	Trying                       bool                      // at the levels in turn
+	BannedKernels                []string                  // of the functions of recipes that are not used any more
 	Recorded, Trusted, Banned    int                       // functions of recipes that were tried, those that have been right often enough, and those that are not used any more
 	GuardWaits                   int64                     // operations that waited for what is made of what they may write to
 	Made, MadeBytes, Unmade      int64                     // moves in that made what left again, and those that did not succeed
@@ -108,7 +109,7 @@ func New(c Config, p Process) *Runtime {
 		loose:     loose{open: map[int]*tensor{}},
 		borrowers: map[kind]int64{},
 		levels:    newLevels(c.Level),
-		again:     again{same: map[uint32]int{}, wrong: map[uint32]int{}, refused: map[uint32]int{}, banned: map[uint32]bool{}, proofs: proofs{}, sizes: map[int64]bool{}},
+		again:     again{same: map[uint32]int{}, wrong: map[uint32]int{}, refused: map[uint32]int{}, banned: map[uint32]bool{}, names: map[uint32]string{}, proofs: proofs{}, sizes: map[int64]bool{}},
 		have:      map[int64]int{}, picked: map[int64]int{}, covered: map[int64]int{}, born: map[int64]int{},
 	}
 	r.Init(p)
@@ -509,7 +510,8 @@ func (r *Runtime) Stats() Stats {
 	r.Account(&s.Stats, r.deviceBytes())
 	s.KeptBytes = r.kept.bytes
 	s.Level, s.Took, s.Trying = r.levels.at, r.levels.took, r.levels.trying
-	s.Recorded, s.Trusted, s.Banned = r.again.functions(r.config.TrustAfter)
+	s.Recorded, s.Trusted, s.BannedKernels = r.again.functions(r.config.TrustAfter)
+	s.Banned = len(s.BannedKernels)
 	return s
 }
 
@@ -544,6 +546,9 @@ func (r *Runtime) setState(t *tensor) {
 func (r *Runtime) ShowWaits(tell func(seq uint64, cause um.StallCause, from, to time.Duration)) {
 	r.Stalls.Ended = func(x *op, cause um.StallCause, from, to time.Duration) { tell(x.Seq, cause, from, to) }
 }
+
+// Stalling says whether an operation waits with nothing before it left to run.
+func (r *Runtime) Stalling() bool { return r.Stalls.Of != nil }
 
 // accountStall measures how long the oldest operation has waited of those that have
 // nothing before them on their stream left to run: in the launch hook, and then on its

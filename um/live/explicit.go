@@ -33,9 +33,11 @@ type swap struct {
 	finder  *kernels.Finder
 	words   cuda.Ptr // pinned: one line for each direction's tickets, one for pieces of moves out, and one for what is made again
 	wake    [2]*sync.Cond
-	lane    *lane        // copies what leaves; nil until it is made
-	paging  atomic.Int32 // porters that map or unmap: see lane
-	waked   uint64       // the epoch when the workers were last woken
+	lane    *lane         // copies what leaves; nil until it is made
+	paging  atomic.Int32  // porters that map or unmap: see lane
+	urgent  atomic.Int32  // of these, those that map what the GPU waits for
+	waked   uint64        // the epoch when the workers were last woken
+	epoch   atomic.Uint64 // the runtime's, for who looks without the lock whether something has happened
 	asking  *question
 	trails  trails
 	// chasersOf are the functions that reach tensors through memory, by id.
@@ -116,6 +118,7 @@ const (
 	growthPatience = 30 * time.Second // for host memory that the machine refuses
 	longRun        = time.Second      // an operation that has run for longer is waited for: others merely come and go
 	reportPatience = time.Millisecond // for a move, before streams are asked how far they are
+	longestRest    = time.Millisecond // for which a porter does not look at what there is to do
 	resultOOM      = 2                // CUDA_ERROR_OUT_OF_MEMORY
 	resultUnknown  = 999              // CUDA_ERROR_UNKNOWN
 	// resultDeinitialized is CUDA_ERROR_DEINITIALIZED, for what comes after the engine.

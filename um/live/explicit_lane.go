@@ -20,6 +20,7 @@ type lane struct {
 	copier    *explicit.Copier
 	word      hook.Word
 	paging    *atomic.Int32 // not 0: page tables are being written, or will be in a moment
+	urgent    *atomic.Int32 // not 0: the GPU waits for that
 	moves     chan *explicit.Move
 	begun     uint32         // moves that were put in; the worker's
 	move      *explicit.Move // that has pieces to be queued
@@ -54,16 +55,19 @@ const (
 	queueBefore = 10 * time.Microsecond
 	// sleepLongest is the most that is slept before.
 	sleepLongest = time.Millisecond
+	// holdLongest is for how long no piece is queued at most, and urgentPart the part of a piece that is, while the GPU waits for memory to be mapped.
+	holdLongest = 300 * time.Microsecond
+	urgentPart  = 2
 	// spinLongest is how long it is watched for without a pause.
 	spinLongest = time.Millisecond
 )
 
-func newLane(l *Live, word cuda.Ptr, paging *atomic.Int32) (*lane, error) {
+func newLane(l *Live, word cuda.Ptr, paging, urgent *atomic.Int32) (*lane, error) {
 	c, err := explicit.NewCopier(l.driver, word)
 	if err != nil {
 		return nil, err
 	}
-	return &lane{l: l, copier: c, word: hook.NewWord(word), paging: paging, moves: make(chan *explicit.Move, mostInFlight)}, nil
+	return &lane{l: l, copier: c, word: hook.NewWord(word), paging: paging, urgent: urgent, moves: make(chan *explicit.Move, mostInFlight)}, nil
 }
 
 // start puts a move at the end of the lane: it is copied when reached says so of its ticket.
@@ -122,7 +126,12 @@ func (n *lane) more(wait bool) bool {
 // queue queues the next piece of the move.
 func (n *lane) queue() error {
 	began := time.Now()
-	p, err := n.copier.Next(n.move)
+	most := int64(explicit.PieceBytes)
+	if n.urgent.Load() > 0 {
+		n.hold()
+		most /= urgentPart
+	}
+	p, err := n.copier.Next(n.move, most)
 	if err != nil {
 		return err
 	}
@@ -133,6 +142,13 @@ func (n *lane) queue() error {
 	n.spent[laneSubmit].Add(int64(now.Sub(began)))
 	n.queued = append(n.queued, queuedPiece{p, now})
 	return nil
+}
+
+// hold lets memory be mapped that the GPU waits for: that would wait for the next piece as well.
+func (n *lane) hold() {
+	for began := time.Now(); len(n.queued) == 0 && n.urgent.Load() > 0 && time.Since(began) < holdLongest; {
+		process.Pause(process.ShortWait)
+	}
 }
 
 // wait waits for the first piece that is queued, asleep for most of what it should take, and queues the next

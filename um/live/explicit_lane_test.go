@@ -2,6 +2,7 @@ package live
 
 import (
 	"errors"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -20,6 +21,7 @@ type pieceDriver struct {
 	t      *testing.T
 	word   *uint32
 	paging atomic.Int32
+	urgent atomic.Int32
 
 	mu     sync.Mutex
 	copied []cuda.Ptr // where from
@@ -84,7 +86,7 @@ func startLane(t *testing.T) (*lane, *pieceDriver) {
 	}
 	d := &pieceDriver{fakeDriver: newDriver(1 << 30), t: t, word: (*uint32)(unsafe.Pointer(&page[0]))}
 	l := &Live{driver: d}
-	n, err := newLane(l, cuda.Ptr(uintptr(unsafe.Pointer(&page[0]))), &d.paging)
+	n, err := newLane(l, cuda.Ptr(uintptr(unsafe.Pointer(&page[0]))), &d.paging, &d.urgent)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -143,6 +145,27 @@ func TestLane(t *testing.T) {
 	if err := n.err(); err != nil {
 		t.Error(err)
 	}
+}
+
+// TestLaneGivesWay: while the GPU waits for memory that is being mapped pieces are smaller.
+func TestLaneGivesWay(t *testing.T) {
+	n, d := startLane(t)
+	d.paging.Add(1)
+	d.urgent.Add(1)
+	n.start(moveOut(1<<30, 2*explicit.PieceBytes))
+	d.queued(1)
+	d.urgent.Add(-1)
+	d.paging.Add(-1)
+	d.finish()
+	d.queued(2)
+	want := []cuda.Ptr{1 << 30, 1<<30 + explicit.PieceBytes/urgentPart}
+	d.finish()
+	d.queued(3)
+	d.finish()
+	if d.mu.Lock(); !slices.Equal(d.copied[:2], want) {
+		t.Errorf("pieces from %#x, want %#x first", d.copied, want)
+	}
+	d.mu.Unlock()
 }
 
 // TestLaneFails: an error is told, and what is put in after it does not block.

@@ -11,24 +11,25 @@ import (
 
 // ExplicitStats are what only the explicit engine has.
 type ExplicitStats struct {
-	InGBPerSecond     float64 `json:"in_gb_per_second"`  // while anything was copied that way
-	OutGBPerSecond    float64 `json:"out_gb_per_second"` // likewise
-	FetchStallSeconds float64 `json:"fetch_stall_seconds"`
-	SpaceStallSeconds float64 `json:"space_stall_seconds"`
-	MapStallSeconds   float64 `json:"map_stall_seconds"`
-	GrantStallSeconds float64 `json:"grant_stall_seconds"` // the queue was drained, and memory searched for addresses
-	CleanBytes        int64   `json:"clean_bytes"`         // left without a copy
-	Dropped           int64   `json:"dropped"`             // chunks that were found able to be made again when they left
-	DroppedBytes      int64   `json:"dropped_bytes"`
-	DropsWrong        int64   `json:"drops_wrong"`        // that were found not to be, and stayed or were copied
-	GuardWaits        int64   `json:"guard_waits"`        // launches and copies that waited for what had to be made before they might write
-	Made              int64   `json:"made"`               // moves in that made what had left again
-	MadeBytes         int64   `json:"made_bytes"`         // which is not in h2d_bytes
-	Unmade            int64   `json:"unmade"`             // makings that did not give what had left, which was fetched
-	Verified          int64   `json:"verified"`           // recipes that were tried before something was to leave
-	RecordedFunctions int     `json:"recorded_functions"` // whose launches were tried
-	TrustedFunctions  int     `json:"trusted_functions"`  // what these make leaves without a copy
-	BannedFunctions   int     `json:"banned_functions"`   // that are not used any more
+	InGBPerSecond     float64  `json:"in_gb_per_second"`  // while anything was copied that way
+	OutGBPerSecond    float64  `json:"out_gb_per_second"` // likewise
+	FetchStallSeconds float64  `json:"fetch_stall_seconds"`
+	SpaceStallSeconds float64  `json:"space_stall_seconds"`
+	MapStallSeconds   float64  `json:"map_stall_seconds"`
+	GrantStallSeconds float64  `json:"grant_stall_seconds"` // the queue was drained, and memory searched for addresses
+	CleanBytes        int64    `json:"clean_bytes"`         // left without a copy
+	Dropped           int64    `json:"dropped"`             // chunks that were found able to be made again when they left
+	DroppedBytes      int64    `json:"dropped_bytes"`
+	DropsWrong        int64    `json:"drops_wrong"`              // that were found not to be, and stayed or were copied
+	GuardWaits        int64    `json:"guard_waits"`              // launches and copies that waited for what had to be made before they might write
+	Made              int64    `json:"made"`                     // moves in that made what had left again
+	MadeBytes         int64    `json:"made_bytes"`               // which is not in h2d_bytes
+	Unmade            int64    `json:"unmade"`                   // makings that did not give what had left, which was fetched
+	Verified          int64    `json:"verified"`                 // recipes that were tried before something was to leave
+	RecordedFunctions int      `json:"recorded_functions"`       // whose launches were tried
+	TrustedFunctions  int      `json:"trusted_functions"`        // what these make leaves without a copy
+	BannedFunctions   int      `json:"banned_functions"`         // that are not used any more
+	BannedKernels     []string `json:"banned_kernels,omitempty"` // their names, and how often they were right
 	// Makes is how much is made again ([explicit.Level]); LevelSeconds is how long an iteration took at each level when it was last tried.
 	Makes        string             `json:"makes_again,omitempty"`
 	LevelSeconds map[string]float64 `json:"level_seconds,omitempty"`
@@ -101,7 +102,7 @@ func (e *swap) report(s *Stats) {
 		InGBPerSecond: rate(r.FetchedBytes, s.InSeconds), OutGBPerSecond: rate(r.EvictedBytes, s.OutSeconds),
 		FetchStallSeconds: stall[um.ForFetch].Seconds(), SpaceStallSeconds: stall[um.ForSpace].Seconds(), MapStallSeconds: stall[um.ForMap].Seconds(),
 		GrantStallSeconds: e.grantTime.Seconds(), CleanBytes: r.CleanBytes, Dropped: r.Dropped, DroppedBytes: r.DroppedBytes, DropsWrong: r.Wrong, GuardWaits: r.GuardWaits, Made: r.Made, MadeBytes: r.MadeBytes, Unmade: r.Unmade,
-		Verified: r.Verified, RecordedFunctions: r.Recorded, TrustedFunctions: r.Trusted, BannedFunctions: r.Banned, CopiedBytes: copiedBytes(&r),
+		Verified: r.Verified, RecordedFunctions: r.Recorded, TrustedFunctions: r.Trusted, BannedFunctions: r.Banned, BannedKernels: r.BannedKernels, CopiedBytes: copiedBytes(&r),
 		InPlaceBytes:   r.InPlaceBytes,
 		WaitedLaunches: r.WaitedOps, WaitedForMap: r.WaitedForMap, WaitedForFetch: r.WaitedForFetch, WaitedForLeaving: r.WaitedForLeaving, WaitedForeach: r.WaitedForeach,
 		HostBytes: h.InUseBytes, HostKeptBytes: r.KeptBytes, HostNeedBytes: r.HostPeakBytes, HostPeakBytes: h.PeakBytes, HostPinnedBytes: h.GrownBytes, HostWaitSeconds: h.Waited.Seconds(),

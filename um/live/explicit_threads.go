@@ -37,6 +37,7 @@ func (e *swap) loop() {
 		l.progress()
 		l.timings()
 		l.tensorReserved.Store(e.runtime.ReservedBytes())
+		e.epoch.Store(e.runtime.Epoch())
 		held := e.runtime.Held() || e.asking != nil
 		if n := e.runtime.Epoch(); n != e.waked || held && !e.runtime.Moving() { // what was refused may be possible now, such as host memory
 			e.waked = n
@@ -98,6 +99,7 @@ var partNames = [porterParts]string{"lock", "plan", "begin", "finish", "rest", "
 // timed runs what takes time without the lock.
 func (p *porter) timed(part int, f func()) {
 	l := p.e.l
+	p.e.epoch.Store(p.e.runtime.Epoch())
 	began := l.driver.Now()
 	l.mu.Unlock()
 	f()
@@ -195,7 +197,7 @@ func (e *swap) newPorter(d um.Direction) (*porter, error) {
 		p.made = hook.NewWord(e.makings())
 	}
 	if d == um.Out {
-		if p.lane, err = newLane(l, e.pieces(), &e.paging); err != nil {
+		if p.lane, err = newLane(l, e.pieces(), &e.paging, &e.urgent); err != nil {
 			return nil, err
 		}
 		e.lane = p.lane
@@ -368,21 +370,39 @@ func (p *porter) fetchInstead(f *flight) (err error) {
 	return err
 }
 
-// rest waits a little for a flight.
+// rest waits for a flight, or until something has happened after which there may be another move. It looks without the lock, which
+// others need the more often the more there is to do.
 func (p *porter) rest() (err error) {
+	before := p.e.runtime.Epoch()
 	p.timed(portRest, func() {
-		process.Pause(process.ShortWait)
-		if p.lane != nil {
-			err = p.lane.err()
-		}
-		if err == nil && time.Since(p.checked) > checkPatience {
-			p.checked, err = time.Now(), p.mover.Check()
-			if err == nil && p.maker != nil {
-				err = p.maker.Check()
+		for rested := time.Now(); ; {
+			process.Pause(process.ShortWait)
+			if p.lane != nil {
+				err = p.lane.err()
+			}
+			if err == nil && time.Since(p.checked) > checkPatience {
+				p.checked, err = time.Now(), p.mover.Check()
+				if err == nil && p.maker != nil {
+					err = p.maker.Check()
+				}
+			}
+			if err != nil || p.e.epoch.Load() != before || slices.ContainsFunc(p.flights, p.reached) || time.Since(rested) > longestRest {
+				return
 			}
 		}
 	})
 	return err
+}
+
+// reached says whether there is something to do for a flight.
+func (p *porter) reached(f flight) bool {
+	switch {
+	case f.making:
+		return p.made.Reached(f.ticket)
+	case f.ticket != 0:
+		return p.arrived.Reached(f.ticket)
+	}
+	return p.lane == nil || p.lane.reached(f.lane)
 }
 
 var errUnloaded = errors.New("modules have been unloaded since it was recorded")
@@ -409,6 +429,10 @@ func (p *porter) begin(m *explicit.Move) error {
 			return nil
 		}
 	}
+	urgent := m.Direction() == um.In && e.runtime.Stalling()
+	if urgent {
+		e.urgent.Add(1)
+	}
 	p.timed(portBegin, func() {
 		if verifies {
 			f.ticket, unverified = p.verify(m, outside, byTrial)
@@ -417,6 +441,9 @@ func (p *porter) begin(m *explicit.Move) error {
 		e.paging.Add(1)
 		f.ticket, err = p.mover.Begin(m)
 		e.paging.Add(-1)
+		if urgent {
+			e.urgent.Add(-1)
+		}
 		switch {
 		case err != nil:
 		case makes && e.hook.Unloads() != unloads:
