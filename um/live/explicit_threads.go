@@ -429,7 +429,8 @@ func (p *porter) begin(m *explicit.Move) error {
 			return nil
 		}
 	}
-	urgent := m.Direction() == um.In && e.runtime.Stalling()
+	// Where all is moved the copies are what the job waits for in the end.
+	urgent := m.Direction() == um.In && e.runtime.MakesAgain() && e.runtime.Stalling()
 	if urgent {
 		e.urgent.Add(1)
 	}
