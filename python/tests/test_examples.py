@@ -28,14 +28,6 @@ def run(*command: object, cwd: Path = REPO, **extra: str) -> subprocess.Complete
     return done
 
 
-@pytest.fixture(scope="session")
-def stub(tmp_path_factory: pytest.TempPathFactory, compiler: str) -> Path:
-    """A folder with the stub driver."""
-    folder = tmp_path_factory.mktemp("stub")
-    build("make", "-s", "-C", REPO / "cabi" / "stub", f"OUT={folder / 'libcuda.so.1'}", "STUB_VERSION=13050")
-    return folder
-
-
 def compiled(folder: Path, stub: Path, name: str, *flags: object) -> Path:
     out = folder / name
     build("gcc", "-std=gnu11", "-O1", "-Wall", "-Wextra", "-Werror", "-o", out, EXAMPLES / f"{name}.c", *flags, f"-L{stub}", "-l:libcuda.so.1")
