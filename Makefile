@@ -22,7 +22,7 @@ export CGO_ENABLED := 1
 export GOFLAGS := $(strip $(GOFLAGS) -buildvcs=false -trimpath)
 # The version stands in the Python package. A commit with its tag is of that version; what is built between releases has its commit too.
 RELEASE := $(shell sed -nE 's/^__version__ = "(.*)"/\1/p' python/penstock/_version.py)
-TAGGED := $(filter v$(RELEASE),$(shell git describe --exact-match --match 'v*' --dirty 2>/dev/null))
+TAGGED := $(filter v$(RELEASE),$(shell git describe --tags --exact-match --match 'v*' --dirty 2>/dev/null))
 VERSION ?= $(RELEASE)$(if $(TAGGED),,$(addprefix +,$(shell git describe --always --exclude '*' --dirty 2>/dev/null)))
 STAMP := -X main.version=$(VERSION)
 
