@@ -20,9 +20,10 @@ export CGO_ENABLED := 1
 # The version is stamped below instead. -trimpath: what is compiled for the command serves
 # vet and the tests as well, in whatever folder.
 export GOFLAGS := $(strip $(GOFLAGS) -buildvcs=false -trimpath)
-# The version stands in the Python package; what is built between releases has its commit too.
+# The version stands in the Python package. A commit with its tag is of that version; what is built between releases has its commit too.
 RELEASE := $(shell sed -nE 's/^__version__ = "(.*)"/\1/p' python/penstock/_version.py)
-VERSION ?= $(RELEASE)$(addprefix +,$(shell git describe --always --exclude '*' --dirty 2>/dev/null))
+TAGGED := $(filter v$(RELEASE),$(shell git describe --tags --exact-match --match 'v*' --dirty 2>/dev/null))
+VERSION ?= $(RELEASE)$(if $(TAGGED),,$(addprefix +,$(shell git describe --always --exclude '*' --dirty 2>/dev/null)))
 STAMP := -X main.version=$(VERSION)
 
 FUZZTIME ?= 20s
@@ -32,7 +33,7 @@ BENCHTIME ?= 1s
 
 LIBS := lib/libpenstock.so lib/libpenstock_hook.so lib/libpenstock_torch.so
 
-.PHONY: build wheel test test-all vet gofmt gotest gotest-all pytest lint demo fuzz same bench clean help FORCE
+.PHONY: build wheel test test-all vet gofmt gotest gotest-all pytest lint demo fuzz same bench release clean help FORCE
 
 build: bin/penstock $(LIBS) ## bin/penstock and the three libraries in lib/
 
@@ -76,6 +77,10 @@ wheel: ## the Python package with the command and the libraries, in dist/
 	$(MAKE) --no-print-directory build VERSION=$(RELEASE)
 	$(PYTHON) -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist ./python
 	@ls dist/*.whl
+
+# CHECK=1: built twice, in two folders and with empty caches, and compared.
+release: ## wheel, tar, bill of materials and checksums of this commit, in dist/ (CHECK=1: twice)
+	@GO="$(GO)" release/make $(if $(CHECK),--check)
 
 demo: bin/penstock ## the main job on the simulated GPU: a table, and demo.html
 	bin/penstock demo

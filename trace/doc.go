@@ -7,7 +7,7 @@
 // a kernel is launched on it, it is copied, it faults, it migrates, it dies. The
 // same stream of events is recorded from a live training process ([Writer]),
 // replayed on a simulated GPU, and learned from. A recording is a .pstrace file,
-// whose schema is docs/trace-format.md; a launch log (.tsv or .tsv.gz, one event
+// whose schema is docs/formats.md; a launch log (.tsv or .tsv.gz, one event
 // a line, timings at the end), a PyTorch memory snapshot and an RMM log are accepted
 // wherever a recording is. [Load] takes any, told apart by content and not by name,
 // and returns a checked [Trace];

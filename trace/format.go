@@ -5,7 +5,7 @@ import (
 	"hash/crc32"
 )
 
-// The layout of a recording. docs/trace-format.md is its description; the
+// The layout of a recording. docs/formats.md is its description; the
 // numbers here never change within a version.
 const (
 	fileMagic     = "\x89PSTRC\r\n" // not text, and damaged by newline translation

@@ -4,7 +4,7 @@
 // Build:  nvcc -O2 -std=c++17 -arch=sm_90 -o vmm_gated vmm_gated.cu -lcuda
 // Run:    ./vmm_gated            one line of JSON a row; less than 2 GiB of plain device memory, 1 GiB of host memory
 //
-// As vmm_both.cu: one thread maps a handle of 8 MiB at one place after the other, sets access and unmaps it,
+// One thread maps a handle of 8 MiB at one place after the other, sets access and unmaps it,
 // beside a thread that copies out in pieces and, in the second half, one that copies in.
 
 #include "vmm.h"

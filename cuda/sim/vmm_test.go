@@ -192,7 +192,7 @@ func besideCopies(r *rig, bytes int64, out bool) (dst, src, p cuda.Ptr, h cuda.H
 }
 
 // Access is set by the engine that copies to the host, between two copies that are
-// not queued behind each other, or after a time slice (bench/probe/vmm_copies.cu).
+// not queued behind each other, or after a time slice (bench/results/vmm-threads.json).
 func TestMappingWaitsForCopiesOut(t *testing.T) {
 	for _, c := range []struct {
 		name   string

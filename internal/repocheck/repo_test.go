@@ -204,6 +204,12 @@ func TestLinksLeadSomewhere(t *testing.T) {
 				t.Errorf("%s: link to %s, which is not in the repository", file, target)
 			}
 		}
+		for _, target := range sectionsOf(file, read(t, file)) {
+			page, section, _ := strings.Cut(target, "#")
+			if exists[page] && !anchorsOf(read(t, page))[section] {
+				t.Errorf("%s: link to %s, a section that is not there", file, target)
+			}
+		}
 	}
 	if seen == 0 {
 		t.Error("no links found in any Markdown file: the check looks at the wrong place")
@@ -283,5 +289,52 @@ func TestParts(t *testing.T) {
 		for _, problem := range p.problems(files) {
 			t.Error(problem)
 		}
+	}
+}
+
+// A message that a user meets is in docs/troubleshooting.md, and what that page explains is still said.
+func TestTroubleshootingIsCurrent(t *testing.T) {
+	entries := messagesIn(read(t, troubleshooting))
+	if len(entries) < 50 {
+		t.Fatalf("only %d messages found in %s: the check looks at the wrong place", len(entries), troubleshooting)
+	}
+	stands := make([]bool, len(entries))
+	for _, file := range tree(t) {
+		ext := path.Ext(file)
+		if !slices.Contains([]string{".go", ".py", ".c", ".cpp"}, ext) || isTestFile(file) {
+			continue
+		}
+		source := read(t, file)
+		for _, line := range strings.Split(string(source), "\n") {
+			for i, pieces := range entries {
+				stands[i] = stands[i] || explains(pieces, line)
+			}
+		}
+		for _, message := range said(source) {
+			if !slices.ContainsFunc(entries, func(pieces []string) bool { return explains(pieces, message) }) {
+				t.Errorf("%s says %q, which %s does not explain", file, message, troubleshooting)
+			}
+		}
+	}
+	for i, pieces := range entries {
+		if !stands[i] {
+			t.Errorf("%s explains %q, which nothing says any more", troubleshooting, strings.Join(pieces, " … "))
+		}
+	}
+}
+
+// What a newcomer is asked to read stays short: the README, and docs without the page of options, which is generated.
+func TestDocumentationStaysShort(t *testing.T) {
+	if lines := bytes.Count(read(t, "README.md"), []byte("\n")); lines > readmeLines {
+		t.Errorf("README.md has %d lines, at most are %d: what explains more belongs into docs", lines, readmeLines)
+	}
+	total := 0
+	for _, file := range tree(t) {
+		if path.Dir(file) == "docs" && path.Ext(file) == ".md" && path.Base(file) != "options.md" {
+			total += words(read(t, file))
+		}
+	}
+	if total > docsWords {
+		t.Errorf("docs has %d words, at most are %d", total, docsWords)
 	}
 }

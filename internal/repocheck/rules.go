@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"unicode"
 )
 
 const modulePath = "github.com/penstock-gpu/penstock"
@@ -222,6 +223,46 @@ var (
 	markdownLink = regexp.MustCompile(`\]\(([^)\s]+)[^)]*\)`)
 	htmlLink     = regexp.MustCompile(`(?:src|srcset|href)="([^"]+)"`)
 )
+
+var (
+	heading    = regexp.MustCompile("(?m)^#{1,6} +(.*?) *$")
+	fenced     = regexp.MustCompile("(?ms)^```.*?^```")
+	linkTarget = regexp.MustCompile(`\[([^\]]*)\]\([^)]*\)`)
+)
+
+// anchorsOf are the sections of a Markdown file, by the names that GitHub gives them in links.
+func anchorsOf(content []byte) map[string]bool {
+	anchors := map[string]bool{}
+	for _, m := range heading.FindAllStringSubmatch(fenced.ReplaceAllString(string(content), ""), -1) {
+		name := strings.Map(func(r rune) rune {
+			switch {
+			case r == ' ':
+				return '-'
+			case r == '-' || r == '_' || unicode.IsLetter(r) || unicode.IsDigit(r):
+				return unicode.ToLower(r)
+			}
+			return -1
+		}, linkTarget.ReplaceAllString(m[1], "$1"))
+		anchors[name] = true
+	}
+	return anchors
+}
+
+// sectionsOf are the sections that a Markdown file refers to: file#section, relative to the root.
+func sectionsOf(file string, content []byte) []string {
+	var out []string
+	for _, m := range markdownLink.FindAllSubmatch(content, -1) {
+		target, section, found := strings.Cut(string(m[1]), "#")
+		switch {
+		case !found || strings.Contains(target, "://"):
+		case target == "":
+			out = append(out, file+"#"+section)
+		case strings.HasSuffix(target, ".md"):
+			out = append(out, path.Join(path.Dir(file), target)+"#"+section)
+		}
+	}
+	return out
+}
 
 // linksOf are the files that a Markdown file refers to, relative to the root.
 func linksOf(file string, content []byte) []string {

@@ -118,3 +118,20 @@ func TestDeclares(t *testing.T) {
 		t.Errorf("%v, want %v", got, want)
 	}
 }
+
+func TestSections(t *testing.T) {
+	page := "# The job's CPU\n\n```\n# a comment\n```\n\n## The [hook](x.md): `Go`, C_1\n"
+	got := anchorsOf([]byte(page))
+	for _, want := range []string{"the-jobs-cpu", "the-hook-go-c_1"} {
+		if !got[want] {
+			t.Errorf("no %s in %v", want, got)
+		}
+	}
+	if len(got) != 2 {
+		t.Errorf("got %v, want two", got)
+	}
+	links := sectionsOf("docs/x.md", []byte("[a](#top) [b](../b.md#part) [c](c.md) [d](https://x.test/y.md#z) [e](e.go#L1)"))
+	if want := []string{"docs/x.md#top", "b.md#part"}; !slices.Equal(links, want) {
+		t.Errorf("got %v, want %v", links, want)
+	}
+}

@@ -12,7 +12,7 @@ import (
 	"strconv"
 )
 
-// The format of plan files; docs/plan-format.md is its description.
+// The format of plan files; docs/formats.md is its description.
 const (
 	fileFormat   = "penstock-plan"
 	fileVersion  = 1

@@ -49,6 +49,14 @@ def libs(tmp_path_factory: pytest.TempPathFactory, compiler: str) -> Path:
 
 
 @pytest.fixture(scope="session")
+def stub(tmp_path_factory: pytest.TempPathFactory, compiler: str) -> Path:
+    """A folder with the stub driver, cabi/stub."""
+    folder = tmp_path_factory.mktemp("stub")
+    build("make", "-s", "-C", REPO / "cabi" / "stub", f"OUT={folder / 'libcuda.so.1'}", "STUB_VERSION=13050")
+    return folder
+
+
+@pytest.fixture(scope="session")
 def variant(tmp_path_factory: pytest.TempPathFactory, compiler: str):
     """Builds a fake engine with a macro defined, and gives its path."""
 

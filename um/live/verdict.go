@@ -78,7 +78,7 @@ func (s Stats) warnings() (w []string) {
 		w = append(w, fmt.Sprintf("%d launch records were lost because the ring was full", s.DroppedRecords))
 	}
 	for _, r := range s.MissedRoutes {
-		w = append(w, "launches by way of "+r+" passed the hook by: what they needed was not foreseen; `penstock doctor` says more")
+		w = append(w, fmt.Sprintf("launches by way of %s passed the hook by: what they needed was not foreseen; `penstock doctor` says more", r))
 	}
 	if s.UnhookedSymbols > 0 {
 		w = append(w, fmt.Sprintf("%d driver entry points are in use that the hook does not know", s.UnhookedSymbols))
