@@ -46,10 +46,9 @@ const (
 	tempsPart = 2
 	// trustAfter is Config.TrustAfter by default.
 	trustAfter = 64
-	// wrongPart is the part of its verifications that a function may fail at most, beside leastWrong of them: each costs time. What was written to in
+	// wrongPart is the part of its verifications that a function may fail at most: each costs time. What was written to in
 	// the meantime fails rightly.
-	wrongPart  = 4
-	leastWrong = 16
+	wrongPart = 8
 	// mostRefused is how many more of its verifications may be refused than were right: it reads what cannot be guarded.
 	mostRefused = 32
 	// mostHeight is how many tensors in a row may have been dropped of which each is made of the next one.
@@ -107,7 +106,7 @@ func (r *Runtime) trusted(t *tensor) bool {
 
 // distrusts says whether a function has been wrong too often.
 func (a *again) distrusts(f uint32) bool {
-	return a.banned[f] || a.wrong[f] > leastWrong+a.same[f]/wrongPart || a.refused[f] > a.same[f]+mostRefused
+	return a.banned[f] || a.wrong[f]*wrongPart > a.same[f]+wrongPart || a.refused[f] > a.same[f]+mostRefused
 }
 
 // functions are how many were tried, how many of these have been right often enough, and the names of those that are not used any more.

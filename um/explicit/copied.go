@@ -17,7 +17,7 @@ const (
 	Borrowed                 // it is in memory of a larger size
 	Retained                 // the job has freed it, and others are to be made of it
 	InputsGone               // what it is made of has been freed or written to since
-	Distrusted               // recipes like its own, or a function of it, were wrong too often
+	Distrusted               // a function of its recipe was wrong too often
 	TooLarge                 // there is not so much memory to verify it in
 	InputsAway               // what it is made of is not on the device
 	NotYet                   // it had to leave before it was verified

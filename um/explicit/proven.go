@@ -2,22 +2,20 @@ package explicit
 
 import "github.com/penstock-gpu/penstock/trace"
 
-// This file is for recipes that are not verified any more, as others like them always were right, or never: to verify takes as long as
-// to make, and what a tensor is made of would have to be on the device. One function may make what always is right in one place of a
-// program, and in another what something unseen changes afterwards.
+// This file is for recipes that are not verified any more, as others like them always were right: to verify takes as long as
+// to make, and what a tensor is made of would have to be on the device.
 //
 // Recipes are alike when the same functions made the tensors and, since then, operations of which it is not known what they do
 // with an operand were of the same functions, and named what was read and what was made in the same places. After
 // Config.ProveAfter verifications in a row that were right they are proven, and one in proofsPart of them is verified still.
 // One that is not right begins anew. What is dropped like that has the checksum of what it contained, as ever: were it not what
-// its recipe makes, nobody would read it. After wrongInARow that were wrong such a tensor is moved.
+// its recipe makes, nobody would read it.
 
 const (
 	// proveAfter is Config.ProveAfter by default.
 	proveAfter = 16
 	// proofsPart is the part of proven recipes that are verified.
-	proofsPart  = 32
-	wrongInARow = 2
+	proofsPart = 32
 	// mostLikenesses is how many are remembered; when there are more all are forgotten.
 	mostLikenesses = 1 << 12
 )
@@ -25,7 +23,7 @@ const (
 // likeness is what alike recipes share.
 type likeness uint64
 
-// proofs are the verifications that were right in a row; below 0, that were wrong.
+// proofs are the verifications that were right in a row.
 type proofs map[likeness]int
 
 // touch notes an operation of which it is not known what it does with a tensor, which it names in one place of so many: the order of
@@ -53,19 +51,16 @@ func (t *tensor) likeness() likeness {
 
 // note notes whether a verification was right.
 func (p proofs) note(l likeness, right bool) {
-	n, seen := p[l]
-	if !seen && len(p) == mostLikenesses {
+	switch {
+	case !right:
+		delete(p, l)
+	case len(p) == mostLikenesses:
 		clear(p)
-	}
-	if right {
-		p[l] = max(n, 0) + 1
-	} else {
-		p[l] = min(n, 0) - 1
+		fallthrough
+	default:
+		p[l]++
 	}
 }
-
-// refuted says whether those like it were wrong.
-func (p proofs) refuted(l likeness) bool { return p[l] <= -wrongInARow }
 
 // proven says whether a tensor's recipe need not be verified.
 func (r *Runtime) proven(t *tensor) bool {

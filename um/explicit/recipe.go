@@ -181,9 +181,9 @@ func (r *Runtime) makesNow(t *tensor) bool {
 	return true
 }
 
-// distrusts says whether recipes like a tensor's, or a function of it, have been wrong too often.
+// distrusts says whether a function of a tensor's recipe has been wrong too often.
 func (r *Runtime) distrusts(t *tensor) bool {
-	return r.again.proofs.refuted(t.likeness()) || slices.ContainsFunc(t.recipe.steps, func(s step) bool { return r.again.distrusts(s.function) })
+	return slices.ContainsFunc(t.recipe.steps, func(s step) bool { return r.again.distrusts(s.function) })
 }
 
 // inputsLast says whether what a tensor is made of is as it was, as far as is known.
