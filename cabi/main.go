@@ -44,6 +44,7 @@ import (
 
 	"github.com/penstock-gpu/penstock/cuda"
 	"github.com/penstock-gpu/penstock/internal/hook"
+	"github.com/penstock-gpu/penstock/internal/jobs"
 	"github.com/penstock-gpu/penstock/internal/ranks"
 	"github.com/penstock-gpu/penstock/options"
 	"github.com/penstock-gpu/penstock/pool/front"
@@ -69,7 +70,8 @@ var state struct {
 	label   string          // of this process in its job; see package ranks
 	closed  bool
 	close   func()
-	record  func(on bool) // nil without a recording
+	asked   *jobs.Listener // by penstock top; nil: it is not
+	record  func(on bool)  // nil without a recording
 	errText atomic.Pointer[string]
 }
 
@@ -193,6 +195,9 @@ func start(device int) (*live.Live, error) {
 		ManagedLimitBytes: o.ManagedLimit, PlainOnly: o.Engine == options.EngineNone, LookaheadBytes: o.LookaheadBytes,
 		MissedRoutes: missed, Pool: layout, TensorFront: tensorFront, Label: state.label, LocalProcesses: process.Local,
 	}
+	if o.Progress && !o.JSON && o.LogLevel != "error" {
+		c.Say = func(line string) { fmt.Fprintln(os.Stderr, line) }
+	}
 	if o.TracePath != "" {
 		r, err := startRecording(o, d.Info().Name, log)
 		if err != nil {
@@ -206,6 +211,9 @@ func start(device int) (*live.Live, error) {
 		return nil, err
 	}
 	C.exports_use_fronts(layout.Front.C(), tensorFront.C())
+	if o.Top {
+		state.asked = listen(e, log)
+	}
 	if choice := e.Choice(); choice != "" {
 		fmt.Fprintf(os.Stderr, "%s: %s\n", live.Speaker(state.label), choice)
 	}
@@ -458,6 +466,10 @@ func engineClose() {
 		return
 	}
 	state.closed = true
+	if state.asked != nil {
+		C.exports_listener(-1)
+		state.asked.Close()
+	}
 	e.Autopsy()
 	s := e.Stats()
 	if err := e.Close(); err != nil {
