@@ -269,8 +269,7 @@ func TestProgress(t *testing.T) {
 	}
 	t.Parallel()
 	for env, speaks := range map[string]bool{"PENSTOCK_LOG=warn": true, "PENSTOCK_PROGRESS=0": false} {
-		t.Run(env, func(t *testing.T) {
-			t.Parallel()
+		t.Run(env, func(t *testing.T) { // one after the other: both at once would disturb each other's launches
 			w := startWatched(t, []string{"PENSTOCK_ENGINE=explicit", env})
 			var x seenJob
 			for until := time.Now().Add(80 * time.Second); time.Now().Before(until) && x.Stats.InMemoryShare <= 0; time.Sleep(time.Second) {

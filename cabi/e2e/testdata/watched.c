@@ -14,7 +14,7 @@ static bool told_to_end(void) { return poll(&(struct pollfd){.fd = 0, .events = 
 
 /* Computes for a while. No layer is like another. */
 static void compute(int k, CUstream s) {
-    uint64_t us = 300;
+    uint64_t us = 1500;
     for (int bit = 0; bit < 4; bit++) launch(bit, s, k >> bit & 1 ? f_empty : f_spin, (void *[]){&us});
 }
 
