@@ -67,7 +67,7 @@ what the kernels touch and moves memory across the bus before it is needed.`,
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return fmt.Errorf("%w: see %s --help", err, cmd.CommandPath())
 	})
-	root.AddCommand(newRunCommand(), newDoctorCommand(), newSimulateCommand(), newBenchCommand(), newDemoCommand(), newPlanCommand(), newReportCommand(), newMeasureCommand(), newTopCommand(), newFaultsCommand(), newServeCommand(), newVersionCommand())
+	root.AddCommand(newRunCommand(), newDoctorCommand(), newSimulateCommand(), newBenchCommand(), newDemoCommand(), newPlanCommand(), newReportCommand(), newMeasureCommand(), newTopCommand(), newFaultsCommand(), newServeCommand(), newJupyterCommand(), newVersionCommand())
 	root.InitDefaultHelpCmd()
 	help, _, _ := root.Find([]string{"help"})
 	help.Args = func(_ *cobra.Command, args []string) error {
