@@ -43,6 +43,21 @@ func Bar(part, whole float64, cells int) string {
 	return "[" + strings.Repeat("#", full) + strings.Repeat(".", cells-full) + "]"
 }
 
+var blocks = []rune("▁▂▃▄▅▆▇█")
+
+// Spark draws the last of some values in so many cells, each as high as it is a part of the most; the newest is last.
+func Spark(values []float64, most float64, cells int) string {
+	var b strings.Builder
+	for _, v := range values[max(0, len(values)-max(0, cells)):] {
+		at := 0
+		if most > 0 {
+			at = int(max(0, min(1, v/most)) * float64(len(blocks)-1))
+		}
+		b.WriteRune(blocks[at])
+	}
+	return b.String()
+}
+
 // Run shows a model on the terminal until the user quits or ctx ends. sample is called at every interval, from another
 // goroutine, and what it gives is a message to the model.
 func Run(ctx context.Context, interval time.Duration, model tea.Model, sample func() tea.Msg) error {

@@ -18,6 +18,7 @@ type Model struct {
 	sample  Sample
 	jobs    []seen
 	follow  follower
+	past    map[int][]Rates // of each job, the newest last
 	looked  bool
 	width   int
 	height  int
@@ -48,6 +49,7 @@ func (m Model) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 			m.nothing = "no job runs any more; q quits"
 		}
 		m.sample, m.jobs, m.looked = x, m.follow.follow(x), true
+		m.past = remember(m.past, m.jobs)
 	case tea.WindowSizeMsg:
 		m.width, m.height = max(x.Width, 20), max(x.Height, 8)
 	case tea.KeyMsg:
@@ -104,8 +106,56 @@ func (m Model) View() string {
 		lines = append(lines, m.problems()...)
 		lines = append(lines, "")
 		lines = append(lines, details...)
+		if past := m.history(chosen); len(lines)+len(past) < m.height {
+			lines = append(append(lines, ""), past...)
+		}
 	}
 	return screen.Fit(lines, m.width, m.height, m.colour)
+}
+
+// mostPast is how many looks are drawn, where there is room for so many.
+const mostPast = 120
+
+// remember adds the jobs' rates to those of before; a job that has gone is forgotten.
+func remember(before map[int][]Rates, now []seen) map[int][]Rates {
+	past := map[int][]Rates{}
+	for _, x := range now {
+		all := before[x.PID]
+		if x.rates != nil {
+			all = append(all[max(0, len(all)-mostPast+1):len(all):len(all)], *x.rates)
+		}
+		past[x.PID] = all
+	}
+	return past
+}
+
+// history draws what moved and what waited at the last looks.
+func (m Model) history(x seen) (lines []string) {
+	past := m.past[x.PID]
+	if len(past) < 2 {
+		return nil
+	}
+	for _, row := range []struct {
+		label string
+		get   func(r Rates) float64
+		text  func(most float64) string
+	}{
+		{"to GPU", func(r Rates) float64 { return r.In }, rateText}, {"from GPU", func(r Rates) float64 { return r.Out }, rateText},
+		{"waits", func(r Rates) float64 { return r.Stalled }, shareText},
+	} {
+		values, most := make([]float64, len(past)), 0.0
+		for i, r := range past {
+			values[i] = row.get(r)
+			most = max(most, values[i])
+		}
+		scale := most
+		if row.label == "waits" {
+			scale = 1
+		}
+		end := " at most " + row.text(most)
+		lines = append(lines, fmt.Sprintf("%-*s%s%s", labelWidth, row.label, screen.Spark(values, scale, m.width-labelWidth-len(end)), end))
+	}
+	return lines
 }
 
 func (m Model) title() string {

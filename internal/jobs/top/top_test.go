@@ -65,6 +65,7 @@ func TestView(t *testing.T) {
 	if text := shown(); strings.Contains(text, "\x1b") {
 		t.Errorf("%q", text)
 	}
+	has(t, shown(sample(16, "rank0", "rank1")), "to GPU    ██ at most 2.0 GB/s", "waits     ▄▄ at most 50 %")
 	has(t, shown(key("j")), "job 4712 (rank1)")
 	has(t, shown(key("k")), "job 4712 (rank1)")
 	has(t, shown(key("?")), "another job", "an estimate")
@@ -128,6 +129,22 @@ func TestSizes(t *testing.T) {
 		}
 	}
 	has(t, shown(tea.WindowSizeMsg{Width: 72, Height: 30}), "to GPU", "speed", "84 %", "2.0 GB/s", "command", "python train", "about 84 % of the speed in memory")
+	// What was before is remembered for so long, and drawn as far as there is room.
+	long := tea.Model(New())
+	for i := range 1000 {
+		long, _ = long.Update(sample(float64(i), "rank0"))
+	}
+	if n := len(long.(Model).past[4711]); n != mostPast {
+		t.Errorf("%d looks are remembered", n)
+	}
+	for w := range 200 {
+		long, _ = long.Update(tea.WindowSizeMsg{Width: w, Height: 40})
+		for l := range strings.Lines(long.View()) {
+			if n := utf8.RuneCountInString(strings.TrimSpace(l)); n > max(w, 20) {
+				t.Errorf("a line of %d in a width of %d", n, w)
+			}
+		}
+	}
 	// Of many jobs the chosen one is among those that are shown.
 	ranks := make([]string, 50)
 	m := tea.Model(New())
