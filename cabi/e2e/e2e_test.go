@@ -309,7 +309,7 @@ func TestKilled(t *testing.T) {
 	t.Parallel()
 	tmp := t.TempDir()
 	cmd := exec.Command(program(t, "small"), "endless")
-	cmd.Env = environment(card, "XDG_RUNTIME_DIR=", "TMPDIR="+tmp, "PENSTOCK_LOG=error")
+	cmd.Env = environment(card, "PENSTOCK_TOP=1", "XDG_RUNTIME_DIR=", "TMPDIR="+tmp, "PENSTOCK_LOG=error")
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)

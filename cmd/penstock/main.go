@@ -54,6 +54,7 @@ what the kernels touch and moves memory across the bus before it is needed.`,
 		Example: `  penstock demo                                         # see it on a simulated GPU
   penstock doctor                                       # what can this machine do?
   penstock run --budget 24GiB -- python train.py        # train
+  penstock top                                          # watch it, from another terminal
   penstock simulate --trace run.pstrace --ratio 2       # what if there was half the memory?
   penstock faults record -- ./program                   # see every page fault of any CUDA program`,
 		SilenceUsage:  true,

@@ -32,10 +32,12 @@ type Problem struct {
 }
 
 // All asks every job that this user may ask, side by side, in the order of their numbers.
-func All() (jobs []Job, problems []Problem) {
+func All() (jobs []Job, problems []Problem) { return allIn(searched()) }
+
+func allIn(folders []string) (jobs []Job, problems []Problem) {
 	var mu sync.Mutex
 	var asked sync.WaitGroup
-	for pid, path := range sockets(searched()) {
+	for pid, path := range sockets(folders) {
 		asked.Go(func() {
 			j, err := ask(path)
 			mu.Lock()

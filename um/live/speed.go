@@ -18,8 +18,8 @@ const (
 	speedMarks      = 64
 	marksEach       = 8 // iteration, at most, so that the marks last for long ones
 
-	// An estimate is made anew after a while, which doubles: what is known of launches gets better. It copies what
-	// the runtime remembers under the lock.
+	// An estimate that could not be made is tried again after a while, which doubles: what is known of launches gets better.
+	// One that could is made anew seldom: it copies what the runtime remembers under the lock, which launches may wait for.
 	firstEstimate = 10 * time.Second
 	lastEstimate  = 10 * time.Minute
 
@@ -41,9 +41,10 @@ type speedMark struct {
 
 // speed is how fast the job is, and how fast it would be in memory.
 type speed struct {
-	marks    []speedMark // of the same period
-	inMemory float64     // seconds of an operation, on average over an iteration, with everything in memory: an estimate; 0: not known
-	replays  bool        // launches are made again, which takes time that nothing waits for
+	marks    []speedMark       // of the same period
+	inMemory float64           // seconds of an operation, on average over an iteration, with everything in memory: an estimate; 0: not known
+	known    map[int64]float64 // that of iterations of some lengths: training and evaluation take turns
+	replays  bool              // launches are made again, which takes time that nothing waits for
 	next     time.Duration
 	wait     time.Duration
 
@@ -57,7 +58,10 @@ func (s *speed) note(m speedMark) {
 	if n := len(s.marks); n > 0 {
 		last := s.marks[n-1]
 		if m.period != last.period {
-			s.marks, s.inMemory = s.marks[:0], 0
+			s.marks, s.inMemory = s.marks[:0], s.known[m.period]
+			if s.inMemory == 0 {
+				s.next = min(s.next, m.at+s.wait)
+			}
 		} else if (m.ops-last.ops)*marksEach < m.period {
 			return
 		}
@@ -106,6 +110,18 @@ func (s *speed) share() float64 {
 		return noShare
 	}
 	return min(1, s.inMemory/seconds)
+}
+
+// estimated takes in what an operation takes with everything in memory, in iterations of a length.
+func (s *speed) estimated(seconds float64, period int64, now time.Duration) {
+	const mostKnown = 16 // a job whose iterations are all different is not to fill memory with them
+	if s.known == nil || len(s.known) >= mostKnown {
+		s.known = map[int64]float64{}
+	}
+	s.known[period] = seconds
+	if n := len(s.marks); n > 0 && s.marks[n-1].period == period {
+		s.inMemory, s.next = seconds, now+lastEstimate
+	}
 }
 
 // due says whether to estimate anew.
@@ -203,12 +219,12 @@ func (l *Live) lookAtSpeed() (period int64, line string, ended bool) {
 	return period, line, false
 }
 
-// setInMemory takes in an estimate for iterations of a length, unless there is none or they have another by now.
+// setInMemory takes in an estimate for iterations of a length, unless there is none.
 func (l *Live) setInMemory(seconds float64, period int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if n := len(l.speed.marks); seconds > 0 && n > 0 && l.speed.marks[n-1].period == period {
-		l.speed.inMemory = seconds
+	if seconds > 0 {
+		l.speed.estimated(seconds, period, l.driver.Now())
 	}
 }
 

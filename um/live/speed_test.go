@@ -42,7 +42,7 @@ func TestSpeed(t *testing.T) {
 	if got := p.s.iteration(); math.Abs(got-0.5) > 0.001 || p.s.share() != noShare || len(p.out) > 0 {
 		t.Errorf("an iteration takes %v s, share %v, said %v", got, p.s.share(), p.out)
 	}
-	p.s.inMemory = 0.4e-3 // of an operation
+	p.s.estimated(0.4e-3, 1000, p.m.at) // of an operation
 	p.run(10*time.Second, 0.5, 0.1)
 	if got := p.s.share(); math.Abs(got-0.8) > 0.01 || len(p.out) != 1 || p.out[0] != 0.8 {
 		t.Fatalf("share %v, said %v", got, p.out)
@@ -71,8 +71,20 @@ func TestSpeed(t *testing.T) {
 	}
 	// Another length of an iteration: all is learned anew.
 	p.m.period, p.m.at, p.m.ops = 900, p.m.at+speedEvery, p.m.ops+4000
-	if p.s.note(p.m); p.s.iteration() != 0 || p.s.inMemory != 0 || p.s.share() != noShare {
+	if p.s.note(p.m); p.s.iteration() != 0 || p.s.inMemory != 0 || p.s.share() != noShare || p.s.next > p.m.at+lastEstimate {
 		t.Errorf("%+v", p.s)
+	}
+	for period := range int64(1000) {
+		p.s.estimated(1, period, p.m.at)
+	}
+	if len(p.s.known) > 16 || p.s.inMemory != 1 { // the mark's is among them
+		t.Errorf("%d estimates are kept, %v", len(p.s.known), p.s.inMemory)
+	}
+	// One that was before is known.
+	p.s.estimated(0.4e-3, 1000, p.m.at)
+	p.run(20*time.Second, 1, 0.6)
+	if got := p.s.share(); math.Abs(got-0.4) > 0.01 {
+		t.Errorf("share %v", got)
 	}
 }
 
