@@ -45,6 +45,7 @@ type speed struct {
 	inMemory float64           // seconds of an operation, on average over an iteration, with everything in memory: an estimate; 0: not known
 	known    map[int64]float64 // that of iterations of some lengths: training and evaluation take turns
 	replays  bool              // launches are made again, which takes time that nothing waits for
+	tries    bool              // something is tried out: what is now is no speed to speak of
 	next     time.Duration
 	wait     time.Duration
 
@@ -73,6 +74,14 @@ func (s *speed) note(m speedMark) {
 		s.marks = append(s.marks[:0], s.marks[1:]...)
 	}
 	s.marks = append(s.marks, m)
+}
+
+// settle says whether nothing is tried out. What was while something was is forgotten then.
+func (s *speed) settle(settled bool) {
+	if settled && s.tries {
+		s.marks = s.marks[:0]
+	}
+	s.tries = !settled
 }
 
 // now is what an operation takes, on average over iterations, and how much of that may be for memory; 0 while too few
@@ -104,7 +113,7 @@ func (s *speed) iteration() (seconds float64) {
 func (s *speed) share() float64 {
 	seconds, memory := s.now()
 	switch {
-	case seconds == 0 || s.inMemory == 0:
+	case seconds == 0 || s.inMemory == 0 || s.tries:
 		return noShare
 	case !s.replays && seconds-s.inMemory > memory+otherWaits*seconds:
 		return noShare
@@ -126,7 +135,7 @@ func (s *speed) estimated(seconds float64, period int64, now time.Duration) {
 
 // due says whether to estimate anew.
 func (s *speed) due(now time.Duration) bool {
-	if seconds, _ := s.now(); seconds == 0 || now < s.next {
+	if seconds, _ := s.now(); seconds == 0 || s.tries || now < s.next {
 		return false
 	}
 	s.wait = min(max(firstEstimate, 2*s.wait), lastEstimate)
@@ -204,12 +213,9 @@ func (l *Live) lookAtSpeed() (period int64, line string, ended bool) {
 	m, settled, replays := l.engine.progressed()
 	m.at = l.driver.Now()
 	s := &l.speed
-	s.note(m)
+	s.settle(settled)
 	s.replays = replays
-	if !settled { // what is tried out now is no speed to speak of
-		s.marks = s.marks[:0]
-		return 0, "", false
-	}
+	s.note(m)
 	if share, news := s.news(m.at); news && l.speaks() {
 		line = speedLine(l.config.Label, share, s.iteration())
 	}

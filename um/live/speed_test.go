@@ -74,6 +74,20 @@ func TestSpeed(t *testing.T) {
 	if p.s.note(p.m); p.s.iteration() != 0 || p.s.inMemory != 0 || p.s.share() != noShare || p.s.next > p.m.at+lastEstimate {
 		t.Errorf("%+v", p.s)
 	}
+	// While something is tried out, an iteration still takes its time; what it then took is forgotten.
+	p.s.estimated(1e-4, 900, p.m.at)
+	p.s.settle(false)
+	for range 20 {
+		p.m.at, p.m.ops = p.m.at+speedEvery, p.m.ops+1800
+		p.s.note(p.m)
+	}
+	if p.s.iteration() == 0 || p.s.share() != noShare || p.s.due(p.m.at+time.Hour) {
+		t.Errorf("an iteration takes %v s, share %v", p.s.iteration(), p.s.share())
+	}
+	if p.s.settle(true); p.s.iteration() != 0 {
+		t.Errorf("an iteration takes %v s", p.s.iteration())
+	}
+	p.s.note(p.m)
 	for period := range int64(1000) {
 		p.s.estimated(1, period, p.m.at)
 	}
