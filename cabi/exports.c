@@ -10,6 +10,7 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "../pool/front/front.h"
 #include "_cgo_export.h"
@@ -21,7 +22,16 @@
 
 static volatile int in_child;
 
-static void after_fork_in_child(void) { in_child = 1; }
+static volatile int listener = -1;
+
+void exports_listener(int fd) { listener = fd; }
+
+static void after_fork_in_child(void)
+{
+    in_child = 1;
+    if (listener >= 0)
+        close(listener); /* or who asks the parent when it has gone would wait for the child */
+}
 
 /* From the moment of loading: that is when the threads of Go start, which no child has. */
 __attribute__((constructor)) static void watch_forks(void) { pthread_atfork(NULL, NULL, after_fork_in_child); }

@@ -11,4 +11,7 @@ struct alloc_log;
 struct alloc_log *exports_alloc_log(void);
 void exports_use_alloc_log(void *units);
 
+/* A forked child closes this descriptor, on which its parent is asked; -1: none. */
+void exports_listener(int fd);
+
 #endif

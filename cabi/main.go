@@ -44,6 +44,7 @@ import (
 
 	"github.com/penstock-gpu/penstock/cuda"
 	"github.com/penstock-gpu/penstock/internal/hook"
+	"github.com/penstock-gpu/penstock/internal/jobs"
 	"github.com/penstock-gpu/penstock/internal/ranks"
 	"github.com/penstock-gpu/penstock/options"
 	"github.com/penstock-gpu/penstock/pool/front"
@@ -71,7 +72,8 @@ var state struct {
 	timeline *timeline.Timeline // nil: nothing is kept
 	closed   bool
 	close    func()
-	record   func(on bool) // nil without a recording
+	asked    *jobs.Listener // by penstock top; nil: it is not
+	record   func(on bool)  // nil without a recording
 	errText  atomic.Pointer[string]
 }
 
@@ -204,6 +206,9 @@ func start(device int) (*live.Live, error) {
 		state.timeline = &timeline.Timeline{}
 		c.Timeline = state.timeline
 	}
+	if o.Progress && !o.JSON && o.LogLevel != "error" {
+		c.Say = func(line string) { fmt.Fprintln(os.Stderr, line) }
+	}
 	if o.TracePath != "" {
 		r, err := startRecording(o, d.Info().Name, log)
 		if err != nil {
@@ -217,6 +222,9 @@ func start(device int) (*live.Live, error) {
 		return nil, err
 	}
 	C.exports_use_fronts(layout.Front.C(), tensorFront.C())
+	if o.Top {
+		state.asked = listen(e, log)
+	}
 	if choice := e.Choice(); choice != "" {
 		fmt.Fprintf(os.Stderr, "%s: %s\n", live.Speaker(state.label), choice)
 	}
@@ -469,6 +477,10 @@ func engineClose() {
 		return
 	}
 	state.closed = true
+	if state.asked != nil {
+		C.exports_listener(-1)
+		state.asked.Close()
+	}
 	e.Autopsy()
 	s := e.Stats()
 	if err := e.Close(); err != nil {

@@ -60,7 +60,8 @@ int penstock_record(int on);
  * device_total_bytes, device_free_bytes (budget less live: what an allocation may still take on the device),
  * allocations (count), allocations_live, frees, retries, ooms,
  * h2d_bytes, d2h_bytes, faults (-1 when unavailable), stall_seconds,
- * launches, prediction_hit_rate (-1 when nothing was predicted), engine, policy. */
+ * launches, prediction_hit_rate (-1 when nothing was predicted), iteration_seconds (at present; 0 when not known),
+ * in_memory_share_estimated (of the speed in memory, at present; -1 when not known), engine, policy. */
 long penstock_stats(char *json, size_t capacity);
 
 /* Writes the last error of the calling process, NUL-terminated; returns as penstock_stats. "" when none. */

@@ -66,7 +66,7 @@ func TestFromEnviron(t *testing.T) {
 		{"empty is unset", []string{"PENSTOCK_BUDGET=", "PENSTOCK_POLICY=", "PENSTOCK_VERIFY="}, func(*options.Runtime) {}},
 		{"all", []string{"PENSTOCK_BUDGET=24GiB", "PENSTOCK_HOST_BUDGET=100GB", "PENSTOCK_MANAGED_LIMIT=8GiB", "PENSTOCK_LOOKAHEAD=1G", "PENSTOCK_ENGINE=none",
 			"PENSTOCK_POLICY=lru", "PENSTOCK_TRACE=/t=1.pstrace", "PENSTOCK_REPORT=/r.json", "PENSTOCK_LOG=debug", "PENSTOCK_JSON=1", "PENSTOCK_VERIFY=yes", "PENSTOCK_DISABLE=0",
-			"PENSTOCK_PLANNING=off", "PENSTOCK_REPLAY=insured", "PENSTOCK_PACKS=1", "PENSTOCK_STITCH=none", "PENSTOCK_STITCH_MIN=1M", "PENSTOCK_STITCH_REUSE=2.5", "PENSTOCK_STITCH_SPACE=1G"},
+			"PENSTOCK_PROGRESS=no", "PENSTOCK_TOP=off", "PENSTOCK_PLANNING=off", "PENSTOCK_REPLAY=insured", "PENSTOCK_PACKS=1", "PENSTOCK_STITCH=none", "PENSTOCK_STITCH_MIN=1M", "PENSTOCK_STITCH_REUSE=2.5", "PENSTOCK_STITCH_SPACE=1G"},
 			func(r *options.Runtime) {
 				*r = options.Runtime{Budget: 24 << 30, HostBudget: 100e9, ManagedLimit: 8 << 30, LookaheadBytes: 1 << 30, Engine: "none", Policy: "lru",
 					TracePath: "/t=1.pstrace", ReportPath: "/r.json", LogLevel: "debug", JSON: true, Verify: true, Replay: "insured", Packs: true, Stitch: "none", StitchMinBytes: 1 << 20, StitchReuse: 2.5, StitchSpaceBytes: 1 << 30}

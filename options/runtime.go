@@ -24,6 +24,8 @@ type Runtime struct {
 	CommandPath    string // penstock's own; "" = it did not start this process
 	LogLevel       string
 	JSON           bool // print the verdict as JSON
+	Progress       bool // say how fast the job is while it runs
+	Top            bool // answer penstock top
 	Verify         bool
 	Replay         string
 	Packs          bool
@@ -39,7 +41,7 @@ type Runtime struct {
 
 // Defaults are the options of a process that sets none.
 func Defaults() Runtime {
-	return Runtime{Engine: EngineManaged, Policy: PolicyPenstock, LogLevel: "warn", Replay: ReplayOff, Packs: true, Planning: true, Stitch: StitchEager}
+	return Runtime{Engine: EngineManaged, Policy: PolicyPenstock, LogLevel: "warn", Progress: true, Top: true, Replay: ReplayOff, Packs: true, Planning: true, Stitch: StitchEager}
 }
 
 // binding ties a variable to its field.
@@ -63,6 +65,8 @@ var bindings = map[string]binding{
 	"PENSTOCK_COMMAND":       {text: func(r *Runtime) *string { return &r.CommandPath }},
 	"PENSTOCK_LOG":           {text: func(r *Runtime) *string { return &r.LogLevel }},
 	"PENSTOCK_JSON":          {flag: func(r *Runtime) *bool { return &r.JSON }},
+	"PENSTOCK_PROGRESS":      {flag: func(r *Runtime) *bool { return &r.Progress }},
+	"PENSTOCK_TOP":           {flag: func(r *Runtime) *bool { return &r.Top }},
 	"PENSTOCK_STACKS":        {flag: func(r *Runtime) *bool { return &r.Stacks }},
 	"PENSTOCK_VERIFY":        {flag: func(r *Runtime) *bool { return &r.Verify }},
 	"PENSTOCK_REPLAY":        {text: func(r *Runtime) *string { return &r.Replay }},

@@ -139,7 +139,7 @@ func environment(extra ...string) []string {
 		return strings.HasPrefix(kv, "PENSTOCK_") || strings.HasPrefix(kv, "STUB_") || strings.HasPrefix(kv, "LD_")
 	})
 	const dirtyHeap = "MALLOC_PERTURB_=165" // malloc gives out memory that is full of something: nothing passes because it was zeros
-	env = append(env, "LD_LIBRARY_PATH="+buildDir, "LD_PRELOAD="+filepath.Join(buildDir, "libpenstock_hook.so"), dirtyHeap, "STUB_SCRIBBLE=1")
+	env = append(env, "PENSTOCK_TOP=0", "LD_LIBRARY_PATH="+buildDir, "LD_PRELOAD="+filepath.Join(buildDir, "libpenstock_hook.so"), dirtyHeap, "STUB_SCRIBBLE=1")
 	return append(append(env, budgets...), extra...)
 }
 

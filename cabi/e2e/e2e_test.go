@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"debug/elf"
 	"encoding/json"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -303,12 +304,12 @@ func TestInjectedFailures(t *testing.T) {
 }
 
 // TestKilled kills a job while it moves memory. Files are looked for twice: what
-// the process has open or mapped while it lives, and what lies in its TMPDIR after.
+// the process has open or mapped while it lives, and what lies in its TMPDIR after: its socket, which the next to look removes.
 func TestKilled(t *testing.T) {
 	t.Parallel()
 	tmp := t.TempDir()
 	cmd := exec.Command(program(t, "small"), "endless")
-	cmd.Env = environment(card, "TMPDIR="+tmp, "PENSTOCK_LOG=error")
+	cmd.Env = environment(card, "PENSTOCK_TOP=1", "XDG_RUNTIME_DIR=", "TMPDIR="+tmp, "PENSTOCK_LOG=error")
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -346,8 +347,18 @@ func TestKilled(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = cmd.Wait() // killed, as intended
-	left, err := os.ReadDir(tmp)
-	if err != nil || len(left) > 0 {
+	sockets := fmt.Sprint(tmp, "/penstock-", os.Geteuid())
+	for folder, want := range map[string]string{tmp: filepath.Base(sockets), sockets: fmt.Sprint(cmd.Process.Pid, ".sock")} {
+		if left, err := os.ReadDir(folder); err != nil || len(left) != 1 || left[0].Name() != want {
+			t.Errorf("left behind in %s: %v %v", folder, left, err)
+		}
+	}
+	command, err := penstock()
+	if err != nil {
+		t.Fatal(err)
+	}
+	run(t, []string{"LD_PRELOAD=", "XDG_RUNTIME_DIR=", "TMPDIR=" + tmp}, command, "top", "--batch", "-n", "1")
+	if left, err := os.ReadDir(sockets); err != nil || len(left) > 0 {
 		t.Errorf("left behind: %v %v", left, err)
 	}
 }

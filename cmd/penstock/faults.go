@@ -19,7 +19,7 @@ import (
 func newFaultsCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:        "faults",
-		SuggestFor: []string{"record", "explain", "diff", "export", "top"},
+		SuggestFor: []string{"record", "explain", "diff", "export"},
 		Short:      "See every GPU page fault, and know what to do about it",
 		Long: `Record what the driver says of page faults and migrations of any CUDA program that
 uses managed memory, and find out which kernels fault, on what, and why.`,

@@ -54,6 +54,7 @@ what the kernels touch and moves memory across the bus before it is needed.`,
 		Example: `  penstock demo                                         # see it on a simulated GPU
   penstock doctor                                       # what can this machine do?
   penstock run --budget 24GiB -- python train.py        # train
+  penstock top                                          # watch it, from another terminal
   penstock simulate --trace run.pstrace --ratio 2       # what if there was half the memory?
   penstock faults record -- ./program                   # see every page fault of any CUDA program`,
 		SilenceUsage:  true,
@@ -67,7 +68,7 @@ what the kernels touch and moves memory across the bus before it is needed.`,
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return fmt.Errorf("%w: see %s --help", err, cmd.CommandPath())
 	})
-	root.AddCommand(newRunCommand(), newDoctorCommand(), newSimulateCommand(), newBenchCommand(), newDemoCommand(), newPlanCommand(), newReportCommand(), newMeasureCommand(), newFaultsCommand(), newServeCommand(), newVersionCommand())
+	root.AddCommand(newRunCommand(), newDoctorCommand(), newSimulateCommand(), newBenchCommand(), newDemoCommand(), newPlanCommand(), newReportCommand(), newMeasureCommand(), newTopCommand(), newFaultsCommand(), newServeCommand(), newJupyterCommand(), newVersionCommand())
 	root.InitDefaultHelpCmd()
 	help, _, _ := root.Find([]string{"help"})
 	help.Args = func(_ *cobra.Command, args []string) error {

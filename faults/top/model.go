@@ -3,7 +3,6 @@ package top
 import (
 	"cmp"
 	"fmt"
-	"os"
 	"slices"
 	"strings"
 	"time"
@@ -14,6 +13,7 @@ import (
 	"github.com/penstock-gpu/penstock/faults/analyse"
 	"github.com/penstock-gpu/penstock/faults/symbol"
 	"github.com/penstock-gpu/penstock/faults/view"
+	"github.com/penstock-gpu/penstock/internal/screen"
 	"github.com/penstock-gpu/penstock/internal/size"
 )
 
@@ -42,7 +42,7 @@ type Model struct {
 }
 
 // New is a model that has seen nothing yet.
-func New() Model { return Model{width: 100, height: 30, colour: os.Getenv("NO_COLOR") == ""} }
+func New() Model { return Model{width: 100, height: 30, colour: screen.Colour()} }
 
 var tables = []string{"kernels", "allocations", "causes"}
 
@@ -154,27 +154,7 @@ func (m Model) View() string {
 }
 
 // fit cuts lines to the terminal.
-func (m Model) fit(lines []string) string {
-	for i, l := range lines {
-		if utf8.RuneCountInString(l) > m.width {
-			r := []rune(l)
-			lines[i] = string(r[:m.width])
-		}
-	}
-	if len(lines) > m.height {
-		lines = lines[:m.height]
-	}
-	return m.paint(strings.Join(lines, "\n"))
-}
-
-func (m Model) paint(text string) string {
-	if !m.colour {
-		return text
-	}
-	// Bold for the first line; everything else is plain, so that it is read anywhere.
-	first, rest, _ := strings.Cut(text, "\n")
-	return "\x1b[1m" + first + "\x1b[0m\n" + rest
-}
+func (m Model) fit(lines []string) string { return screen.Fit(lines, m.width, m.height, m.colour) }
 
 // Rates are what happened a second between two samples.
 type Rates struct {
@@ -234,12 +214,7 @@ func (m Model) bar(s analyse.Summary) string {
 		whole, name = s.ResidentPeakBytes, "peak"
 	}
 	text := fmt.Sprintf(" %s of %s (%s)", bytesText(float64(s.ResidentBytes)), bytesText(float64(whole)), name)
-	cells := min(50, m.width-len(text)-12)
-	if cells < 5 || whole <= 0 {
-		return text
-	}
-	full := int(float64(cells) * min(1, float64(s.ResidentBytes)/float64(whole)))
-	return "[" + strings.Repeat("#", full) + strings.Repeat(".", cells-full) + "]" + text
+	return screen.Bar(float64(s.ResidentBytes), float64(whole), min(50, m.width-len(text)-12)) + text
 }
 
 func (m Model) tabs() string {

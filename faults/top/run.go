@@ -9,30 +9,12 @@ import (
 	tea "github.com/charmbracelet/bubbletea"
 
 	"github.com/penstock-gpu/penstock/faults/view"
+	"github.com/penstock-gpu/penstock/internal/screen"
 )
 
-// Run shows samples on a terminal until the user quits or ctx ends. sample is
-// called every interval, from another goroutine.
+// Run shows samples on a terminal until the user quits or ctx ends.
 func Run(ctx context.Context, interval time.Duration, sample func() Sample) error {
-	p := tea.NewProgram(New(), tea.WithAltScreen(), tea.WithContext(ctx), tea.WithoutSignalHandler())
-	feed, stop := context.WithCancel(ctx)
-	defer stop()
-	go func() {
-		for tick := time.NewTicker(interval); ; {
-			p.Send(sample())
-			select {
-			case <-feed.Done():
-				tick.Stop()
-				return
-			case <-tick.C:
-			}
-		}
-	}()
-	_, err := p.Run()
-	if ctx.Err() != nil {
-		return nil // interrupted: that is how a view ends
-	}
-	return err
+	return screen.Run(ctx, interval, New(), func() tea.Msg { return sample() })
 }
 
 // Text prints a block of lines every interval until the samples end or ctx does; count 0 is no limit.

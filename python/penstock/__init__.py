@@ -24,8 +24,9 @@ from ._version import __version__
 
 if TYPE_CHECKING:
     from ._runtime import disable, enable, is_enabled, stats
+    from ._scalars import scalars
 
-__all__ = ["PenstockError", "PenstockWarning", "__version__", "disable", "enable", "is_enabled", "stats"]
+__all__ = ["PenstockError", "PenstockWarning", "__version__", "disable", "enable", "is_enabled", "scalars", "stats"]
 
 
 # The rest is imported on use: every Python process under `penstock run` imports
@@ -35,6 +36,10 @@ def __getattr__(name: str) -> Any:
         from . import _runtime
 
         return getattr(_runtime, name)
+    if name == "scalars":
+        from . import _scalars
+
+        return _scalars.scalars
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

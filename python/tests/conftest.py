@@ -119,3 +119,33 @@ class Sandbox:
 @pytest.fixture
 def sandbox(libs: Path, tmp_path: Path) -> Sandbox:
     return Sandbox(libs, tmp_path)
+
+
+@dataclass
+class Command:
+    """The penstock command of this checkout, on a machine whose driver is the stub."""
+
+    path: Path
+    environment: dict[str, str]
+
+    def run(self, *arguments: object, timeout: float = 120, **environment: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run([str(self.path), *map(str, arguments)], env={**self.environment, **environment}, capture_output=True, text=True, timeout=timeout)
+
+
+@pytest.fixture(scope="session")
+def stub(tmp_path_factory: pytest.TempPathFactory, compiler: str) -> Path:
+    out = tmp_path_factory.mktemp("stub") / "libcuda.so.1"
+    build("make", "--no-print-directory", "-C", REPO / "cabi" / "stub", f"OUT={out}", "STUB_VERSION=13050")
+    return out.parent
+
+
+@pytest.fixture
+def command(stub: Path, tmp_path: Path) -> Command:
+    path = REPO / "bin" / "penstock"
+    if not path.exists() or not (REPO / "lib" / "libpenstock.so").exists():
+        pytest.skip("bin/ and lib/ are not built: run `make build`")
+    env = {k: v for k, v in os.environ.items() if not k.startswith(("PENSTOCK_", "FAKE_", "PYTHON", "LD_PRELOAD", "JUPYTER", "XDG_"))}
+    # What this Python finds its packages by stays.
+    found = [p for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p and Path(p).resolve() != PYTHON]
+    env.update(LD_LIBRARY_PATH=os.pathsep.join([str(stub), *filter(None, [os.environ.get("LD_LIBRARY_PATH")])]), TMPDIR=str(tmp_path), PYTHONPATH=os.pathsep.join(found))
+    return Command(path, env)

@@ -59,6 +59,8 @@ type Config struct {
 	Label string
 	// LocalProcesses are how many the job has on this host, which share its memory; 0 is 1.
 	LocalProcesses int
+	// Say is told lines for people while the job runs: about how fast it is; nil: nobody is.
+	Say func(line string)
 	// MissedRoutes are ways to the driver whose launches the hook does not see, in words.
 	MissedRoutes []string
 }

@@ -56,6 +56,9 @@ type engine interface {
 	// timed says how long an operation took.
 	timed(seq uint64, took time.Duration)
 	pauseRecording()
+	// progressed is how far the job is for its speed to be followed, whether nothing is being tried out, and whether
+	// launches are made again.
+	progressed() (m speedMark, settled, replays bool)
 	// report fills in its part of a snapshot.
 	report(s *Stats)
 
@@ -69,6 +72,9 @@ type engine interface {
 	refuse()
 	// ended follows the end of the threads. The caller does not hold the lock.
 	ended()
+	// inMemory estimates what an operation would take with everything in memory, on average over an iteration of so many,
+	// in seconds; 0 where that is not known. It takes the lock for a while.
+	inMemory(period int64) (seconds float64)
 	// assess is [Live.Judge].
 	assess(s *Stats, command string)
 }

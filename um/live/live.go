@@ -67,6 +67,7 @@ type Live struct {
 	budget  int64
 
 	streams process.Streams
+	speed   speed
 
 	sink   Sink
 	paused bool // the sink is told of allocations only
@@ -159,6 +160,9 @@ func New(c Config, d cuda.Driver, hookOrNil Hook, log *zap.Logger) (*Live, error
 		return nil, err
 	}
 	l.serveFront()
+	if !c.PlainOnly {
+		go l.followSpeed()
+	}
 	return l, nil
 }
 

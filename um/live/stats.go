@@ -68,8 +68,10 @@ type Stats struct {
 	Explicit          *ExplicitStats `json:"explicit,omitempty"`
 	FaultBatches      int64          `json:"fault_batches"`
 	FaultedBytes      int64          `json:"faulted_bytes"`
-	IterationLaunches int64          `json:"iteration_launches"` // operations in the learned iteration; 0 when none is known
-	Moving            bool           `json:"moving"`             // a move is under way: the residency is about to change
+	IterationLaunches int64          `json:"iteration_launches"`        // operations in the learned iteration; 0 when none is known
+	IterationSeconds  float64        `json:"iteration_seconds"`         // one takes at present; 0 while that is not known
+	InMemoryShare     float64        `json:"in_memory_share_estimated"` // of the speed in memory, at present; -1 where that is not known
+	Moving            bool           `json:"moving"`                    // a move is under way: the residency is about to change
 	Hooked            bool           `json:"hooked"`
 	Failure           string         `json:"failure,omitempty"`
 }
@@ -92,6 +94,7 @@ func (l *Live) Stats() Stats {
 		PlanState: plain.PlanState, PlanWhy: plain.PlanWhy, PlanBytes: plain.PlanBytes, PlannedAllocs: plain.Planned, ScriptedAllocs: plain.Scripted, UnplannedAllocs: plain.Unplanned,
 		Stitches: plain.Stitches, StitchedHandles: plain.StitchedHandles, StitchReuses: plain.StitchReuses,
 	}
+	s.IterationSeconds, s.InMemoryShare = l.speed.iteration(), l.speed.share()
 	s.AllocationsLive = s.Allocations - s.Frees
 	s.DeviceFreeBytes = max(0, l.budget-s.AllocatedBytes)
 	if l.failed != nil {
