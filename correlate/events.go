@@ -20,6 +20,9 @@ func (h *History) Events(from int64) ([]trace.Event, int64) {
 		}
 		for k := len(in.uses) - 1; k >= 0 && in.uses[k] >= from; k-- {
 			at := in.uses[k] - from
+			if !in.live && in.uses[k] >= in.died {
+				continue // it was kept for what is to be made of it (um/explicit): to the job it is gone
+			}
 			touched[at] = append(touched[at], trace.Access{Alloc: name(id)})
 		}
 		if in.born < from && (in.live || in.died >= from) {

@@ -31,7 +31,7 @@ func TestLaunchCostOfLogs(t *testing.T) {
 		if _, err := x.app.replay(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		recent := x.runtime.Recent()
+		recent := x.runtime.Recent(1 << 20)
 		if !recent.Trace.EstimateDurations() || !recent.Trace.MarkIterations() {
 			t.Fatal("no iterations")
 		}
@@ -59,7 +59,7 @@ func TestRecentLikeItsLog(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		recent := x.runtime.Recent().Trace
+		recent := x.runtime.Recent(1 << 20).Trace
 		if !recent.EstimateDurations() || !recent.MarkIterations() {
 			t.Fatalf("%s: durations %s, %d iterations", name, recent.Durations(), len(recent.Iterations()))
 		}
@@ -100,7 +100,7 @@ func TestDurationsOfAJobThatWaits(t *testing.T) {
 			if _, err := x.app.replay(t.Context()); err != nil {
 				t.Fatal(err)
 			}
-			recent := x.runtime.Recent()
+			recent := x.runtime.Recent(1 << 20)
 			if !recent.EstimateDurations() || !recent.Trace.MarkIterations() {
 				t.Fatalf("%s: no iterations", name)
 			}

@@ -45,7 +45,7 @@ func TestLaunchCost(t *testing.T) {
 				r.Progress(0, uint64(seq-c.behind))
 			}
 		}
-		recent := r.Recent()
+		recent := r.Recent(1 << 20)
 		if !recent.Trace.MarkIterations() {
 			t.Fatalf("%s: no iterations", c.name)
 		}
@@ -55,7 +55,7 @@ func TestLaunchCost(t *testing.T) {
 	}
 	r, _ := bystanding(0)
 	r.Op(um.Op{Seq: 1})
-	if got := r.Recent().LaunchCost(); got != 0 {
+	if got := r.Recent(1 << 20).LaunchCost(); got != 0 {
 		t.Errorf("%v of nothing", got)
 	}
 }

@@ -121,10 +121,10 @@ func (x Recent) EstimateDurations() bool {
 	return true
 }
 
-// Recent has the last operations as a trace: allocations that were alive before them, then
+// Recent has the last operations, so many at most, as a trace: allocations that were alive before them, then
 // allocations, frees, operations and progress in order. An operation is a launch or a copy to the host, whose function is
 // its Op.Work and whose time is when it was reported, or later when what it touches came later.
-func (r *Runtime) Recent() Recent {
+func (r *Runtime) Recent(ops int) Recent {
 	t := &trace.Trace{Name: "recent"}
 	x := &r.recent
 	if len(x.launched) == 0 {
@@ -132,7 +132,7 @@ func (r *Runtime) Recent() Recent {
 	}
 	var reports []Report
 	var kinds []trace.OpKind
-	events, position := r.History.Events(r.History.Now() - int64(len(x.launched)))
+	events, position := r.History.Events(r.History.Now() - int64(min(ops, len(x.launched))))
 	marks := slices.Concat(x.seen[x.next%len(x.seen):], x.seen[:x.next%len(x.seen)])
 	if x.next < len(x.seen) {
 		marks = x.seen[:x.next]

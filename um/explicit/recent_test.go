@@ -48,7 +48,12 @@ func TestRecent(t *testing.T) {
 	b.now = 30 * ms
 	r.Progress(0, 4)
 
-	tr := r.Recent().Trace
+	if last := r.Recent(2); len(last.Reports) != 2 || len(last.Kinds) != 2 || last.Reports[1] != r.Recent(1 << 20).Reports[3] {
+		t.Errorf("the last two of four: %+v", last)
+	} else if e := last.Trace.Events[len(last.Trace.Events)-1]; e.Kind != trace.KindProgress || e.Alloc != 2 {
+		t.Errorf("the last two end with %+v", e)
+	}
+	tr := r.Recent(1 << 20).Trace
 	var times []time.Duration
 	ops := uint32(0)
 	for _, e := range tr.Events {
@@ -81,7 +86,7 @@ func TestRecent(t *testing.T) {
 		b.now += ms
 		r.Progress(0, seq)
 	}
-	tr = r.Recent().Trace
+	tr = r.Recent(1 << 20).Trace
 	ops = 0
 	for _, e := range tr.Events {
 		if e.Kind == trace.KindLaunch {
@@ -94,7 +99,7 @@ func TestRecent(t *testing.T) {
 	if ops != 8 || !tr.EstimateDurations() {
 		t.Errorf("%d operations", ops)
 	}
-	if off, _ := bystanding(0); len(off.Recent().Trace.Events) != 0 {
+	if off, _ := bystanding(0); len(off.Recent(1<<20).Trace.Events) != 0 {
 		t.Error("it remembers what it was not told to")
 	}
 }
@@ -118,7 +123,7 @@ func TestTimed(t *testing.T) {
 		r.Timed(2, 1)
 		r.Progress(0, seq)
 	}
-	recent := r.Recent()
+	recent := r.Recent(1 << 20)
 	if len(recent.Timings) != 4+2 || len(recent.Kinds) != 64 || len(recent.Reports) != 64 {
 		t.Fatalf("%d kinds were timed, %d and %d operations", len(recent.Timings), len(recent.Kinds), len(recent.Reports))
 	}

@@ -547,11 +547,6 @@ func (r *Runtime) ShowWaits(tell func(seq uint64, cause um.StallCause, from, to 
 	r.Stalls.Ended = func(x *op, cause um.StallCause, from, to time.Duration) { tell(x.Seq, cause, from, to) }
 }
 
-// MakesAgain says whether anything is made again at present.
-func (r *Runtime) MakesAgain() bool {
-	return r.config.Replay != um.ReplayOff && r.levels.at != LevelNothing
-}
-
 // Stalling says whether an operation waits with nothing before it left to run.
 func (r *Runtime) Stalling() bool { return r.Stalls.Of != nil }
 

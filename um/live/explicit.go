@@ -33,9 +33,8 @@ type swap struct {
 	finder  *kernels.Finder
 	words   cuda.Ptr // pinned: one line for each direction's tickets, one for pieces of moves out, and one for what is made again
 	wake    [2]*sync.Cond
-	lane    *lane         // copies what leaves; nil until it is made
-	paging  atomic.Int32  // porters that map or unmap: see lane
-	urgent  atomic.Int32  // of these, those that map what the GPU waits for
+	lane    *lane // copies what leaves; nil until it is made
+	gives   givesWay
 	waked   uint64        // the epoch when the workers were last woken
 	epoch   atomic.Uint64 // the runtime's, for who looks without the lock whether something has happened
 	asking  *question

@@ -57,7 +57,7 @@ func (e *swap) assess(s *Stats, command string) {
 				tell(bound.Bound{Why: fmt.Sprintf("it failed: %v", p)})
 			}
 		}()
-		b, iterations := measure(e.recent())
+		b, iterations := measure(e.recent(estimatedOver))
 		if iterations == nil {
 			tell(b)
 			return
@@ -131,11 +131,15 @@ func ask(enough context.Context, command string, b bound.Bound, e *bound.Evidenc
 	return fmt.Errorf("%s said nothing: %w", command, err)
 }
 
-// recent is what the runtime remembers.
-func (e *swap) recent() explicit.Recent {
+// recent is what the runtime remembers of so many iterations at most, or all of it where none is known.
+func (e *swap) recent(iterations int64) explicit.Recent {
 	e.l.mu.Lock()
 	defer e.l.mu.Unlock()
-	return e.runtime.Recent()
+	ops := rememberedOps
+	if period := e.runtime.History.Period(); period > 0 {
+		ops = int(min(int64(ops), iterations*period))
+	}
+	return e.runtime.Recent(ops)
 }
 
 // measure says of the last iterations that are remembered what takes no oracle, and gives those for one to be simulated; nil when

@@ -13,14 +13,13 @@ import (
 )
 
 // lane copies moves out, one piece of one move at a time, on a thread of its own that does nothing
-// else. While no page table is to be written (swap.paging) the next piece is queued shortly before the one before it
+// else. While no page table is to be written (givesWay) the next piece is queued shortly before the one before it
 // ends, so that it follows at once; else once it has ended, which lets the tables be written in between (explicit.PieceBytes).
 type lane struct {
 	l         *Live
 	copier    *explicit.Copier
 	word      hook.Word
-	paging    *atomic.Int32 // not 0: page tables are being written, or will be in a moment
-	urgent    *atomic.Int32 // not 0: the GPU waits for that
+	gives     *givesWay
 	moves     chan *explicit.Move
 	begun     uint32         // moves that were put in; the worker's
 	move      *explicit.Move // that has pieces to be queued
@@ -30,6 +29,13 @@ type lane struct {
 	done      atomic.Uint32  // moves that are copied
 	broken    atomic.Pointer[error]
 	spent     [laneParts]atomic.Int64
+}
+
+// givesWay is for what copies out give way.
+type givesWay struct {
+	paging  atomic.Int32 // porters that map or unmap, or will in a moment
+	urgent  atomic.Int32 // of these, those that map what the GPU waits for
+	pressed atomic.Bool  // mapping, and not the bus, is what all else waits for
 }
 
 type queuedPiece struct {
@@ -55,19 +61,20 @@ const (
 	queueBefore = 10 * time.Microsecond
 	// sleepLongest is the most that is slept before.
 	sleepLongest = time.Millisecond
-	// holdLongest is for how long no piece is queued at most, and urgentPart the part of a piece that is, while the GPU waits for memory to be mapped.
+	// holdLongest is for how long no piece is queued at most while the GPU waits for memory to be mapped, and pressedPart the part of a piece
+	// that is while mapping is what all else waits for: it waits for a piece then, 67 us instead of 149 (bench/results/vmm-threads.json).
 	holdLongest = 300 * time.Microsecond
-	urgentPart  = 2
+	pressedPart = 2
 	// spinLongest is how long it is watched for without a pause.
 	spinLongest = time.Millisecond
 )
 
-func newLane(l *Live, word cuda.Ptr, paging, urgent *atomic.Int32) (*lane, error) {
+func newLane(l *Live, word cuda.Ptr, gives *givesWay) (*lane, error) {
 	c, err := explicit.NewCopier(l.driver, word)
 	if err != nil {
 		return nil, err
 	}
-	return &lane{l: l, copier: c, word: hook.NewWord(word), paging: paging, urgent: urgent, moves: make(chan *explicit.Move, mostInFlight)}, nil
+	return &lane{l: l, copier: c, word: hook.NewWord(word), gives: gives, moves: make(chan *explicit.Move, mostInFlight)}, nil
 }
 
 // start puts a move at the end of the lane: it is copied when reached says so of its ticket.
@@ -127,9 +134,9 @@ func (n *lane) more(wait bool) bool {
 func (n *lane) queue() error {
 	began := time.Now()
 	most := int64(explicit.PieceBytes)
-	if n.urgent.Load() > 0 {
+	if n.gives.pressed.Load() {
 		n.hold()
-		most /= urgentPart
+		most /= pressedPart
 	}
 	p, err := n.copier.Next(n.move, most)
 	if err != nil {
@@ -146,7 +153,7 @@ func (n *lane) queue() error {
 
 // hold lets memory be mapped that the GPU waits for: that would wait for the next piece as well.
 func (n *lane) hold() {
-	for began := time.Now(); len(n.queued) == 0 && n.urgent.Load() > 0 && time.Since(began) < holdLongest; {
+	for began := time.Now(); len(n.queued) == 0 && n.gives.urgent.Load() > 0 && time.Since(began) < holdLongest; {
 		process.Pause(process.ShortWait)
 	}
 }
@@ -169,7 +176,7 @@ func (n *lane) wait() error {
 			continue
 		}
 		now := time.Now()
-		if now.Sub(began) > expected-queueBefore && len(n.queued) == 1 && n.paging.Load() == 0 && n.more(false) {
+		if now.Sub(began) > expected-queueBefore && len(n.queued) == 1 && n.gives.paging.Load() == 0 && !n.gives.pressed.Load() && n.more(false) {
 			if err := n.queue(); err != nil {
 				return err
 			}

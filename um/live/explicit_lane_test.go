@@ -18,10 +18,9 @@ import (
 // pieceDriver copies pieces when it is told to.
 type pieceDriver struct {
 	*fakeDriver
-	t      *testing.T
-	word   *uint32
-	paging atomic.Int32
-	urgent atomic.Int32
+	t     *testing.T
+	word  *uint32
+	gives givesWay
 
 	mu     sync.Mutex
 	copied []cuda.Ptr // where from
@@ -39,7 +38,7 @@ func (d *pieceDriver) CopyAsync(_, src cuda.Ptr, _ int64, _ cuda.Stream) error {
 	switch flying := len(d.copied) - d.done; {
 	case flying > 1:
 		d.t.Errorf("piece %d is queued behind two", len(d.copied))
-	case flying == 1 && d.paging.Load() != 0:
+	case flying == 1 && d.gives.paging.Load() != 0:
 		d.t.Errorf("piece %d is queued behind another while page tables are written", len(d.copied))
 	}
 	d.copied = append(d.copied, src)
@@ -86,7 +85,7 @@ func startLane(t *testing.T) (*lane, *pieceDriver) {
 	}
 	d := &pieceDriver{fakeDriver: newDriver(1 << 30), t: t, word: (*uint32)(unsafe.Pointer(&page[0]))}
 	l := &Live{driver: d}
-	n, err := newLane(l, cuda.Ptr(uintptr(unsafe.Pointer(&page[0]))), &d.paging, &d.urgent)
+	n, err := newLane(l, cuda.Ptr(uintptr(unsafe.Pointer(&page[0]))), &d.gives)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -121,13 +120,13 @@ func TestLane(t *testing.T) {
 	}
 	d.finish()
 	d.queued(3) // the first of the second move, behind the last of the first
-	d.paging.Add(1)
+	d.gives.paging.Add(1)
 	d.finish()
 	d.finish()
 	d.queued(4) // alone
 	d.finish()
 	d.queued(5)
-	d.paging.Add(-1)
+	d.gives.paging.Add(-1)
 	if !n.reached(first) || n.reached(second) {
 		t.Errorf("done: %v, %v", n.reached(first), n.reached(second))
 	}
@@ -147,18 +146,18 @@ func TestLane(t *testing.T) {
 	}
 }
 
-// TestLaneGivesWay: while the GPU waits for memory that is being mapped pieces are smaller.
+// TestLaneGivesWay: while mapping is what all else waits for pieces are smaller.
 func TestLaneGivesWay(t *testing.T) {
 	n, d := startLane(t)
-	d.paging.Add(1)
-	d.urgent.Add(1)
+	d.gives.pressed.Store(true)
+	d.gives.urgent.Add(1)
 	n.start(moveOut(1<<30, 2*explicit.PieceBytes))
 	d.queued(1)
-	d.urgent.Add(-1)
-	d.paging.Add(-1)
+	d.gives.urgent.Add(-1)
+	d.gives.pressed.Store(false)
 	d.finish()
 	d.queued(2)
-	want := []cuda.Ptr{1 << 30, 1<<30 + explicit.PieceBytes/urgentPart}
+	want := []cuda.Ptr{1 << 30, 1<<30 + explicit.PieceBytes/pressedPart}
 	d.finish()
 	d.queued(3)
 	d.finish()

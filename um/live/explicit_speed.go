@@ -1,10 +1,6 @@
 package live
 
-import (
-	"github.com/penstock-gpu/penstock/trace"
-	"github.com/penstock-gpu/penstock/um"
-	"github.com/penstock-gpu/penstock/um/explicit"
-)
+import "github.com/penstock-gpu/penstock/um"
 
 const (
 	// mostTimedError is how far what launches take may be wrong, of itself, for an estimate of the speed in memory.
@@ -31,34 +27,9 @@ func (e *swap) progressed() (m speedMark, settled, replays bool) {
 // inMemory is as the job is judged by at its end: what the launches of an iteration were timed to take, without their waits.
 // What the log takes for an iteration has to be what the history does: a part of one would be the layers of a model.
 func (e *swap) inMemory(period int64) (seconds float64) {
-	b, iterations := measure(newest(e.recent(), int(estimatedOver*period)))
+	b, iterations := measure(e.recent(estimatedOver))
 	if iterations == nil || b.TimedError > mostTimedError || operations(iterations.Events) != int(simulated*period) {
 		return 0
 	}
 	return b.InMemorySeconds / float64(period)
-}
-
-// newest are the last operations of what a runtime remembers, with all of the allocations.
-func newest(all explicit.Recent, ops int) explicit.Recent {
-	cut := len(all.Reports) - ops
-	if cut <= 0 {
-		return all
-	}
-	t := &trace.Trace{Name: all.Trace.Name, Events: make([]trace.Event, 0, len(all.Trace.Events))}
-	n := 0
-	for _, e := range all.Trace.Events {
-		switch e.Kind {
-		case trace.KindLaunch, trace.KindCopy:
-			if n++; n <= cut {
-				continue
-			}
-		case trace.KindProgress: // up to an operation, by its number
-			if e.Alloc <= uint64(cut) {
-				continue
-			}
-			e.Alloc -= uint64(cut)
-		}
-		t.Events = append(t.Events, e)
-	}
-	return explicit.Recent{Trace: t, Reports: all.Reports[cut:], Kinds: all.Kinds[cut:], Timings: all.Timings}
 }

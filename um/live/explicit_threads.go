@@ -80,6 +80,8 @@ type porter struct {
 	copying   bool            // any of them is being copied, or waits for its turn
 	since     time.Duration   // copying is what it is
 	checked   time.Time       // when one of them was last seen to end, or asked for
+	pressedAt time.Duration   // it was last looked at how busy it is
+	free      time.Duration   // it had nothing to do until then
 	spent     *[porterParts]time.Duration
 }
 
@@ -197,7 +199,7 @@ func (e *swap) newPorter(d um.Direction) (*porter, error) {
 		p.made = hook.NewWord(e.makings())
 	}
 	if d == um.Out {
-		if p.lane, err = newLane(l, e.pieces(), &e.paging, &e.urgent); err != nil {
+		if p.lane, err = newLane(l, e.pieces(), &e.gives); err != nil {
 			return nil, err
 		}
 		e.lane = p.lane
@@ -230,6 +232,7 @@ func (p *porter) run() error {
 		asked := l.driver.Now()
 		p.spent[portPlan] += asked - began
 		p.show(portPlan, began, asked)
+		p.press(asked)
 		var err error
 		switch {
 		case ok:
@@ -326,9 +329,9 @@ func (p *porter) land() error {
 		}
 		var err error
 		p.timed(portFinish, func() {
-			e.paging.Add(1)
+			e.gives.paging.Add(1)
 			err = p.mover.Finish(f.move)
-			e.paging.Add(-1)
+			e.gives.paging.Add(-1)
 		})
 		if err != nil {
 			return err
@@ -368,6 +371,23 @@ func (p *porter) fetchInstead(f *flight) (err error) {
 	f.making, f.copied = false, true
 	p.timed(portBegin, func() { f.ticket, err = p.mover.CopyIn(f.move) })
 	return err
+}
+
+const (
+	// pressedEvery is how often it is looked at whether the porter that maps is busy, and pressedAt the part of the time in which it
+	// has nothing to do below which it is.
+	pressedEvery = 20 * time.Millisecond
+	pressedAt    = 0.2
+)
+
+// press says whether mapping memory is what all else waits for, and not the bus: then copies out give way to it.
+func (p *porter) press(now time.Duration) {
+	if p.direction != um.In || now-p.pressedAt < pressedEvery {
+		return
+	}
+	free := p.spent[portIdle] + p.spent[portRest]
+	p.e.gives.pressed.Store(float64(free-p.free) < pressedAt*float64(now-p.pressedAt))
+	p.pressedAt, p.free = now, free
 }
 
 // rest waits for a flight, or until something has happened after which there may be another move. It looks without the lock, which
@@ -429,21 +449,20 @@ func (p *porter) begin(m *explicit.Move) error {
 			return nil
 		}
 	}
-	// Where all is moved the copies are what the job waits for in the end.
-	urgent := m.Direction() == um.In && e.runtime.MakesAgain() && e.runtime.Stalling()
+	urgent := m.Direction() == um.In && e.gives.pressed.Load() && e.runtime.Stalling()
 	if urgent {
-		e.urgent.Add(1)
+		e.gives.urgent.Add(1)
 	}
 	p.timed(portBegin, func() {
 		if verifies {
 			f.ticket, unverified = p.verify(m, outside, byTrial)
 			return
 		}
-		e.paging.Add(1)
+		e.gives.paging.Add(1)
 		f.ticket, err = p.mover.Begin(m)
-		e.paging.Add(-1)
+		e.gives.paging.Add(-1)
 		if urgent {
-			e.urgent.Add(-1)
+			e.gives.urgent.Add(-1)
 		}
 		switch {
 		case err != nil:

@@ -5,9 +5,6 @@ import (
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/penstock-gpu/penstock/trace"
-	"github.com/penstock-gpu/penstock/um/live/bound"
 )
 
 // pacer is a job of iterations of 1000 operations, looked at every two seconds.
@@ -137,37 +134,5 @@ func TestSpeedLine(t *testing.T) {
 		if l := (&Live{config: Config{Label: label}}); l.speaks() != want {
 			t.Errorf("%q speaks: %v", label, !want)
 		}
-	}
-}
-
-// An estimate is the same of the newest iterations as of all.
-func TestNewest(t *testing.T) {
-	all := remembered(40, 100)
-	if b, _ := measure(remembered(40, 100)); b.IterationSeconds != 0 {
-		t.Fatal("100 iterations are found without newest") // then it is of no use any more
-	}
-	few := newest(all, 40*10)
-	if len(few.Reports) != 400 || len(few.Kinds) != 400 {
-		t.Fatalf("%d reports, %d kinds", len(few.Reports), len(few.Kinds))
-	}
-	number := uint64(0)
-	for _, e := range few.Trace.Events {
-		if e.Kind == trace.KindProgress {
-			number = e.Alloc
-		}
-	}
-	if number != 400 {
-		t.Errorf("the last progress is up to operation %d", number)
-	}
-	b, iterations := measure(few)
-	if iterations == nil || operations(iterations.Events) != simulated*40 {
-		t.Fatalf("%+v", b)
-	}
-	want, _ := measure(remembered(40, 10))
-	if math.Abs(b.GPUSeconds-want.GPUSeconds) > 1e-6 || b.IterationSeconds == 0 || (b == bound.Bound{}) {
-		t.Errorf("%+v, of a job of ten %+v", b, want)
-	}
-	if same := newest(all, 1<<20); len(same.Reports) != len(all.Reports) {
-		t.Error("all is not all")
 	}
 }
