@@ -49,6 +49,8 @@ const (
 	// wrongPart is the part of its verifications that a function may fail at most: each costs time. What was written to in
 	// the meantime fails rightly.
 	wrongPart = 8
+	// mostWrong is Config.MostWrong by default.
+	mostWrong = 1
 	// mostRefused is how many more of its verifications may be refused than were right: it reads what cannot be guarded.
 	mostRefused = 32
 	// mostHeight is how many tensors in a row may have been dropped of which each is made of the next one.
@@ -63,6 +65,7 @@ type again struct {
 	names       map[uint32]string
 	proofs      proofs
 	checks      int
+	mostWrong   int // Config.MostWrong
 	remakes     int // of tensors that there are
 	// made and fetched are the bytes that had come in when it was last looked at whether it is worth it.
 	made, fetched int64
@@ -106,7 +109,7 @@ func (r *Runtime) trusted(t *tensor) bool {
 
 // distrusts says whether a function has been wrong too often.
 func (a *again) distrusts(f uint32) bool {
-	return a.banned[f] || a.wrong[f]*wrongPart > a.same[f]+wrongPart || a.refused[f] > a.same[f]+mostRefused
+	return a.banned[f] || a.wrong[f]*wrongPart > a.same[f]+wrongPart*a.mostWrong || a.refused[f] > a.same[f]+mostRefused
 }
 
 // functions are how many were tried, how many of these have been right often enough, and the names of those that are not used any more.
@@ -267,6 +270,17 @@ func (m *Move) Outside() (all []cuda.Ptr) {
 				all = append(all, p)
 			}
 		}
+	}
+	return all
+}
+
+// Reads are the tensors that a move's launches read.
+func (m *Move) Reads() (all []cuda.Range) {
+	if m.remake == nil {
+		return nil
+	}
+	for _, u := range m.remake.inputs {
+		all = append(all, cuda.Range{Base: u.base, Bytes: u.size})
 	}
 	return all
 }

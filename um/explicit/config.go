@@ -30,6 +30,8 @@ type Config struct {
 	ScratchBytes int64
 	// TrustAfter is how often what a function makes must have been the same for it to be relied on without a copy; 0 = 64.
 	TrustAfter int
+	// MostWrong is how many verifications of a function may fail beside an eighth of them before it is banned; 0 = 1.
+	MostWrong int
 	// ProveAfter is how often recipes that are alike must have been verified for others like them not to be; 0 = 16.
 	ProveAfter int
 	// Checksums says that who carries out moves can take checksums (Move.Checksum).
@@ -48,6 +50,9 @@ func (c Config) withDefaults() Config {
 	c.ChunkBytes = c.chunkBytes()
 	if c.Depth == 0 {
 		c.Depth = defaultDepth
+	}
+	if c.MostWrong == 0 {
+		c.MostWrong = mostWrong
 	}
 	if c.TrustAfter == 0 {
 		c.TrustAfter = trustAfter

@@ -281,6 +281,14 @@ func (r *Runtime) Running(asking uint64) time.Duration {
 	return 0
 }
 
+// LookAgain has everything looked at again that might move. What was seen to be impossible is not looked at until something
+// happens: this is for what happens unseen.
+func (r *Runtime) LookAgain() {
+	r.stats.LooksAgain++
+	r.plan.valid = false
+	r.Happened()
+}
+
 // WantsPlain says whether room is waited for by plain memory.
 func (r *Runtime) WantsPlain() bool { return r.plainNeed > 0 }
 
@@ -304,6 +312,7 @@ func (r *Runtime) Progress(stream int, seq uint64) {
 		}
 	})
 	if !finished {
+		r.nothing = [2]uint64{} // what died there may be idle now
 		return
 	}
 	if len(r.recent.seen) > 0 {
@@ -319,7 +328,7 @@ func (r *Runtime) Explain() string {
 	if x == nil {
 		return "no operation waits"
 	}
-	var used, fresh, kept, idle, dead, deadBusy int64 // of device memory
+	var used, fresh, kept, idle, dead, deadBusy, held int64 // of device memory
 	for _, t := range r.Slots.All() {
 		switch {
 		case t == nil || t.Freed:
@@ -339,11 +348,14 @@ func (r *Runtime) Explain() string {
 		} else {
 			deadBusy += t.deviceBytes()
 		}
+		if t.held {
+			held += t.deviceBytes()
+		}
 	}
 	text := fmt.Sprintf("%s touches %s, %s of it absent; of the budget of %s plain memory has %s and asks for %s, %d unfinished operations use %s, %s were never used, %s stay because their addresses were copied to memory of others, %s could leave, "+
-		"%s are freed and %s freed and in use, %s are spare, %s on their way in, %s out, %s being released",
+		"%s are freed (%s of all that the job may take again, %d ranges were not taken back when last looked at) and %s freed and in use, %s are spare, %s on their way in, %s out, %s being released",
 		nameOf(x.Name), size.Text(x.bytes()), size.Text(x.lacks()), size.Text(r.config.BudgetBytes), size.Text(r.PlainBytes), size.Text(r.plainNeed), r.Pending.Len(), size.Text(used), size.Text(fresh), size.Text(kept),
-		size.Text(idle), size.Text(dead), size.Text(deadBusy), size.Text(r.physical.spares), size.Text(r.incoming), size.Text(r.outgoing), size.Text(r.physical.limbo))
+		size.Text(idle), size.Text(dead), size.Text(held), r.notRecalled, size.Text(deadBusy), size.Text(r.physical.spares), size.Text(r.incoming), size.Text(r.outgoing), size.Text(r.physical.limbo))
 	for s := range r.Streams() { // one that stands still is what the others wait for
 		if first, ok := r.Pending.FirstOn(s); ok && first != x {
 			text += fmt.Sprintf("; stream %d was given operations up to %d and has not finished %d, %s", s, r.ReportedOn(s), first.Seq, nameOf(first.Name))

@@ -74,6 +74,7 @@ func (r *Runtime) pick(chunk, bytes int64, which reclaiming) (graves []*tensor, 
 			return nil, false // the job has taken what was counted on
 		}
 		if g.passed = r.searches; !r.recall(g) {
+			r.notRecalled++
 			continue
 		}
 		graves = append(graves, g)
@@ -85,6 +86,7 @@ func (r *Runtime) pick(chunk, bytes int64, which reclaiming) (graves []*tensor, 
 
 func (r *Runtime) beginSearch() {
 	r.searches++
+	r.notRecalled = 0
 	clear(r.picked)
 }
 

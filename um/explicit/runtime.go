@@ -38,19 +38,20 @@ type Runtime struct {
 	loose     loose
 	borrowers map[kind]int64 // the position at which they last borrowed: see borrow.go
 
-	plainNeed  int64 // of plain memory, wanted and not taken yet
-	emptying   bool  // what is free is to be given back
-	empties    int   // moves under way that do so
-	lastStream int   // that something was allocated for
-	liveSize   int64 // in whole pages
-	incoming   int64 // bytes of chunks on the way in
-	outgoing   int64 // bytes of chunks on the way out
-	flying     [2]int
-	copying    int       // of these, moves out that copy
-	fetching   int       // of these, fetches
-	nothing    [2]uint64 // by direction: the epoch, and one, at which there was nothing to do
-	refused    bool      // host memory was not to be had when it was last asked for
-	moves      int64     // that have begun
+	plainNeed   int64 // of plain memory, wanted and not taken yet
+	emptying    bool  // what is free is to be given back
+	empties     int   // moves under way that do so
+	lastStream  int   // that something was allocated for
+	liveSize    int64 // in whole pages
+	incoming    int64 // bytes of chunks on the way in
+	outgoing    int64 // bytes of chunks on the way out
+	flying      [2]int
+	copying     int       // of these, moves out that copy
+	fetching    int       // of these, fetches
+	nothing     [2]uint64 // by direction: the epoch, and one, at which there was nothing to do
+	notRecalled int       // dead ranges that the job had taken again when they were last looked for
+	refused     bool      // host memory was not to be had when it was last asked for
+	moves       int64     // that have begun
 
 	plan     plan
 	have     map[int64]int // scratch of reclaimable
@@ -89,6 +90,7 @@ type Stats struct {
 	WaitedForLeaving             int64 // for contents on their way out
 	WaitedForeach                int64 // of all that waited: of PyTorch's operations on many tensors at once
 	ReusedRanges, FreshRanges    int64 // allocations that found mapped memory, and those that did not
+	LooksAgain                   int64 // nothing had moved for a launch that waited: see LookAgain
 	BorrowedRanges               int64 // allocations that found some of a larger size: see borrow.go
 	Packs, PackedAllocs          int64 // ranges that allocations shared, and these: see pack.go
 	TakenBack                    int64 // evictions that a launch came before
@@ -109,7 +111,7 @@ func New(c Config, p Process) *Runtime {
 		loose:     loose{open: map[int]*tensor{}},
 		borrowers: map[kind]int64{},
 		levels:    newLevels(c.Level),
-		again:     again{same: map[uint32]int{}, wrong: map[uint32]int{}, refused: map[uint32]int{}, banned: map[uint32]bool{}, names: map[uint32]string{}, proofs: proofs{}, sizes: map[int64]bool{}},
+		again:     again{same: map[uint32]int{}, wrong: map[uint32]int{}, refused: map[uint32]int{}, banned: map[uint32]bool{}, names: map[uint32]string{}, mostWrong: c.MostWrong, proofs: proofs{}, sizes: map[int64]bool{}},
 		have:      map[int64]int{}, picked: map[int64]int{}, covered: map[int64]int{}, born: map[int64]int{},
 	}
 	r.Init(p)

@@ -40,11 +40,12 @@ type swap struct {
 	asking  *question
 	trails  trails
 	// chasersOf are the functions that reach tensors through memory, by id.
-	chasersOf map[uint32]*chaser
-	hostErr   error // why host memory could not be had when something was last to leave
-	growing   bool  // it could not, but is being made
-	accesses  accesses
-	verifier  *verifier // nil: nothing is made again
+	chasersOf   map[uint32]*chaser
+	lookedAgain time.Time // when everything was last looked at again
+	hostErr     error     // why host memory could not be had when something was last to leave
+	growing     bool      // it could not, but is being made
+	accesses    accesses
+	verifier    *verifier // nil: nothing is made again
 	// endVerifier asks the worker that takes out to give the verifier's memory back.
 	endVerifier bool
 	verifying   atomic.Uintptr // the stream on which plain memory is copied to verify; 0: none
@@ -109,17 +110,18 @@ const (
 	// lowAddresses are those that two numbers of four bytes look like, the second of them small.
 	lowAddresses = 1 << 44
 	// plainHint is the same for plain memory.
-	plainHint      = 0x7b35_0000_0000
-	findCapacity   = 1 << 16
-	mostInFlight   = 8                // moves in one direction
-	plainPatience  = 3 * time.Second  // for tensors to leave before plain memory grows, while nothing is unfinished
-	hostPatience   = time.Second      // for host memory that is over the budget: others may free some
-	growthPatience = 30 * time.Second // for host memory that the machine refuses
-	longRun        = time.Second      // an operation that has run for longer is waited for: others merely come and go
-	reportPatience = time.Millisecond // for a move, before streams are asked how far they are
-	longestRest    = time.Millisecond // for which a porter does not look at what there is to do
-	resultOOM      = 2                // CUDA_ERROR_OUT_OF_MEMORY
-	resultUnknown  = 999              // CUDA_ERROR_UNKNOWN
+	plainHint         = 0x7b35_0000_0000
+	findCapacity      = 1 << 16
+	mostInFlight      = 8                // moves in one direction
+	plainPatience     = 3 * time.Second  // for tensors to leave before plain memory grows, while nothing is unfinished
+	hostPatience      = time.Second      // for host memory that is over the budget: others may free some
+	growthPatience    = 30 * time.Second // for host memory that the machine refuses
+	longRun           = time.Second      // an operation that has run for longer is waited for: others merely come and go
+	reportPatience    = time.Millisecond // for a move, before streams are asked how far they are
+	lookAgainPatience = time.Second      // for a move while a launch waits, before everything is looked at again, and each time again
+	longestRest       = time.Millisecond // for which a porter does not look at what there is to do
+	resultOOM         = 2                // CUDA_ERROR_OUT_OF_MEMORY
+	resultUnknown     = 999              // CUDA_ERROR_UNKNOWN
 	// resultDeinitialized is CUDA_ERROR_DEINITIALIZED, for what comes after the engine.
 	resultDeinitialized = 4
 )
@@ -128,6 +130,9 @@ var stallNames = [um.StallCauses]string{um.ForFetch: "for a copy or a making", u
 
 // trustAfter is explicit.Config.TrustAfter: tests lower it.
 var trustAfter = 0
+
+// mostWrong is explicit.Config.MostWrong: tests raise it.
+var mostWrong = 0
 
 // level is explicit.Config.Level: tests fix it.
 var level = explicit.LevelTried
@@ -177,7 +182,7 @@ func (e *swap) start() error {
 		Victims: l.config.Policy.Victims, Ahead: l.config.Policy.Fetch == um.FetchAhead, LookaheadBytes: l.config.LookaheadBytes, Depth: mostInFlight / 2,
 		Checksums: true,
 		Packs:     l.config.Packs && l.sink == nil, // a recording names allocations by their slots
-		Replay:    l.config.Replay, TrustAfter: trustAfter, Level: level,
+		Replay:    l.config.Replay, TrustAfter: trustAfter, MostWrong: mostWrong, Level: level,
 	}
 	if l.config.Verify {
 		c.Replay = min(c.Replay, um.ReplayInsured) // a copy of all that is dropped is compared with

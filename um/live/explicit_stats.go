@@ -54,9 +54,10 @@ type ExplicitStats struct {
 	HandlesReleased    int64            `json:"handles_released"`
 	ReusedRanges       int64            `json:"reused_ranges"`
 	FreshRanges        int64            `json:"fresh_ranges"`
-	BorrowedRanges     int64            `json:"borrowed_ranges"` // allocations in ranges of a larger size
-	FrontAllocs        int64            `json:"front_allocs"`    // allocations that did not wait for the engine
-	Packs              int64            `json:"packs"`           // ranges that allocations shared
+	LooksAgain         int64            `json:"looks_again,omitempty"` // nothing had moved for long while a launch waited, and everything was looked at again
+	BorrowedRanges     int64            `json:"borrowed_ranges"`       // allocations in ranges of a larger size
+	FrontAllocs        int64            `json:"front_allocs"`          // allocations that did not wait for the engine
+	Packs              int64            `json:"packs"`                 // ranges that allocations shared
 	PackedAllocs       int64            `json:"packed_allocs"`
 	EvictionsTakenBack int64            `json:"evictions_taken_back"`
 	Inspected          int64            `json:"inspected_launches"`
@@ -107,7 +108,7 @@ func (e *swap) report(s *Stats) {
 		WaitedLaunches: r.WaitedOps, WaitedForMap: r.WaitedForMap, WaitedForFetch: r.WaitedForFetch, WaitedForLeaving: r.WaitedForLeaving, WaitedForeach: r.WaitedForeach,
 		HostBytes: h.InUseBytes, HostKeptBytes: r.KeptBytes, HostNeedBytes: r.HostPeakBytes, HostPeakBytes: h.PeakBytes, HostPinnedBytes: h.GrownBytes, HostWaitSeconds: h.Waited.Seconds(),
 		PlainBytes: r.PlainBytes, Maps: r.Maps, Reclaims: r.Reclaims, HandlesCreated: r.Created, HandlesReleased: r.Released,
-		ReusedRanges: r.ReusedRanges, FreshRanges: r.FreshRanges, BorrowedRanges: r.BorrowedRanges, FrontAllocs: served, Packs: r.Packs, PackedAllocs: r.PackedAllocs,
+		ReusedRanges: r.ReusedRanges, FreshRanges: r.FreshRanges, LooksAgain: r.LooksAgain, BorrowedRanges: r.BorrowedRanges, FrontAllocs: served, Packs: r.Packs, PackedAllocs: r.PackedAllocs,
 		EvictionsTakenBack: r.TakenBack,
 		Inspected:          e.inspected, Chasers: e.chasers, Followed: int64(c.Followed), Unresolved: e.unresolved,
 		CPUWaitSeconds: time.Duration(c.CPUWaitNS).Seconds(), Plans: r.Plans, WorkerSeconds: e.workerSeconds(),

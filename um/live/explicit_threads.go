@@ -425,7 +425,10 @@ func (p *porter) reached(f flight) bool {
 	return p.lane == nil || p.lane.reached(f.lane)
 }
 
-var errUnloaded = errors.New("modules have been unloaded since it was recorded")
+var (
+	errUnloaded   = errors.New("modules have been unloaded since it was recorded")
+	errOverwrites = errors.New("a launch writes to what it was to read, as was found out since")
+)
 
 // begin starts a move.
 func (p *porter) begin(m *explicit.Move) error {
@@ -440,9 +443,16 @@ func (p *porter) begin(m *explicit.Move) error {
 	makes, verifies := m.Direction() == um.In && len(m.Launches) > 0, m.Kind == explicit.MoveVerify
 	var outside []cuda.Ptr
 	var byTrial []bool
+	overwrites := (makes || verifies && !m.Proven) && e.accesses.overwrites(m)
 	if verifies {
 		outside, byTrial = m.Outside(), e.accesses.ofTrials(m)
-		if m.Isolated = e.accesses.trials(m); m.Isolated && (m.Proven || !p.mover.MayTry(m, e.verifier.scratch.Bytes)) {
+		if m.Isolated = e.accesses.trials(m); overwrites && !m.Isolated {
+			m.Untried = true
+			l.log.Debug("it is known by now that launches write to what they were to read", zap.String("kernel", m.By))
+			e.runtime.Cancelled(m)
+			return nil
+		}
+		if m.Isolated && (m.Proven || !p.mover.MayTry(m, e.verifier.scratch.Bytes)) {
 			m.Untried = true
 			l.log.Debug("there is no room to try launches", zap.String("kernel", m.By), zap.Int64("bytes", m.Bytes), zap.Int("inputs", len(m.Inputs)))
 			e.runtime.Cancelled(m)
@@ -468,6 +478,8 @@ func (p *porter) begin(m *explicit.Move) error {
 		case err != nil:
 		case makes && e.hook.Unloads() != unloads:
 			refused = errUnloaded
+		case makes && overwrites:
+			refused = errOverwrites
 		case makes:
 			f.ticket, refused = p.maker.Make(m, e.verifier.temps)
 		case m.Kind != explicit.MoveEvict:

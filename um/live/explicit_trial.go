@@ -113,6 +113,22 @@ func (c *accesses) trials(m *explicit.Move) bool {
 	})
 }
 
+// overwrites says whether a launch of a move writes to something that it only read by what was known when it was recorded: it was found
+// out since. Issued with what the job has, it would change that.
+func (c *accesses) overwrites(m *explicit.Move) bool {
+	inputs := m.Reads()
+	return slices.ContainsFunc(m.Launches, func(l *cuda.RecordedLaunch) bool {
+		f := c.tried[l.Function]
+		return f != nil && slices.ContainsFunc(f.writes, func(at uint32) bool {
+			if !slices.Contains(l.Addresses, at) {
+				return false
+			}
+			p := l.Address(at)
+			return slices.ContainsFunc(inputs, func(r cuda.Range) bool { return p >= r.Base && p < r.End() })
+		})
+	})
+}
+
 // judge learns from a trial, and says whether nothing was found that was not known.
 func (c *accesses) judge(e *swap, m *explicit.Move) bool {
 	pointing := func(l *cuda.RecordedLaunch, r cuda.Range) (all []uint32) {

@@ -32,6 +32,11 @@ func (e *swap) watch(held bool) (idle time.Duration) {
 	case e.unfinished():
 		l.vain.End()
 	}
+	if held && !e.runtime.Moving() && l.idle.Duration > lookAgainPatience && now.Sub(e.lookedAgain) > lookAgainPatience {
+		e.lookedAgain = now
+		e.runtime.LookAgain()
+		l.log.Debug("a launch waits and nothing moves: everything is looked at again", zap.Duration("for", l.idle.Round(time.Millisecond)), zap.String("state", e.runtime.Explain()))
+	}
 	if l.nagger.Due(l.idle.Duration) {
 		l.log.Warn("a launch waits for memory that is in use", zap.Duration("for", l.idle.Round(time.Second)), zap.String("state", e.runtime.Explain()),
 			zap.Bool("asks", e.asking != nil), zap.Uint64("reported", e.runtime.Reported()), zap.Uint64("head", e.hook.Head()))
