@@ -48,7 +48,7 @@ var Table = []Option{
 	{Env: "PENSTOCK_REPORT", Flag: "report", Commands: []string{"run"}, Type: TypeFile,
 		Doc: "write the verdict at exit to this file as JSON; in a job of several processes r.json is r.rank1.json for rank 1 (not written)"},
 	{Env: "PENSTOCK_TIMELINE", Flag: "timeline", Commands: []string{"run"}, Type: TypeFile,
-		Doc: "write what the explicit engine did when, and what the job waited for, to this file at exit, for ui.perfetto.dev; in a job of several processes t.json is t.rank1.json for rank 1 (not written)"},
+		Doc: "write what the explicit engine did when, and what the job waited for, to this file at exit, for penstock report timeline and ui.perfetto.dev; in a job of several processes t.json is t.rank1.json for rank 1 (not written)"},
 	{Env: "PENSTOCK_JSON", Flag: "json", Commands: []string{"run"}, Type: TypeBool, Default: "0",
 		Doc: "print the verdict at exit as JSON, one line of each process"},
 	{Env: "PENSTOCK_LOG", Type: TypeChoice, Choices: []string{"debug", "info", "warn", "error"}, Default: "warn",
@@ -147,6 +147,18 @@ var Table = []Option{
 		Doc: "write a page with plots to this file, too (none)"},
 	{Flag: "accept-damaged", Commands: []string{"plan", "report fragmentation"}, Type: TypeBool, Default: "false",
 		Doc: "of a damaged or truncated trace, use the part before the damage"},
+
+	// Looking at time.
+	{Flag: "from", Commands: []string{"report timeline"}, Type: TypeTime,
+		Doc: "begin so long after the engine's start (with the first move)"},
+	{Flag: "to", Commands: []string{"report timeline"}, Type: TypeTime,
+		Doc: "end so long after the engine's start (with the last move)"},
+	{Flag: "last", Commands: []string{"report timeline"}, Type: TypeTime,
+		Doc: "show only so much, up to the last move (all)"},
+	{Flag: "html", Commands: []string{"report timeline"}, Type: TypeFile,
+		Doc: "write a page that draws it to this file, too (none)"},
+	{Flag: "json", Commands: []string{"report timeline"}, Type: TypeBool, Default: "false",
+		Doc: "print the report as JSON"},
 
 	// Looking at faults.
 	{Flag: "for", Commands: []string{"doctor"}, Type: TypeChoice, Choices: []string{"engine", "explicit", "faults", "pid", "system"}, Default: "engine",

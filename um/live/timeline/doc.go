@@ -4,8 +4,14 @@
 // # Invariants
 //
 //   - Without PENSTOCK_TIMELINE there is no Timeline, and nothing is kept: all methods do nothing of a nil one.
-//   - Memory is bounded by [Most]; what came later is counted.
+//   - Memory is bounded by [Most]; what came later is counted. So is the memory of who reads a file: what is larger,
+//     or not as it was written here, is refused.
 //   - Its lock is the last of all: nothing is called under it.
+//
+// # Caveats
+//
+// Forward and backward are not told apart: nothing in a launch says which it is of. Where an optimizer begins and ends is
+// known by the names of PyTorch's foreach and fused kernels, which clipping uses as well.
 //
 // The format is described in "Trace Event Format" of the Chromium project.
 package timeline
