@@ -25,16 +25,20 @@ const (
 	foreachKernel = "multi_tensor_apply_kernel"
 	// betweenForeach is how many other operations may come between two of an optimizer.
 	betweenForeach = 64
+	// periodPart is the part of a period by which the next may differ, and steadyOps for how many operations at least one has to stay.
+	periodPart = 8
+	steadyOps  = 64
 )
 
 // marks finds where iterations and their optimizers begin. A mark is known when it is launched, and its time when
 // the GPU has come to it, which may be much later.
 type marks struct {
-	set       []Mark
-	waiting   []waitingMark
-	inside    bool  // an optimizer
-	foreach   int64 // the position of its last kernel; 0: no job has shown one
-	iteration int64 // the position from which on the next one begins, while no optimizer has been seen
+	set     []Mark
+	waiting []waitingMark
+	inside  bool  // an optimizer
+	foreach int64 // the position of its last kernel; 0: the job has shown none
+	period  int64 // while no optimizer has been seen
+	next    int64 // the position from which on the next period begins
 }
 
 // waitingMark is a mark whose time or whose truth is not known yet.
@@ -78,10 +82,26 @@ func (t *Timeline) Launched(stream int, seq uint64, name string, position, perio
 		m.settle()
 	case m.inside && !slices.ContainsFunc(m.waiting, unsure):
 		begins(Iteration, false)
-	case m.foreach == 0 && period > 0 && position >= m.iteration:
-		m.iteration = position + period
+	case m.foreach == 0 && m.again(position, period):
 		begins(Iteration, true)
 	}
+}
+
+// again says whether the job does the same again from here on. A period counts once it has stayed for one, and what was
+// marked by one of at most half its length was a part of it: layers are alike.
+func (m *marks) again(position, period int64) bool {
+	switch d := period - m.period; {
+	case period == 0:
+	case max(d, -d)*periodPart > m.period:
+		if period >= 2*m.period {
+			m.set, m.waiting = nil, nil
+		}
+		m.period, m.next = period, position+max(period, steadyOps)
+	case position >= m.next:
+		m.next = position + period
+		return true
+	}
+	return false
 }
 
 // Done tells that the GPU has done what a stream had to do, up to an operation.

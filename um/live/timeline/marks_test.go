@@ -56,11 +56,19 @@ func TestMarksOfAnOptimizer(t *testing.T) {
 func TestMarksOfAPeriod(t *testing.T) {
 	j := &job{delay: 5}
 	j.launch(0, "gemm", 30)
-	if len(j.marks.set)+len(j.marks.waiting) > 0 {
-		t.Errorf("%v while no period is known", j.marks.set)
+	j.launch(7, "gemm", 3*steadyOps) // a part of an iteration, at first
+	if len(j.marks.set) == 0 {
+		t.Error("what is the same again for so long is not marked")
 	}
-	j.launch(20, "gemm", 70)
-	want := []Mark{{Iteration, 36 * us}, {Iteration, 56 * us}, {Iteration, 76 * us}, {Iteration, 96 * us}}
+	j.launch(100, "gemm", 50)
+	j.launch(96, "gemm", 150) // about the same
+	begins := time.Duration(30+3*steadyOps+1) * us
+	want := []Mark{{Iteration, begins + 105*us}}
+	if !slices.Equal(j.marks.set, want) {
+		t.Errorf("%v, want %v", j.marks.set, want)
+	}
+	j.launch(40, "gemm", 99) // another shape: what was marked stays
+	want = append(want, Mark{Iteration, begins + (100+96+5)*us}, Mark{Iteration, begins + (200+steadyOps+5)*us})
 	if !slices.Equal(j.marks.set, want) {
 		t.Errorf("%v, want %v", j.marks.set, want)
 	}
