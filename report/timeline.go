@@ -4,8 +4,10 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
+	"github.com/penstock-gpu/penstock/trace/phase"
 	"github.com/penstock-gpu/penstock/um/live/timeline"
 )
 
@@ -187,7 +189,7 @@ func TimelineOf(file string, r *timeline.Recorded, chosen WindowOfTime) (*Timeli
 	}
 	t := &Timeline{
 		File: file, FromSeconds: w.from.Seconds(), ToSeconds: w.to.Seconds(), Seconds: w.length().Seconds(), LostSpans: r.Lost,
-		window: w, tracks: kinds(r.Spans), marks: r.Marks,
+		window: w, tracks: kinds(r.Spans), marks: settled(r.Marks, w),
 	}
 	t.Waits = t.activity("GPU waits for memory", t.spansOf(timeline.Waits, ""))
 	t.In = t.activity("to the device", t.spansOf(timeline.In, "fetch"))
@@ -331,6 +333,29 @@ func largest(waits []timeline.Span, ends endings) (all []LargestWait) {
 	return all
 }
 
+// beginsIteration says whether an iteration begins at a mark.
+func beginsIteration(m timeline.Mark) bool {
+	return m.Name == timeline.Iteration || m.Name == timeline.Begins(phase.Forward)
+}
+
+// settled are the marks of a window without forward passes that end in an optimizer: these are launches between two of
+// its own.
+func settled(all []timeline.Mark, w window) (marks []timeline.Mark) {
+	for _, m := range all {
+		last := len(marks) - 1
+		switch {
+		case m.At < w.from || m.At > w.to:
+		case last >= 0 && m.Name == timeline.Begins(phase.Optimizer) && marks[last].Name == timeline.Begins(phase.Forward):
+			if marks = marks[:last]; last == 0 || marks[last-1].Name != m.Name {
+				marks = append(marks, m)
+			}
+		default:
+			marks = append(marks, m)
+		}
+	}
+	return marks
+}
+
 // phases are the parts of the whole iterations in the window.
 func (t *Timeline) phases() {
 	type part struct {
@@ -338,39 +363,32 @@ func (t *Timeline) phases() {
 		windows []window
 	}
 	var parts []part
-	add := func(name string, w window) {
-		i := slices.IndexFunc(parts, func(p part) bool { return p.name == name })
-		if i < 0 {
-			i = len(parts)
+	first, last := -1, -1
+	for i, m := range t.marks {
+		if beginsIteration(m) {
+			if first < 0 {
+				first = i
+			}
+			last = i
+		}
+	}
+	for i := max(first, 0); i < last; i++ {
+		m := t.marks[i]
+		if beginsIteration(m) {
+			t.Iterations++
+		}
+		name := strings.TrimSuffix(m.Name, " begins")
+		k := slices.IndexFunc(parts, func(p part) bool { return p.name == name })
+		if k < 0 {
+			k = len(parts)
 			parts = append(parts, part{name: name})
 		}
-		parts[i].windows = append(parts[i].windows, w)
-	}
-	var whole time.Duration
-	marks := slices.DeleteFunc(slices.Clone(t.marks), func(m timeline.Mark) bool { return m.At < t.window.from || m.At > t.window.to })
-	begin := slices.IndexFunc(marks, func(m timeline.Mark) bool { return m.Name == timeline.Iteration })
-	for i := begin; i >= 0 && i < len(marks); {
-		next := i + 1
-		for next < len(marks) && marks[next].Name != timeline.Iteration {
-			next++
-		}
-		if next == len(marks) {
-			break
-		}
-		t.Iterations++
-		whole += marks[next].At - marks[i].At
-		if next == i+1 {
-			add("iteration", window{marks[i].At, marks[next].At})
-		} else {
-			add("forward and backward", window{marks[i].At, marks[i+1].At})
-			add("optimizer", window{marks[i+1].At, marks[next].At})
-		}
-		i = next
+		parts[k].windows = append(parts[k].windows, window{m.At, t.marks[i+1].At})
 	}
 	if t.Iterations == 0 {
 		return
 	}
-	t.IterationSeconds = whole.Seconds() / float64(t.Iterations)
+	t.IterationSeconds = (t.marks[last].At - t.marks[first].At).Seconds() / float64(t.Iterations)
 	waits, in, out := t.spansOf(timeline.Waits, ""), t.spansOf(timeline.In, "fetch"), t.spansOf(timeline.Bus, "")
 	waiting, coming, leaving := busyIn(waits), busyIn(in), busyIn(out)
 	for _, p := range parts {

@@ -167,9 +167,9 @@ func (t *Timeline) picture(rows []band, w window, columns int) picture {
 	x := func(at time.Duration) float64 { return pictureWidth * share(at-w.from, w.length()) }
 	for _, m := range t.marks {
 		if w.from <= m.At && m.At < w.to {
-			class := "iteration"
-			if m.Name == timeline.Optimizer {
-				class = "optimizer"
+			class := "phase"
+			if beginsIteration(m) {
+				class = "iteration"
 			}
 			p.Marks = append(p.Marks, pictureMark{class, position(x(m.At)), fmt.Sprintf("%s at %.4f s", m.Name, m.At.Seconds())})
 		}

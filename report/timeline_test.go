@@ -5,10 +5,12 @@ import (
 	"encoding/json"
 	"math"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/penstock-gpu/penstock/trace/phase"
 	"github.com/penstock-gpu/penstock/um/live/timeline"
 )
 
@@ -21,7 +23,8 @@ func recording() *timeline.Recorded {
 		r.Spans = append(r.Spans, timeline.Span{Track: track, Name: name, From: time.Duration(from) * ms, To: time.Duration(to) * ms, Bytes: bytes, Detail: of})
 	}
 	for _, at := range []int{0, 40} {
-		r.Marks = append(r.Marks, timeline.Mark{Name: timeline.Iteration, At: time.Duration(at) * ms}, timeline.Mark{Name: timeline.Optimizer, At: time.Duration(at+30) * ms})
+		r.Marks = append(r.Marks, timeline.Mark{Name: timeline.Begins(phase.Forward), At: time.Duration(at) * ms},
+			timeline.Mark{Name: timeline.Begins(phase.Backward), At: time.Duration(at+10) * ms}, timeline.Mark{Name: timeline.Begins(phase.Optimizer), At: time.Duration(at+30) * ms})
 		add(timeline.Waits, "for a copy or a making", at, at+4, 0, "operation 1")
 		add(timeline.Waits, "for a copy or a making", at+2, at+6, 0, "operation 2") // another stream
 		add(timeline.Waits, "for room", at+30, at+33, 0, "operation 3")
@@ -36,7 +39,7 @@ func recording() *timeline.Recorded {
 		add(timeline.WorkIn, "idle", at+4, at+40, 0, "")
 		add(timeline.WorkOut, "idle", at, at+40, 0, "")
 	}
-	r.Marks = append(r.Marks, timeline.Mark{Name: timeline.Iteration, At: 80 * ms})
+	r.Marks = append(r.Marks, timeline.Mark{Name: timeline.Begins(phase.Forward), At: 80 * ms})
 	add(timeline.Waits, "for new memory", 99, 100, 0, "operation 9")
 	add(timeline.In, "trim", 400, 500, 0, "")
 	return r
@@ -96,21 +99,32 @@ func TestTimelineOf(t *testing.T) {
 
 func TestTimelinePhases(t *testing.T) {
 	l := timelineReport(t, recording(), WindowOfTime{})
-	if len(l.Phases) != 2 {
+	if len(l.Phases) != 3 {
 		t.Fatalf("%+v", l.Phases)
 	}
-	both, optimizer := l.Phases[0], l.Phases[1]
-	if both.Name != "forward and backward" || both.Count != 2 || !near(both.Mean, 0.03) || !near(both.Waits, 0.2) || !near(both.In, 0.2) || !near(both.Out, 5.0/30) || both.BytesIn != 400e6 || both.BytesOut != 100e6 {
-		t.Errorf("%+v", both)
+	forward, backward, optimizer := l.Phases[0], l.Phases[1], l.Phases[2]
+	if forward.Name != "forward" || forward.Count != 2 || !near(forward.Mean, 0.01) || !near(forward.Waits, 0.6) || !near(forward.In, 0.6) || !near(forward.Out, 0.5) || forward.BytesIn != 400e6 || forward.BytesOut != 100e6 {
+		t.Errorf("%+v", forward)
+	}
+	if backward.Name != "backward" || !near(backward.Mean, 0.02) || backward.Waits != 0 || backward.In != 0 || backward.BytesOut != 0 {
+		t.Errorf("%+v", backward)
 	}
 	if optimizer.Name != "optimizer" || !near(optimizer.Mean, 0.01) || !near(optimizer.Waits, 0.3) || optimizer.In != 0 || !near(optimizer.Out, 0.5) || optimizer.BytesOut != 300e6 {
 		t.Errorf("%+v", optimizer)
 	}
 	// Of a window only the whole iterations count.
-	if l = timelineReport(t, recording(), WindowOfTime{From: 10 * ms}); l.Iterations != 1 || l.Phases[0].Count != 1 {
+	if l = timelineReport(t, recording(), WindowOfTime{From: 5 * ms}); l.Iterations != 1 || l.Phases[0].Count != 1 {
 		t.Errorf("%d iterations, %+v", l.Iterations, l.Phases)
 	}
+	if l = timelineReport(t, recording(), WindowOfTime{From: 5 * ms, To: 75 * ms}); l.Iterations != 0 || l.Phases != nil {
+		t.Errorf("%d iterations, %+v", l.Iterations, l.Phases)
+	}
+	// What an optimizer launches in between is no forward pass.
 	r := recording()
+	r.Marks = slices.Insert(r.Marks, 3, timeline.Mark{Name: timeline.Begins(phase.Forward), At: 34 * ms}, timeline.Mark{Name: timeline.Begins(phase.Optimizer), At: 36 * ms})
+	if l = timelineReport(t, r, WindowOfTime{}); l.Iterations != 2 || len(l.Phases) != 3 || l.Phases[2].Count != 2 {
+		t.Errorf("%d iterations, %+v", l.Iterations, l.Phases)
+	}
 	r.Marks = r.Marks[:0]
 	for i := range 3 {
 		r.Marks = append(r.Marks, timeline.Mark{Name: timeline.Iteration, At: time.Duration(i) * 40 * ms})
@@ -229,7 +243,7 @@ func TestTimelineText(t *testing.T) {
 		"t<b>.json: 0.100 s, from 0.000 s to 0.100 s", "2 whole iterations, of 40.000 ms", "3 spans of the job's end are missing",
 		"  for room                0.006  0.060     2      verify 0.006\n",
 		"  to the host        0.020  0.200     381.5 MiB  20.0 GB/s\n",
-		"  forward and backward  30.000 ms  0.200      0.200      0.167       190.7 MiB  47.7 MiB\n",
+		"  forward    10.000 ms  0.600      0.600      0.500       190.7 MiB  47.7 MiB\n",
 		"  0.0300  3.000 ms  for room                verify    operation 3, ke<b>rnel\n",
 	} {
 		if !strings.Contains(b.String(), want) {
@@ -250,7 +264,7 @@ func TestTimelinePage(t *testing.T) {
 		t.Fatal(err)
 	}
 	page := b.String()
-	for _, want := range []string{"<!doctype html>", "t&lt;b&gt;.json", "ke&lt;b&gt;rnel", "3 spans of", `class="optimizer"`, "forward and backward", "19 % of the time", "</html>"} {
+	for _, want := range []string{"<!doctype html>", "t&lt;b&gt;.json", "ke&lt;b&gt;rnel", "3 spans of", `class="phase"`, "backward begins at", "19 % of the time", "</html>"} {
 		if !strings.Contains(page, want) {
 			t.Errorf("%q is not on the page", want)
 		}

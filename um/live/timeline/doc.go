@@ -10,8 +10,9 @@
 //
 // # Caveats
 //
-// Forward and backward are not told apart: nothing in a launch says which it is of. Where an optimizer begins and ends is
-// known by the names of PyTorch's foreach and fused kernels, which clipping uses as well.
+//   - Phases are told by the names of kernels (package trace/phase). Where these tell nothing only the length of an
+//     iteration is known, and it begins anywhere.
+//   - A mark's time is when the first operation behind it was seen to have ended.
 //
 // The format is described in "Trace Event Format" of the Chromium project.
 package timeline

@@ -2,89 +2,99 @@ package timeline
 
 import (
 	"slices"
-	"strings"
 	"time"
+
+	"github.com/penstock-gpu/penstock/trace/phase"
 )
 
-// The marks.
-const (
-	Iteration = "iteration begins"
-	Optimizer = "optimizer begins"
-)
-
-// Mark is a moment to which the GPU came.
+// Mark is a moment to which the GPU came: a phase of training begins there, or an iteration of which no phases are known.
 type Mark struct {
 	Name string
 	At   time.Duration
 }
 
+// Iteration is the mark of an iteration without phases.
+const Iteration = "iteration begins"
+
+// Begins is the mark of a phase.
+func Begins(p phase.Phase) string { return p.String() + " begins" }
+
+// markNames are all there are.
+var markNames = []string{Iteration, Begins(phase.Forward), Begins(phase.Backward), Begins(phase.Optimizer)}
+
 const (
 	// mostMarks are kept; later ones are not.
 	mostMarks = 1 << 16
-	// foreachKernel is in the names of PyTorch's kernels for many tensors at once, which optimizers are made of.
-	foreachKernel = "multi_tensor_apply_kernel"
-	// betweenForeach is how many other operations may come between two of an optimizer.
-	betweenForeach = 64
+	// mostNames are the functions whose phase is remembered.
+	mostNames = 1 << 14
 	// periodPart is the part of a period by which the next may differ, and steadyOps for how many operations at least one has to stay.
 	periodPart = 8
 	steadyOps  = 64
 )
 
-// marks finds where iterations and their optimizers begin. A mark is known when it is launched, and its time when
-// the GPU has come to it, which may be much later.
+// marks finds where phases begin. A mark is known when it is launched, and its time when the GPU has come to it, which
+// may be much later.
 type marks struct {
 	set     []Mark
-	waiting []waitingMark
-	inside  bool  // an optimizer
-	foreach int64 // the position of its last kernel; 0: the job has shown none
-	period  int64 // while no optimizer has been seen
+	waiting []waitingMark // their times are not known yet
+	phases  phase.Tracker
+	told    map[string]phase.Phase // by name of function
+	named   bool                   // the kernels' names tell phases: the period does not matter
+	period  int64
 	next    int64 // the position from which on the next period begins
 }
 
-// waitingMark is a mark whose time or whose truth is not known yet.
 type waitingMark struct {
 	Mark
-	stream  int
-	seq     uint64
-	reached bool
-	sure    bool // else it falls when the optimizer goes on
+	stream int
+	seq    uint64
 }
 
 // Launched tells of an operation, in the order of launches: its position among them, and after how many of them
-// the job does the same again, if that is known.
-//
-// With an optimizer of foreach or fused kernels an iteration begins behind it, else anywhere: only its length is known.
+// the job does the same again, if that is known. Only kernels have a name.
 func (t *Timeline) Launched(stream int, seq uint64, name string, position, period int64) {
 	if t == nil {
 		return
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	m := &t.marks
-	begins := func(name string, sure bool) {
-		if len(m.set)+len(m.waiting) < mostMarks {
-			m.waiting = append(m.waiting, waitingMark{Mark: Mark{Name: name}, stream: stream, seq: seq, sure: sure})
+	mark := t.marks.launched(name, position, period)
+	if m := &t.marks; mark != "" && len(m.set)+len(m.waiting) < mostMarks {
+		m.waiting = append(m.waiting, waitingMark{Mark{Name: mark}, stream, seq})
+	}
+}
+
+// launched is the mark at a launch; "" where there is none.
+func (m *marks) launched(name string, position, period int64) string {
+	if name != "" {
+		before := m.phases.Now
+		m.phases.Launch(m.tells(name))
+		if now := m.phases.Now; now != before {
+			if !m.named && now != phase.Forward { // many names have "forward" in them
+				m.named, m.set, m.waiting = true, nil, nil
+			}
+			if m.named {
+				return Begins(now)
+			}
 		}
 	}
-	unsure := func(w waitingMark) bool { return !w.sure }
-	switch {
-	case strings.Contains(name, foreachKernel):
-		m.waiting = slices.DeleteFunc(m.waiting, unsure)
-		if !m.inside {
-			begins(Optimizer, true)
-		}
-		m.inside, m.foreach = true, position
-	case m.inside && position-m.foreach > betweenForeach:
-		m.inside = false
-		if i := slices.IndexFunc(m.waiting, unsure); i >= 0 {
-			m.waiting[i].sure = true
-		}
-		m.settle()
-	case m.inside && !slices.ContainsFunc(m.waiting, unsure):
-		begins(Iteration, false)
-	case m.foreach == 0 && m.again(position, period):
-		begins(Iteration, true)
+	if !m.named && m.again(position, period) {
+		return Iteration
 	}
+	return ""
+}
+
+// tells is phase.Of, which takes microseconds.
+func (m *marks) tells(name string) phase.Phase {
+	p, ok := m.told[name]
+	if !ok {
+		if m.told == nil || len(m.told) == mostNames {
+			m.told = map[string]phase.Phase{}
+		}
+		p = phase.Of(name)
+		m.told[name] = p
+	}
+	return p
 }
 
 // again says whether the job does the same again from here on. A period counts once it has stayed for one, and what was
@@ -111,20 +121,11 @@ func (t *Timeline) Done(stream int, seq uint64, now time.Duration) {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	for i := range t.marks.waiting {
-		if w := &t.marks.waiting[i]; !w.reached && w.stream == stream && w.seq <= seq {
-			w.reached, w.At = true, now
+	t.marks.waiting = slices.DeleteFunc(t.marks.waiting, func(w waitingMark) bool {
+		reached := w.stream == stream && w.seq <= seq
+		if reached {
+			t.marks.set = append(t.marks.set, Mark{w.Name, now})
 		}
-	}
-	t.marks.settle()
-}
-
-// settle sets the marks of which all is known.
-func (m *marks) settle() {
-	m.waiting = slices.DeleteFunc(m.waiting, func(w waitingMark) bool {
-		if w.sure && w.reached {
-			m.set = append(m.set, w.Mark)
-		}
-		return w.sure && w.reached
+		return reached
 	})
 }

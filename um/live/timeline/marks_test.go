@@ -4,6 +4,10 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	"github.com/penstock-gpu/penstock/internal/testlogs"
+	"github.com/penstock-gpu/penstock/trace"
+	"github.com/penstock-gpu/penstock/trace/phase"
 )
 
 // job launches operations of one stream and finishes them so many launches later, one a microsecond.
@@ -23,36 +27,36 @@ func (j *job) launch(period int64, name string, n int) {
 	}
 }
 
-const optimizerKernel = "_ZN2at6native12_GLOBAL__N_125multi_tensor_apply_kernelINS1_18TensorListMetadataE"
-
-// An iteration begins behind the optimizer, whatever else it launches, and marks have the time at which the GPU came there.
-func TestMarksOfAnOptimizer(t *testing.T) {
+// Marks are where the first kernel of a phase was, at the time at which the GPU came there, however late.
+func TestMarksOfPhases(t *testing.T) {
 	for _, delay := range []uint64{0, 10, 150} {
 		j := &job{delay: delay}
-		for range 4 {
+		j.launch(20, "gemm", 200) // loading, which repeats
+		for range 3 {
+			j.launch(0, "layer_norm_forward", 1)
+			j.launch(0, "gemm", 99)
+			j.launch(0, "nll_loss_backward", 1)
+			j.launch(0, "", 50) // copies
 			j.launch(0, "gemm", 100)
-			j.launch(0, optimizerKernel, 3)
-			j.launch(0, "fill", betweenForeach) // the optimizer goes on behind it
-			j.launch(0, optimizerKernel, 2)
+			j.launch(0, "multi_tensor_apply_kernel", 49)
 		}
-		j.launch(0, "gemm", 300)
-		each := 100 + 3 + betweenForeach + 2
+		j.launch(0, "layer_norm_forward", 200)
 		var want []Mark
-		for i := range 4 {
-			at := func(seq int) time.Duration { return time.Duration(uint64(seq)+delay) * us }
-			want = append(want, Mark{Optimizer, at(i*each + 101)}, Mark{Iteration, at((i+1)*each + 1)})
+		at := func(seq int) time.Duration { return time.Duration(uint64(seq)+delay) * us }
+		for i := range 3 {
+			if i > 0 { // before the first backward a forward may be anything
+				want = append(want, Mark{Begins(phase.Forward), at(i*300 + 201)})
+			}
+			want = append(want, Mark{Begins(phase.Backward), at(i*300 + 301)}, Mark{Begins(phase.Optimizer), at(i*300 + 452)})
 		}
-		slices.SortFunc(j.marks.set, func(a, b Mark) int { return int(a.At - b.At) })
+		want = append(want, Mark{Begins(phase.Forward), at(1101)})
 		if !slices.Equal(j.marks.set, want) {
 			t.Errorf("with the GPU %d launches behind: %v, want %v", delay, j.marks.set, want)
-		}
-		if len(j.marks.waiting) > 1 {
-			t.Errorf("%d marks wait", len(j.marks.waiting))
 		}
 	}
 }
 
-// Without kernels of an optimizer the length of an iteration is all that is known.
+// Where names tell nothing the length of an iteration is all that is known.
 func TestMarksOfAPeriod(t *testing.T) {
 	j := &job{delay: 5}
 	j.launch(0, "gemm", 30)
@@ -87,5 +91,32 @@ func TestMarksAreBounded(t *testing.T) {
 	}
 	if n := len(l.marks.set) + len(l.marks.waiting); n != mostMarks {
 		t.Errorf("%d marks, at most are %d", n, mostMarks)
+	}
+}
+
+// Real training jobs: the marks come once in each iteration, but for the forward pass of the first.
+func TestMarksOfRealTraining(t *testing.T) {
+	for _, name := range []string{"gpt2m", "gpt2l", "llama1b", "llama1b-lr", "moe", "resnet152"} {
+		t.Run(name, func(t *testing.T) {
+			j := &job{}
+			functions := map[uint32]string{}
+			log := testlogs.Load(t, name)
+			for _, e := range log.Events {
+				switch e.Kind {
+				case trace.KindFunction:
+					functions[e.Function] = e.Name
+				case trace.KindLaunch:
+					j.launch(0, functions[e.Function], 1)
+				}
+			}
+			count := map[string]int{}
+			for _, m := range j.marks.set {
+				count[m.Name]++
+			}
+			n := len(log.Iterations())
+			if len(count) != 3 || count[Begins(phase.Backward)] != n || count[Begins(phase.Optimizer)] != n || count[Begins(phase.Forward)] != n-1 {
+				t.Errorf("%v in %d iterations", count, n)
+			}
+		})
 	}
 }

@@ -115,7 +115,7 @@ func (p *parser) take(n int, e *recorded) error {
 	case err != nil:
 		return err
 	case e.Ph == "i":
-		if e.Name != Iteration && e.Name != Optimizer || len(p.Marks) == mostMarks {
+		if !slices.Contains(markNames, e.Name) || len(p.Marks) == mostMarks {
 			return fmt.Errorf("a mark %.40q is not expected", e.Name)
 		}
 		p.Marks = append(p.Marks, Mark{p.once(e.Name), from})

@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/penstock-gpu/penstock/trace/phase"
 )
 
 func small() *Timeline {
@@ -13,7 +15,7 @@ func small() *Timeline {
 	l.Add(Span{Track: In, Name: "fetch", From: 10*us + 1, To: 30 * us, Bytes: 1 << 20, Detail: `of "x" <y>`})
 	l.Add(Span{Track: In, Name: "map", From: 20 * us, To: 25 * us})
 	l.Add(Span{Track: Waits, Name: "for room", From: longest - time.Hour - 1, To: longest - time.Hour, Detail: "operation 3"})
-	l.marks.set = []Mark{{Optimizer, 12 * us}, {Iteration, 5 * us}}
+	l.marks.set = []Mark{{Begins(phase.Optimizer), 12 * us}, {Iteration, 5 * us}}
 	return l
 }
 
@@ -32,7 +34,7 @@ func TestReadWhatWasWritten(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := &Recorded{Spans: l.spans, Marks: []Mark{{Iteration, 5 * us}, {Optimizer, 12 * us}}, Lost: 2}
+	want := &Recorded{Spans: l.spans, Marks: []Mark{{Iteration, 5 * us}, {Begins(phase.Optimizer), 12 * us}}, Lost: 2}
 	if !reflect.DeepEqual(r, want) {
 		t.Errorf("%+v, want %+v", r, want)
 	}

@@ -26,7 +26,7 @@ func events(t *testing.T, l *Timeline) (all []map[string]any) {
 func TestNilKeepsNothing(t *testing.T) {
 	var l *Timeline
 	l.Add(Span{Track: In, Name: "fetch", To: us})
-	l.Launched(1, 2, foreachKernel, 1, 1)
+	l.Launched(1, 2, "adam", 1, 1)
 	l.Done(1, 2, us)
 	var b bytes.Buffer
 	if err := l.Write(&b); err != nil || b.Len() > 0 {
