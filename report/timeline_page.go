@@ -28,6 +28,7 @@ const (
 	bandTop      = 15.0 // below the name
 	rowPitch     = bandTop + bandHeight + 7
 	axisHeight   = 32.0
+	tickMargin   = 24.0 // half a label
 )
 
 const (
@@ -180,8 +181,10 @@ func (t *Timeline) picture(rows []band, w window, columns int) picture {
 	step := niceStep(w.length().Seconds(), 8)
 	decimals := max(0, -int(math.Floor(math.Log10(step)+1e-9)))
 	for n := math.Ceil(w.from.Seconds() / step); n*step <= w.to.Seconds(); n++ {
-		at := position(x(time.Duration(n * step * float64(time.Second))))
-		p.Ticks = append(p.Ticks, tick{At: at, Label: strconv.FormatFloat(n*step, 'f', decimals, 64)})
+		at := x(time.Duration(n * step * float64(time.Second)))
+		if at >= tickMargin && at <= pictureWidth-tickMargin {
+			p.Ticks = append(p.Ticks, tick{At: position(at), Label: strconv.FormatFloat(n*step, 'f', decimals, 64)})
+		}
 	}
 	p.Description = fmt.Sprintf("From %.4f s to %.4f s.", w.from.Seconds(), w.to.Seconds())
 	return p

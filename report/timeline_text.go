@@ -88,54 +88,87 @@ func (w Wait) ends() string {
 	return strings.Join(all, ", ")
 }
 
+// row is what every table of activities begins with.
+func (a Activity) row(more ...string) []string {
+	return append([]string{a.Name, fmt.Sprintf("%.3f", a.Seconds), perSecond(a.Share)}, more...)
+}
+
+func (a Activity) times() string { return formatCount(int64(a.Count)) }
+
 func (t *Timeline) tables() []timeTable {
-	row := func(a Activity, more ...string) []string {
-		return append([]string{a.Name, fmt.Sprintf("%.3f", a.Seconds), perSecond(a.Share)}, more...)
+	all := []timeTable{t.waitsTable(), t.busTable()}
+	if len(t.Phases) > 0 {
+		all = append(all, t.phasesTable())
 	}
-	waits := timeTable{Title: "The GPU waits for memory", Words: true, dataTable: dataTable{Head: []string{"why", "s", "a second", "times", "what came as they ended (s)"}}}
+	all = append(all, t.movesTable())
+	for _, th := range t.Threads {
+		all = append(all, th.table())
+	}
+	if len(t.Largest) > 0 {
+		all = append(all, t.largestTable())
+	}
+	return all
+}
+
+func (t *Timeline) waitsTable() timeTable {
+	x := timeTable{Title: "The GPU waits for memory", Words: true}
+	x.Head = []string{"why", "s", "a second", "times", "what came as they ended (s)"}
 	for _, c := range t.Causes {
-		waits.Rows = append(waits.Rows, row(c.Activity, formatCount(int64(c.Count)), c.ends()))
+		x.Rows = append(x.Rows, c.row(c.times(), c.ends()))
 	}
 	all := t.Waits
 	all.Name = "in all"
-	waits.Rows = append(waits.Rows, row(all, formatCount(int64(all.Count)), ""))
+	x.Rows = append(x.Rows, all.row(all.times(), ""))
+	return x
+}
 
-	bus := timeTable{Title: "Copies over the bus", Note: "To the device: with the mapping before each copy.", dataTable: dataTable{Head: []string{"direction", "s", "a second", "bytes", "while under way"}}}
+func (t *Timeline) busTable() timeTable {
+	x := timeTable{Title: "Copies over the bus", Note: "To the device: with the mapping before each copy."}
+	x.Head = []string{"direction", "s", "a second", "bytes", "while under way"}
 	for _, a := range []Activity{t.In, t.Out} {
-		bus.Rows = append(bus.Rows, row(a, a.bytes(), a.rate()))
+		x.Rows = append(x.Rows, a.row(a.bytes(), a.rate()))
 	}
-	bus.Rows = append(bus.Rows, row(t.Both, "", ""))
+	x.Rows = append(x.Rows, t.Both.row("", ""))
+	return x
+}
 
-	moves := timeTable{Title: "Moves", Words: true, dataTable: dataTable{Head: []string{"move", "s", "a second", "times", "each", "bytes", "what it is"}}}
+func (t *Timeline) phasesTable() timeTable {
+	x := timeTable{Title: "By phase, seconds a second"}
+	x.Head = []string{"phase", "each", "GPU waits", "copies in", "copies out", "bytes in", "bytes out"}
+	for _, p := range t.Phases {
+		each := func(bytes int64) string { return size.Text(bytes / int64(p.Count)) }
+		x.Rows = append(x.Rows, []string{p.Name, milliseconds(p.Mean), perSecond(p.Waits), perSecond(p.In), perSecond(p.Out), each(p.BytesIn), each(p.BytesOut)})
+	}
+	return x
+}
+
+func (t *Timeline) movesTable() timeTable {
+	x := timeTable{Title: "Moves", Words: true}
+	x.Head = []string{"move", "s", "a second", "times", "each", "bytes", "what it is"}
 	for _, a := range t.Moves {
-		moves.Rows = append(moves.Rows, row(a, formatCount(int64(a.Count)), milliseconds(a.Mean), a.bytes(), a.Doing))
+		x.Rows = append(x.Rows, a.row(a.times(), milliseconds(a.Mean), a.bytes(), a.Doing))
 	}
-	tables := []timeTable{waits, bus, moves}
-	for _, th := range t.Threads {
-		x := timeTable{Title: "Engine's " + th.Name, Words: true, dataTable: dataTable{Head: []string{"part", "s", "a second", "times", "each", "what it does"}}}
-		for _, a := range th.Parts {
-			x.Rows = append(x.Rows, row(a, formatCount(int64(a.Count)), milliseconds(a.Mean), a.Doing))
+	return x
+}
+
+func (th ThreadTime) table() timeTable {
+	x := timeTable{Title: "Engine's " + th.Name, Words: true}
+	x.Head = []string{"part", "s", "a second", "times", "each", "what it does"}
+	for _, a := range th.Parts {
+		x.Rows = append(x.Rows, a.row(a.times(), milliseconds(a.Mean), a.Doing))
+	}
+	return x
+}
+
+func (t *Timeline) largestTable() timeTable {
+	x := timeTable{Title: "The longest waits", Words: true}
+	x.Head = []string{"at (s)", "took", "why", "ended by", "of"}
+	for _, l := range t.Largest {
+		of := l.Of
+		if l.Kernel != "" {
+			of += ", " + shorten(l.Kernel, 48)
 		}
-		tables = append(tables, x)
+		x.Rows = append(x.Rows, []string{fmt.Sprintf("%.4f", l.At), milliseconds(l.Seconds), l.Cause, l.EndedBy, of})
 	}
-	if len(t.Phases) > 0 {
-		x := timeTable{Title: "By phase, seconds a second", dataTable: dataTable{Head: []string{"phase", "each", "GPU waits", "copies in", "copies out", "bytes in", "bytes out"}}}
-		for _, p := range t.Phases {
-			each := func(bytes int64) string { return size.Text(bytes / int64(p.Count)) }
-			x.Rows = append(x.Rows, []string{p.Name, milliseconds(p.Mean), perSecond(p.Waits), perSecond(p.In), perSecond(p.Out), each(p.BytesIn), each(p.BytesOut)})
-		}
-		tables = append(tables, x)
-	}
-	if len(t.Largest) > 0 {
-		x := timeTable{Title: "The longest waits", Words: true, dataTable: dataTable{Head: []string{"at (s)", "took", "why", "ended by", "of"}}}
-		for _, l := range t.Largest {
-			of := l.Of
-			if l.Kernel != "" {
-				of += ", " + shorten(l.Kernel, 48)
-			}
-			x.Rows = append(x.Rows, []string{fmt.Sprintf("%.4f", l.At), milliseconds(l.Seconds), l.Cause, l.EndedBy, of})
-		}
-		tables = append(tables, x)
-	}
-	return tables
+	return x
 }
