@@ -159,7 +159,7 @@ var Table = []Option{
 		Doc: "print the report as JSON"},
 	{Flag: "html", Commands: []string{"report fragmentation"}, Type: TypeFile,
 		Doc: "write a page with plots to this file, too (none)"},
-	{Flag: "accept-damaged", Commands: []string{"plan", "report fragmentation"}, Type: TypeBool, Default: "false",
+	{Flag: "accept-damaged", Commands: []string{"plan", "report fragmentation", "doctor"}, Type: TypeBool, Default: "false",
 		Doc: "of a damaged or truncated trace, use the part before the damage"},
 
 	// Looking at time.

@@ -72,7 +72,7 @@ explicit (penstock run --engine explicit),
 faults (penstock faults record -- command), pid (--pid) or system (--system).
 
 With --job or --params nothing of this is looked at, but how much memory of the card and of
-the host a job will need under the explicit engine at a budget, and whether it is here.`,
+the host a job will need under the explicit engine at a budget. The exit status is 0 when it is here.`,
 		Example: `  penstock doctor
   penstock doctor --job run.pstrace --budget 24GiB
   penstock doctor --params 8e9 --dtype bf16 --optimizer adamw --budget 24GiB`,
@@ -87,7 +87,7 @@ the host a job will need under the explicit engine at a budget, and whether it i
 			case err != nil:
 				return err
 			case asked:
-				n, err := job.needs(cmd.Context(), machine)
+				n, err := job.needs(cmd.Context(), machine, cmd.ErrOrStderr())
 				if err != nil {
 					return err
 				}

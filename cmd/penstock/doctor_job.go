@@ -18,7 +18,7 @@ import (
 // jobFlags are the doctor's for a job that is to come.
 type jobFlags struct {
 	job, params, dtype, optimizer, activations, budget string
-	master                                             bool
+	master, acceptDamaged                              bool
 }
 
 func (f *jobFlags) add(cmd *cobra.Command) {
@@ -29,18 +29,19 @@ func (f *jobFlags) add(cmd *cobra.Command) {
 	boolFlag(cmd, &f.master, "master-weights")
 	textFlag(cmd, &f.activations, "activations")
 	textFlag(cmd, &f.budget, "budget")
+	boolFlag(cmd, &f.acceptDamaged, "accept-damaged")
 }
 
 // given says whether a job is asked about, and what is wrong with how.
 func (f *jobFlags) given(cmd *cobra.Command) (bool, error) {
 	asked := f.job != "" || f.params != ""
-	for _, name := range []string{"dtype", "optimizer", "master-weights", "activations", "budget", "for"} {
+	for _, name := range []string{"dtype", "optimizer", "master-weights", "activations", "budget", "accept-damaged", "for"} {
 		switch changed := cmd.Flags().Changed(name); {
 		case changed && !asked && name != "for":
 			return false, fmt.Errorf("--%s is of a job: give --job RECORDING or --params 8e9 as well", name)
 		case changed && asked && name == "for":
 			return false, errors.New("--for asks about this machine, --job and --params about a job: give one of them")
-		case changed && f.job != "" && name != "budget":
+		case changed && f.job != "" && name != "budget" && name != "accept-damaged":
 			return false, fmt.Errorf("--%s is in the recording already: leave it out with --job", name)
 		}
 	}
@@ -75,7 +76,7 @@ func (f *jobFlags) model() (m model, err error) {
 }
 
 // needs looks at the job and at the machine.
-func (f *jobFlags) needs(ctx context.Context, m doctorMachine) (*jobNeeds, error) {
+func (f *jobFlags) needs(ctx context.Context, m doctorMachine, notes io.Writer) (*jobNeeds, error) {
 	said, err := f.model()
 	if err != nil {
 		return nil, err
@@ -92,7 +93,7 @@ func (f *jobFlags) needs(ctx context.Context, m doctorMachine) (*jobNeeds, error
 	var n *jobNeeds
 	if f.job != "" {
 		tr, err := loadTrace(ctx, f.job)
-		if err != nil {
+		if err := intact(tr, err, f.acceptDamaged, notes); err != nil {
 			return nil, err
 		}
 		if n, err = needsOfRecording(tr, said.parameters); err != nil {

@@ -196,6 +196,15 @@ func TestDoctorOfAJobBadInput(t *testing.T) {
 	refused(t, []string{"--for asks about this machine"}, "doctor", "--params", "8B", "--for", "engine")
 	refused(t, []string{"--dtype is in the recording"}, "doctor", "--job", shipped(t), "--dtype", "bf16")
 	refused(t, []string{"no such file"}, "doctor", "--job", shipped(t)+"x")
+	cut := shipped(t)
+	if err := os.Truncate(cut, 100_000); err != nil {
+		t.Fatal(err)
+	}
+	refused(t, []string{"truncated", "--accept-damaged"}, "doctor", "--job", cut)
+	if _, n, _ := doctored(t, healthy(), "--job", cut, "--budget", "3GiB", "--accept-damaged"); n.PeakBytes == 0 {
+		t.Errorf("%+v", n)
+	}
+	machine = healthy()
 	m := healthy()
 	m.pinErr = errors.New("no /proc")
 	machine = m
