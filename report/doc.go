@@ -1,6 +1,7 @@
 // Package report shows results to people: as text for a terminal and as HTML pages
-// with plots. Its subjects are replays ([WriteHTML]) and what an allocator lost to
-// fragmentation over a run ([FragmentationOf]).
+// with plots. Its subjects are replays ([WriteHTML]), what an allocator lost to
+// fragmentation over a run ([FragmentationOf]), and where the time of a job went
+// under the explicit engine ([TimelineOf]).
 //
 // # Story
 //
@@ -12,6 +13,10 @@
 // good: the bus may allow no better. The share of the bound is the oracle's
 // time over the policy's, so 100 % is unbeatable and 50 % is twice as slow as
 // possible.
+//
+// A time line's spans are cut to columns of a picture: each is as high as the part
+// of its time in which something went on, so that a page stays small however much
+// was recorded.
 //
 // The HTML page needs no network and no script: plots are inline SVG whose
 // geometry is computed here, colours follow the reader's light or dark

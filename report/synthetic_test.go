@@ -43,14 +43,14 @@ func synthetic(traceName, engine string, peak int64, ratios ...float64) []replay
 				H2DBytes: moved, D2HBytes: moved + moved/20, Faults: p.faults, PredictionHitRate: p.hitShare,
 				Simulated: true,
 			}
-			r.Timeline = timeline(r)
+			r.Timeline = timelineOf(r)
 			out = append(out, r)
 		}
 	}
 	return out
 }
 
-func timeline(r replay.Result) []replay.Sample {
+func timelineOf(r replay.Result) []replay.Sample {
 	const n = 3000
 	smooth := func(x float64) float64 { x = min(max(x, 0), 1); return x * x * (3 - 2*x) }
 	samples := make([]replay.Sample, 0, n+1)

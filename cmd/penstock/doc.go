@@ -6,7 +6,8 @@
 // Each subcommand is a file of its own with a test beside it: run, doctor and
 // measure deal with real machines; simulate, bench and demo replay a recorded
 // trace on a simulated GPU through package replay; plan decides where allocations
-// go; report shows what an allocator lost; version says what this is.
+// go; report shows what an allocator lost and where time went; version says what
+// this is.
 // main.go puts them together.
 //
 // # Invariants

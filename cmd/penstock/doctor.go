@@ -47,6 +47,9 @@ type diagnosis struct {
 // error: nothing more is to be printed. A variable for tests.
 var exitDoctor = os.Exit
 
+// machine is what the doctor looks at. A variable for tests.
+var machine doctorMachine = realMachine{}
+
 // What the exit status can answer for, besides the ways of seeing faults.
 const (
 	purposeEngine   = "engine"
@@ -57,6 +60,7 @@ const (
 func newDoctorCommand() *cobra.Command {
 	var asJSON bool
 	var purpose string
+	var job jobFlags
 	cmd := &cobra.Command{
 		Use:   "doctor",
 		Short: "Say what this machine can do, and why not",
@@ -65,15 +69,39 @@ queue, Penstock's own libraries and Python, and have the launch hook tested by
 launches of nothing. Nothing is changed and no device memory is used. The exit status is 0 when
 what --for names will work here, and 1 when it will not: engine (penstock run),
 explicit (penstock run --engine explicit),
-faults (penstock faults record -- command), pid (--pid) or system (--system).`,
+faults (penstock faults record -- command), pid (--pid) or system (--system).
+
+With --job or --params nothing of this is looked at, but how much memory of the card and of
+the host a job will need under the explicit engine at a budget. The exit status is 0 when it is here.`,
+		Example: `  penstock doctor
+  penstock doctor --job run.pstrace --budget 24GiB
+  penstock doctor --params 8e9 --dtype bf16 --optimizer adamw --budget 24GiB`,
 		Args:         cobra.NoArgs,
 		SilenceUsage: true,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if purpose != purposeEngine && purpose != purposeExplicit && !slices.Contains(faultWays, purpose) {
 				return fmt.Errorf("--for: %q is unknown: choose one of %s, %s, %s", purpose, purposeEngine, purposeExplicit, strings.Join(faultWays, ", "))
 			}
-			d := diagnose(cmd.Context(), realMachine{})
 			out := cmd.OutOrStdout()
+			switch asked, err := job.given(cmd); {
+			case err != nil:
+				return err
+			case asked:
+				n, err := job.needs(cmd.Context(), machine, cmd.ErrOrStderr())
+				if err != nil {
+					return err
+				}
+				if asJSON {
+					err = writeJSON(out, n)
+				} else {
+					err = writeNeeds(out, n)
+				}
+				if err == nil && !n.Enough {
+					exitDoctor(1)
+				}
+				return err
+			}
+			d := diagnose(cmd.Context(), machine)
 			if err := writeDiagnosis(out, d, asJSON); err != nil {
 				return fmt.Errorf("cannot write the report: %w", err)
 			}
@@ -85,6 +113,7 @@ faults (penstock faults record -- command), pid (--pid) or system (--system).`,
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON instead of a table")
 	textFlag(cmd, &purpose, "for")
+	job.add(cmd)
 	return cmd
 }
 

@@ -13,8 +13,8 @@ func newReportCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:        "report",
 		SuggestFor: []string{"fragmentation"},
-		Short:      "Look at the memory of a recorded run, or compare a job with an oracle",
-		Long:       `Look at the memory of a recorded run, or say how near a job came to the best possible.`,
+		Short:      "Look at a job's memory or time, or compare it with an oracle",
+		Long:       `Look at the memory or the time of a recorded run, or say how near a job came to the best possible.`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 0 {
 				return fmt.Errorf("unknown report %q: see penstock report --help", args[0])
@@ -23,7 +23,7 @@ func newReportCommand() *cobra.Command {
 		},
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(newFragmentationCommand(), newBoundCommand())
+	cmd.AddCommand(newFragmentationCommand(), newBoundCommand(), newTimelineCommand())
 	return cmd
 }
 

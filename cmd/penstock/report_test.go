@@ -105,3 +105,53 @@ func TestReportBadInput(t *testing.T) {
 	refused(t, []string{"no job of the explicit engine"}, "report", "bound", none)
 	refused(t, []string{"--html"}, "report", "fragmentation", shipped(t), "--html", t.TempDir())
 }
+
+// recordedTimeline is 10 ms of a real job (report/testdata/README.md).
+const recordedTimeline = "../../report/testdata/timeline.json"
+
+func TestReportTimeline(t *testing.T) {
+	page := filepath.Join(t.TempDir(), "t.html")
+	status, stdout, stderr := command(t, "report", "timeline", recordedTimeline, "--from", "5.302s", "--to", "5.305s", "--json", "--html", page)
+	if status != 0 {
+		t.Fatal(stderr)
+	}
+	var r struct {
+		File    string
+		Seconds float64
+		Waits   struct {
+			Seconds float64
+			Share   float64 `json:"seconds_a_second"`
+		} `json:"gpu_waits"`
+	}
+	if err := json.Unmarshal([]byte(stdout), &r); err != nil {
+		t.Fatal(err)
+	}
+	if r.File != "timeline.json" || r.Seconds < 0.00299 || r.Seconds > 0.00301 || r.Waits.Seconds <= 0 || r.Waits.Share <= r.Waits.Seconds {
+		t.Errorf("%+v", r)
+	}
+	if html, _ := os.ReadFile(page); !strings.Contains(string(html), "</html>") {
+		t.Errorf("%d bytes of page", len(html))
+	}
+	if status, stdout, stderr = command(t, "report", "timeline", recordedTimeline, "--last", "5ms"); status != 0 || !strings.Contains(stdout, "timeline.json: 0.005 s") || !strings.Contains(stdout, "The longest waits") {
+		t.Errorf("status %d: %s%s", status, stdout, stderr)
+	}
+}
+
+func TestReportTimelineBadInput(t *testing.T) {
+	whole, err := os.ReadFile(recordedTimeline)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cut := filepath.Join(t.TempDir(), "cut.json")
+	write(t, cut, string(whole[:len(whole)/2]), 0o644)
+	refused(t, []string{"name one time line"}, "report", "timeline")
+	refused(t, []string{"no such file"}, "report", "timeline", cut+"x")
+	refused(t, []string{"no time line of penstock run --timeline", "cut off"}, "report", "timeline", cut)
+	refused(t, []string{"no time line"}, "report", "timeline", shipped(t))
+	refused(t, []string{"--last", "500ms or 2s"}, "report", "timeline", recordedTimeline, "--last", "2")
+	refused(t, []string{"--last", "500ms or 2s"}, "report", "timeline", recordedTimeline, "--last", "0s")
+	refused(t, []string{"--from", "500ms or 2s"}, "report", "timeline", recordedTimeline, "--from", "-1s")
+	refused(t, []string{"leave out"}, "report", "timeline", recordedTimeline, "--last", "1s", "--to", "2s")
+	refused(t, []string{"no time is left", "5.3"}, "report", "timeline", recordedTimeline, "--to", "1s")
+	refused(t, []string{"--html"}, "report", "timeline", recordedTimeline, "--html", t.TempDir())
+}

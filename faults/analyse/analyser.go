@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/penstock-gpu/penstock/trace"
+	"github.com/penstock-gpu/penstock/trace/phase"
 )
 
 // Analyser takes events and keeps what a Report is made of.
@@ -14,7 +15,8 @@ type Analyser struct {
 	allocs allocs
 	blocks blocks
 	effort effort
-	phases phases
+	phases phase.Tracker
+	marked bool // iterations are, which wins
 	queue  []pending
 	hint   hint
 
@@ -27,7 +29,7 @@ type Analyser struct {
 	events    int64
 	sum       sums
 	how       [byNothing + 1]int64
-	phaseRows [Phases]phaseRow
+	phaseRows [phase.Count]phaseRow
 	pairs     map[pairKey]*pair
 	lastKey   pairKey
 	lastPair  *pair
@@ -151,18 +153,18 @@ func (a *Analyser) take(e *trace.Event) {
 func (a *Analyser) since(t time.Duration) time.Duration { return max(0, t-a.first) }
 
 func (a *Analyser) launch(e *trace.Event) {
-	told := PhaseUnknown
+	told := phase.Unknown
 	if e.Kind == trace.KindLaunch {
 		if k := a.ops.functions[e.Function]; k != nil {
 			told = k.phase
 		}
-		before := a.phases.iteration
-		a.phases.launch(told)
-		if a.phases.marks == 0 && a.phases.iteration != before {
+		before := a.phases.Iteration
+		a.phases.Launch(told)
+		if !a.marked && a.phases.Iteration != before {
 			a.endIteration(e.Time)
 		}
 	}
-	x := a.ops.launch(e, a.phases.now)
+	x := a.ops.launch(e, a.phases.Now)
 	a.phaseRows[x.phase].launches++
 	a.iteration.launches++
 	a.hint.valid = false

@@ -1,5 +1,7 @@
 package analyse
 
+import "github.com/penstock-gpu/penstock/trace/phase"
+
 // Cause is why a page was not there when it was touched.
 type Cause uint8
 
@@ -26,26 +28,7 @@ func (c Cause) String() string {
 }
 
 // Phase is a part of a training iteration.
-type Phase uint8
-
-// Phases. A job whose kernels' names tell nothing is all PhaseUnknown.
-const (
-	PhaseUnknown Phase = iota
-	Forward
-	Backward
-	Optimizer
-
-	Phases
-)
-
-var phaseNames = [Phases]string{"unknown", "forward", "backward", "optimizer"}
-
-func (p Phase) String() string {
-	if p < Phases {
-		return phaseNames[p]
-	}
-	return "unknown"
-}
+type Phase = phase.Phase
 
 // CauseCounts counts faults by cause.
 type CauseCounts [Causes]int64

@@ -12,12 +12,13 @@ import (
 func (a *Analyser) mark(e *trace.Event) {
 	switch {
 	case strings.HasPrefix(e.Name, "iter") && isNumber(e.Name[4:]), e.Name == trace.MarkEnd:
-		if a.phases.marks > 0 {
+		if a.marked {
 			a.endIteration(e.Time)
 		} else {
 			a.iteration, a.rows = iterationRow{begin: e.Time}, nil
 		}
-		a.phases.mark()
+		a.marked = true
+		a.phases.Begin()
 	case strings.HasPrefix(e.Name, MarkLacks):
 		if what := clip(e.Name[len(MarkLacks):]); len(a.lacks) < maxLacks && !slices.Contains(a.lacks, what) {
 			a.lacks = append(a.lacks, what)

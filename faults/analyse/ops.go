@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/penstock-gpu/penstock/trace"
+	"github.com/penstock-gpu/penstock/trace/phase"
 )
 
 const (
@@ -131,7 +132,7 @@ func (o *ops) kernelNamed(name string) *kernel {
 		return o.others
 	}
 	o.nameBytes += len(name)
-	k = &kernel{name: name, phase: phaseOf(name)}
+	k = &kernel{name: name, phase: phase.Of(name)}
 	o.kernels[name] = k
 	return k
 }
@@ -279,5 +280,5 @@ func (o *ops) phaseNow() Phase {
 			return q[0].phase
 		}
 	}
-	return PhaseUnknown
+	return phase.Unknown
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/penstock-gpu/penstock/trace"
+	"github.com/penstock-gpu/penstock/trace/phase"
 )
 
 // Report is everything that an analysis found out. Its JSON is what
@@ -350,7 +351,7 @@ func (a *Analyser) reportPairs(r *Report) {
 		}
 	}
 	if p := a.otherPairs; p.faults != 0 || p.bytes != 0 {
-		r.Pairs = append(r.Pairs, PairRow{Kernel: "(others)", Allocation: "(others)", Phase: PhaseUnknown.String(), Faults: p.faults, FaultedBytes: p.bytes, StallSeconds: p.stalled.Seconds()})
+		r.Pairs = append(r.Pairs, PairRow{Kernel: "(others)", Allocation: "(others)", Phase: phase.Unknown.String(), Faults: p.faults, FaultedBytes: p.bytes, StallSeconds: p.stalled.Seconds()})
 	}
 	slices.SortFunc(r.Pairs, func(a, b PairRow) int {
 		return cmp.Or(cmp.Compare(b.Faults, a.Faults), cmp.Compare(a.Kernel, b.Kernel), cmp.Compare(a.Allocation, b.Allocation), cmp.Compare(a.AllocationBytes, b.AllocationBytes),

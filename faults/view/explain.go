@@ -9,6 +9,7 @@ import (
 	"github.com/penstock-gpu/penstock/faults/analyse"
 	"github.com/penstock-gpu/penstock/faults/symbol"
 	"github.com/penstock-gpu/penstock/internal/size"
+	"github.com/penstock-gpu/penstock/trace/phase"
 )
 
 // Finding is one sentence about a run, with the numbers in it, and what to do.
@@ -150,7 +151,7 @@ func (e *explainer) places() {
 	}
 	best := -1
 	for i, p := range e.r.Phases {
-		if p.Phase != analyse.PhaseUnknown.String() && p.Faults > 0 && (best < 0 || p.Faults > e.r.Phases[best].Faults) {
+		if p.Phase != phase.Unknown.String() && p.Faults > 0 && (best < 0 || p.Faults > e.r.Phases[best].Faults) {
 			best = i
 		}
 	}

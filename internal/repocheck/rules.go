@@ -18,7 +18,7 @@ const modulePath = "github.com/penstock-gpu/penstock"
 
 // core are the packages that decide and move. They know nothing of how people
 // or other programs look at them, in themselves and in all they import.
-var core = []string{"cuda", "cuda/sim", "cuda/kernels", "trace", "trace/roles", "evict", "correlate", "prefetch", "prefetch/again"}
+var core = []string{"cuda", "cuda/sim", "cuda/kernels", "trace", "trace/phase", "trace/roles", "evict", "correlate", "prefetch", "prefetch/again"}
 
 // notInCore are the imports that core packages go without. A trailing slash
 // stands for everything below.
@@ -35,6 +35,7 @@ var mayImport = map[string][]string{
 	"cuda":            {},
 	"cuda/sim":        {"cuda"},
 	"trace":           {"internal/pickle"},
+	"trace/phase":     {},
 	"trace/roles":     {"trace"},
 	"correlate":       {"trace"},
 	"evict":           {"correlate", "trace"},
@@ -42,10 +43,10 @@ var mayImport = map[string][]string{
 	"prefetch/again":  {},
 	"pool":            {"cuda", "trace", "pool/front", "pool/plan", "pool/planned", "pool/stitch"},
 	"faults":          {"trace"},
-	"faults/analyse":  {"trace"},
+	"faults/analyse":  {"trace", "trace/phase"},
 	"faults/record":   {"faults", "faults/analyse", "faults/bpf", "trace"},
 	"faults/symbol":   {},
-	"faults/view":     {"faults/analyse", "faults/symbol", "internal/size"},
+	"faults/view":     {"faults/analyse", "faults/symbol", "internal/size", "trace/phase"},
 	"faults/export":   {"faults/analyse", "faults/symbol", "internal/size", "trace"},
 	"faults/metrics":  {"faults/analyse"},
 	"faults/watch":    {"faults", "faults/analyse", "faults/record", "trace"},

@@ -324,6 +324,9 @@ func (e *swap) op(rec *hook.Record) {
 		e.accesses.note(e, rec, &o)
 	}
 	e.runtime.Op(o)
+	if t := l.config.Timeline; t != nil {
+		t.Launched(o.Stream, o.Seq, o.Name, e.runtime.History.Now(), e.runtime.History.Period())
+	}
 	before := e.trails.step(rec)
 	if rec.Flags&(hook.FlagOpaque|hook.FlagInspect) != 0 {
 		e.asking = &question{seq: rec.Seq, stream: rec.Stream, function: rec.ID, opaque: rec.Flags&hook.FlagInspect == 0, named: slices.Clone(rec.Slots), before: before}

@@ -66,6 +66,9 @@ func (l *Live) progress() {
 			}
 		}
 		l.tensors.Progress(number, seq)
+		if t := l.config.Timeline; t != nil {
+			t.Done(number, seq, l.driver.Now())
+		}
 	}
 }
 

@@ -29,6 +29,27 @@ type Config struct {
 	AheadBytes int64
 }
 
+// filled has the values that 0 stands for, in whole units.
+func (c Config) filled() Config {
+	if c.SegmentBytes == 0 {
+		c.SegmentBytes = defaultSegment
+	}
+	if c.AheadBytes == 0 {
+		c.AheadBytes = defaultAhead
+	}
+	c.BudgetBytes = c.BudgetBytes / Granularity * Granularity
+	c.SegmentBytes = roundUp(c.SegmentBytes)
+	return c
+}
+
+// MostPinned is the most that a pool pins of which so much is in use at most, unless more is announced: what it keeps
+// ready comes on top, in whole segments.
+func (c Config) MostPinned(inUse int64) int64 {
+	c = c.filled()
+	wanted := roundUp(inUse) + c.AheadBytes
+	return min((wanted+c.SegmentBytes-1)/c.SegmentBytes*c.SegmentBytes, c.BudgetBytes)
+}
+
 const (
 	defaultSegment = 1 << 30
 	defaultAhead   = 4 << 30
@@ -119,14 +140,7 @@ func New(d cuda.Driver, c Config, log *zap.Logger) (*Pool, error) {
 	if c.BudgetBytes < Granularity || c.SegmentBytes < 0 || c.AheadBytes < 0 {
 		return nil, fmt.Errorf("a host budget of %d bytes is too small: give at least %s", c.BudgetBytes, size.Text(Granularity))
 	}
-	if c.SegmentBytes == 0 {
-		c.SegmentBytes = defaultSegment
-	}
-	if c.AheadBytes == 0 {
-		c.AheadBytes = defaultAhead
-	}
-	c.BudgetBytes = c.BudgetBytes / Granularity * Granularity
-	c.SegmentBytes = roundUp(c.SegmentBytes)
+	c = c.filled()
 	p := &Pool{driver: d, log: log, config: c, segment: c.SegmentBytes, inline: d.Info().SimulatedHardware, stopped: make(chan struct{})}
 	p.changed.L = &p.mu
 	if p.inline {

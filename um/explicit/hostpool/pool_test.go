@@ -293,6 +293,39 @@ func TestGrowsAheadAndAsExpected(t *testing.T) {
 	}
 }
 
+// What is pinned is what was in use at most and what is kept ready, in whole segments: nothing is rounded to a power of two.
+func TestPinsNoMoreThanItSays(t *testing.T) {
+	for _, c := range []struct {
+		config       Config
+		inUse, wants int64
+	}{
+		{Config{BudgetBytes: 256 * mib, SegmentBytes: 4 * mib, AheadBytes: 6 * mib}, 34 * mib, 40 * mib},
+		{Config{BudgetBytes: 256 * mib, SegmentBytes: 4 * mib, AheadBytes: 6 * mib}, 36 * mib, 44 * mib},
+		{Config{BudgetBytes: 256 * mib, SegmentBytes: 16 * mib, AheadBytes: Granularity}, 66 * mib, 80 * mib},
+		{Config{BudgetBytes: 256 * mib, SegmentBytes: 16 * mib, AheadBytes: Granularity}, 1, 16 * mib},
+		{Config{BudgetBytes: 48 * mib, SegmentBytes: 32 * mib, AheadBytes: 16 * mib}, 34 * mib, 48 * mib},
+	} {
+		if got := c.config.MostPinned(c.inUse); got != c.wants {
+			t.Errorf("%+v, %d in use: %d are said to be pinned, want %d", c.config, c.inUse, got, c.wants)
+		}
+		p := open(t, newRegistrar(), c.config)
+		for left := c.inUse; left > 0; {
+			n := min(left, 10*mib)
+			take(t, p, n)
+			left -= n
+		}
+		eventually(t, fmt.Sprintf("%d pinned", c.wants), func() bool { return p.Stats().GrownBytes == c.wants })
+		time.Sleep(5 * time.Millisecond)
+		if s := p.Stats(); s.GrownBytes != c.wants {
+			t.Errorf("%+v goes on to %d", c.config, s.GrownBytes)
+		}
+	}
+	const gib = 1 << 30
+	if got := (Config{BudgetBytes: 100 * gib}).MostPinned(8*gib + 1); got != 13*gib {
+		t.Errorf("without settings: %d", got)
+	}
+}
+
 func TestGrowingFails(t *testing.T) {
 	d := newRegistrar()
 	refused := cuda.NewError(2, "cuMemHostRegister")

@@ -43,6 +43,7 @@ type Timeline struct {
 	mu    sync.Mutex
 	spans []Span
 	lost  int
+	marks marks
 }
 
 // Add keeps a span.
@@ -59,10 +60,14 @@ func (t *Timeline) Add(s Span) {
 	t.spans = append(t.spans, s)
 }
 
+// processName is the name at the head of a file.
+const processName = "penstock"
+
 // event is one of the trace event format: times are microseconds.
 type event struct {
 	Name string         `json:"name"`
 	Ph   string         `json:"ph"`
+	S    string         `json:"s,omitempty"`
 	Ts   float64        `json:"ts"`
 	Dur  float64        `json:"dur,omitempty"`
 	Pid  int            `json:"pid"`
@@ -70,10 +75,13 @@ type event struct {
 	Args map[string]any `json:"args,omitempty"`
 }
 
-// Write writes what was kept, in the trace event format, and how many spans were not.
+// Write writes what was kept, in the trace event format, and how many spans were not. [Read] reads it.
 func (t *Timeline) Write(w io.Writer) error {
+	if t == nil {
+		return nil
+	}
 	t.mu.Lock()
-	spans, lost := slices.Clone(t.spans), t.lost
+	spans, marks, lost := slices.Clone(t.spans), slices.Clone(t.marks.set), t.lost
 	t.mu.Unlock()
 	slices.SortStableFunc(spans, func(a, b Span) int { return cmp.Compare(a.From, b.From) })
 	b := bufio.NewWriter(w)
@@ -84,8 +92,13 @@ func (t *Timeline) Write(w io.Writer) error {
 		separator = ","
 		return e.Encode(x)
 	}
-	if err := write(event{Name: "process_name", Ph: "M", Args: map[string]any{"name": "penstock", "lost_spans": lost}}); err != nil {
+	if err := write(event{Name: "process_name", Ph: "M", Args: map[string]any{"name": processName, "lost_spans": lost}}); err != nil {
 		return err
+	}
+	for _, m := range marks {
+		if err := write(event{Name: m.Name, Ph: "i", S: "g", Ts: micros(m.At)}); err != nil {
+			return err
+		}
 	}
 	rows := newRows()
 	for _, s := range spans {

@@ -1,11 +1,33 @@
-package analyse
+package phase
 
 import "strings"
+
+// Phase is a part of a training iteration.
+type Phase uint8
+
+// Phases. A job whose kernels' names tell nothing is all Unknown.
+const (
+	Unknown Phase = iota
+	Forward
+	Backward
+	Optimizer
+
+	Count
+)
+
+var names = [Count]string{"unknown", "forward", "backward", "optimizer"}
+
+func (p Phase) String() string {
+	if p < Count {
+		return names[p]
+	}
+	return names[Unknown]
+}
 
 // Words in the names of kernels, in lower case, that tell the phase. A backward
 // kernel may have "forward" in the names of its parameters' types, and not the
 // other way round, so the order of the phases counts.
-var phaseWords = []struct {
+var words = []struct {
 	phase Phase
 	words []string
 }{
@@ -15,32 +37,31 @@ var phaseWords = []struct {
 	{Forward, []string{"forward", "_fwd", "fwd_", "fprop", "cutlassf_"}},
 }
 
-// phaseOf is the phase that a kernel's name tells, PhaseUnknown for the many that run in several.
-func phaseOf(name string) Phase {
+// Of is the phase that a kernel's name tells, Unknown for the many that run in several.
+func Of(name string) Phase {
 	n := strings.ToLower(name)
-	for _, p := range phaseWords {
+	for _, p := range words {
 		for _, word := range p.words {
 			if strings.Contains(n, word) {
 				return p.phase
 			}
 		}
 	}
-	return PhaseUnknown
+	return Unknown
 }
 
-// phases follows the phases of training from the kernels' names: forward until the
+// Tracker follows the phases of training from the kernels' names: forward until the
 // first kernel of a backward pass, backward until the first of an optimizer, and
 // forward again, in the next iteration, at the first of a forward pass or after a
 // few that are neither. What comes before the first kernel that tells anything
-// (making the weights, loading) is PhaseUnknown.
+// (making the weights, loading) is Unknown.
 //
 // Activation checkpointing runs forward kernels within the backward pass; they
 // belong to it. Only where no optimizer is recognised, and nothing of the
 // backward pass has come for long, is a forward kernel the next iteration's.
-type phases struct {
-	now       Phase
-	iteration int // counted by optimizer steps
-	marks     int // iteration marks seen; they win
+type Tracker struct {
+	Now       Phase
+	Iteration int // that have ended; counted by optimizer steps
 	settle    int // launches since the last that told the present phase
 }
 
@@ -49,29 +70,30 @@ const (
 	afterBackward  = 256 // and between two of a backward pass, with recomputation between
 )
 
-func (p *phases) launch(told Phase) {
-	next := p.now
+// Launch takes what a launch's name tells.
+func (p *Tracker) Launch(told Phase) {
+	next := p.Now
 	p.settle++
 	switch {
-	case told == p.now:
+	case told == p.Now:
 		p.settle = 0
 	case told == Optimizer, told == Backward:
 		next = told
-	case p.now == Optimizer && (told == Forward || p.settle > afterOptimizer):
+	case p.Now == Optimizer && (told == Forward || p.settle > afterOptimizer):
 		next = Forward
-	case told == Forward && (p.now == PhaseUnknown || p.now == Backward && p.settle > afterBackward):
+	case told == Forward && (p.Now == Unknown || p.Now == Backward && p.settle > afterBackward):
 		next = Forward
 	}
-	if next == p.now {
+	if next == p.Now {
 		return
 	}
-	if p.now == Optimizer || p.now == Backward && next == Forward {
-		p.iteration++
+	if p.Now == Optimizer || p.Now == Backward && next == Forward {
+		p.Iteration++
 	}
-	p.now, p.settle = next, 0
+	p.Now, p.settle = next, 0
 }
 
-func (p *phases) mark() {
-	p.marks++
-	p.now, p.settle = Forward, 0
+// Begin begins an iteration, for who knows better.
+func (p *Tracker) Begin() {
+	p.Now, p.settle = Forward, 0
 }
