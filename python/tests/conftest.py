@@ -132,13 +132,6 @@ class Command:
         return subprocess.run([str(self.path), *map(str, arguments)], env={**self.environment, **environment}, capture_output=True, text=True, timeout=timeout)
 
 
-@pytest.fixture(scope="session")
-def stub(tmp_path_factory: pytest.TempPathFactory, compiler: str) -> Path:
-    out = tmp_path_factory.mktemp("stub") / "libcuda.so.1"
-    build("make", "--no-print-directory", "-C", REPO / "cabi" / "stub", f"OUT={out}", "STUB_VERSION=13050")
-    return out.parent
-
-
 @pytest.fixture
 def command(stub: Path, tmp_path: Path) -> Command:
     path = REPO / "bin" / "penstock"
