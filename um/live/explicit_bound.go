@@ -57,7 +57,12 @@ func (e *swap) assess(s *Stats, command string) {
 				tell(bound.Bound{Why: fmt.Sprintf("it failed: %v", p)})
 			}
 		}()
-		b, iterations := measure(e.recent(estimatedOver))
+		b, iterations := measure(e.recent(rememberedOps))
+		if iterations == nil { // short iterations that come again very often are taken for a loop within one
+			if few, found := measure(e.recent(estimatedOver)); found != nil {
+				b, iterations = few, found
+			}
+		}
 		if iterations == nil {
 			tell(b)
 			return
