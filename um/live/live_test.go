@@ -193,7 +193,13 @@ func TestWaitsForDiscard(t *testing.T) {
 	r.d.block = block
 	r.d.mu.Unlock()
 	r.must(r.l.Free(p[3]))
-	seq, _ = r.h.launch(0, p[0]) // only a later operation shows that the stream has passed everything before
+	r.eventually("the engine hears of that", func() bool { // before the next operation, which shows that the stream has passed everything before
+		r.l.mu.Lock()
+		defer r.l.mu.Unlock()
+		r.l.drain()
+		return r.l.tensors.LiveBytes() == 15*8*mib
+	})
+	seq, _ = r.h.launch(0, p[0])
 	r.h.finish(0, seq)
 	seq, _ = r.h.launch(0, p[8]) // for which the dead ones make room
 	r.eventually("a worker lets go of it", func() bool {

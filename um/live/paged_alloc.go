@@ -68,6 +68,9 @@ func (e *paged) mallocWhenReusable(bytes int64, stream uint64, err error) (cuda.
 			return 0, ended
 		}
 		l.yield()
+		if e.runtime.Queued() == 0 && l.hook.Head() == l.hook.Read() {
+			e.runtime.Quiet()
+		}
 		var p cuda.Ptr
 		if p, err = e.runtime.Malloc(bytes, l.streams.Number(stream)); err == nil {
 			return p, nil

@@ -292,6 +292,10 @@ func (r *Runtime) AllFinished(seq uint64) bool {
 	return !ok || first.Seq > seq
 }
 
+// Quiet says that nothing is queued any more, reported or not: all that is dead is idle. What was freed is known to be only once a
+// later operation has finished, and there may be none.
+func (r *Runtime) Quiet() { r.arena.compact(func(um.Mark) bool { return true }) }
+
 // FreeMoves says whether moves that have begun hold memory that is nobody's: it can be
 // allocated when they are done.
 func (r *Runtime) FreeMoves() bool { return r.freeMoving > 0 || len(r.detached) > 0 }
