@@ -149,7 +149,11 @@ func (r *Runtime) look(p *plan) {
 			o.Step(prefetch.Step{Position: now + 1, FreshBytes: w.HighBytes})
 		}
 	}
-	p.fetch, _ = o.Plan(p.fetch, start, free, restOps, prefetch.Limits{Bytes: r.config.LookaheadBytes, Leave: max(leaveBytes, r.config.BudgetBytes/leavePart)},
+	limits := prefetch.Limits{Bytes: r.config.LookaheadBytes}
+	if r.config.Replay != um.ReplayOff { // there are many plans then, and the walk is most of what one takes
+		limits.Leave = max(leaveBytes, r.config.BudgetBytes/leavePart)
+	}
+	p.fetch, _ = o.Plan(p.fetch, start, free, restOps, limits,
 		func(v *evict.Victim[prefetch.Leaver[*tensor]], position int64) (prefetch.Choice, int64) {
 			return r.choose(p, now, v, position)
 		})
