@@ -514,10 +514,13 @@ func engineClose() {
 
 func writeTimeline(path string, t *timeline.Timeline) error {
 	f, err := os.Create(path)
-	if err != nil {
-		return err
+	if err == nil {
+		err = errors.Join(t.Write(f), f.Close())
 	}
-	return errors.Join(t.Write(f), f.Close())
+	if err != nil {
+		return fmt.Errorf("the time line could not be written: %w", err)
+	}
+	return nil
 }
 
 func writeReport(path string, s live.Stats) error {

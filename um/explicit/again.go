@@ -190,10 +190,8 @@ func (r *Runtime) verification(t *tensor) *Move {
 	c := &t.chunks[0]
 	rm.alike, rm.proven = t.likeness(), r.proven(t) && !(r.checkNow() && r.verifiable(t))
 	m := &Move{Kind: MoveVerify, Chunk: t.rangeOf(c), Bytes: t.used(c), Proven: rm.proven, tensor: t}
-	for _, u := range rm.inputs {
-		m.Inputs = append(m.Inputs, cuda.Range{Base: u.base, Bytes: u.size})
-	}
 	m.reads(rm)
+	m.Inputs = m.Reads()
 	r.ofRecipe(m)
 	for i := range t.recipe.steps {
 		m.Launches, m.Temps = append(m.Launches, t.recipe.steps[i].launch), append(m.Temps, t.recipe.steps[i].temps)
