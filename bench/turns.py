@@ -14,6 +14,8 @@ With --against a job in less memory than it needs stands beside the same job in 
 
     python3 bench/turns.py --models gpt2m --deterministic --against PENSTOCK_ENGINE=explicit,PENSTOCK_BUDGET=4046MiB
 
+With --before each process of --against has one beside it with another build's bin/ and lib/, and is compared with that.
+
 Exit status 1 when a process failed, used managed memory, or is more than 2 % slower.
 """
 
@@ -40,6 +42,7 @@ def parse():
     p.add_argument("--turn", type=int, default=4, help="iterations at a time, the first of which is not counted")
     p.add_argument("--control", action="store_true", help="a second stock process")
     p.add_argument("--against", action="append", default=[], metavar="NAME=VALUE[,...]", help="one more process of penstock run with this in its environment; may be repeated")
+    p.add_argument("--before", metavar="FOLDER", help="another build, with bin/ and lib/: each process of --against also with it")
     p.add_argument("--deterministic", action="store_true", help="deterministic algorithms, as in bench/explicit.py")
     p.add_argument("--on-device", action="store_true", help="models are built where they are trained, which is faster")
     p.add_argument("--timeout", type=float, default=120, help="seconds a turn may take")
@@ -50,18 +53,22 @@ def parse():
         p.error("--turn: at least 2, for the first iteration is not counted")
     a.against = {word: c.settings(word) for word in a.against}
     a.models = a.models.split(",")
+    if a.before and not (Path(a.before) / "bin" / "penstock").exists():
+        p.error(f"--before: there is no bin/penstock in {a.before}")
     return a
 
 
 class Trainer:
     """A process that trains when it is asked to."""
 
-    def __init__(self, number, name, model, extra, flags, folder):
-        """extra is what Penstock's environment has beside, None for stock."""
+    def __init__(self, number, name, model, extra, flags, folder, build=None):
+        """extra is what Penstock's environment has beside, None for stock; build is the folder of another build."""
         self.name, self.report, self.answers = name, Path(folder) / f"{number}.json", queue.Queue()
         command = [sys.executable, c.WORKLOADS, model, "1", "--when-asked", *flags]
         if extra is not None:
             command = c.penstock_argv(command, report=self.report)
+            if build:
+                command[0] = Path(build).resolve() / "bin" / "penstock"
         self.err = tempfile.TemporaryFile("w+")
         pipe = c.subprocess.PIPE
         self.process = c.start(command, c.environment(extra), stdin=pipe, stdout=pipe, stderr=self.err, text=True)
@@ -113,13 +120,13 @@ def quiet(turns, name):
     return x[len(x) // 10]
 
 
-def compare(turns, name):
-    """A process beside the stock one, round by round."""
-    ratios = [c.median(t[name]) / c.median(t["stock"]) for t in turns]
+def compare(turns, name, over="stock"):
+    """A process beside another one, round by round."""
+    ratios = [c.median(t[name]) / c.median(t[over]) for t in turns]
     low, high = interval(ratios)
     return {
         "seconds": c.median([x for t in turns for x in t[name]]), "slower_percent": 100 * (c.median(ratios) - 1),
-        "interval_percent": [100 * (low - 1), 100 * (high - 1)], "quiet_percent": 100 * (quiet(turns, name) / quiet(turns, "stock") - 1), "quiet_seconds": quiet(turns, name),
+        "interval_percent": [100 * (low - 1), 100 * (high - 1)], "quiet_percent": 100 * (quiet(turns, name) / quiet(turns, over) - 1), "quiet_seconds": quiet(turns, name),
     }  # fmt: skip
 
 
@@ -136,9 +143,13 @@ def measure(card, model, a, deadline):
     card.require_free()
     flags = [*(["--on-device"] if a.on_device else []), *(["--deterministic", "--no-fill"] if a.deterministic else [])]
     kinds = {"stock": None, "penstock": {}, **a.against, **({"stock again": None} if a.control else {})}
+    builds = {}
+    if a.before:
+        builds = {f"{n}, before": a.before for n in a.against}
+        kinds.update({f"{n}, before": extra for n, extra in a.against.items()})
     turns = []
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder:
-        trainers = [Trainer(i, n, model, extra, flags, folder) for i, (n, extra) in enumerate(kinds.items())]
+        trainers = [Trainer(i, n, model, extra, flags, folder, builds.get(n)) for i, (n, extra) in enumerate(kinds.items())]
         try:
             for t in trainers:
                 t.train(WARM_UP, a.timeout)
@@ -157,15 +168,19 @@ def measure(card, model, a, deadline):
     if not turns:
         raise c.Refused(f"{model}: no round was finished by the deadline")
     summary = {"model": model, "rounds": len(turns), "error": error, "stock_seconds": c.median([x for t in turns for x in t["stock"]])}
-    return {**summary, "reports": reports, "beside_stock": {n: compare(turns, n) for n in kinds if n != "stock"}, "turns": turns}
+    summary["beside_stock"] = {n: compare(turns, n) for n in kinds if n != "stock"}
+    if a.before:
+        summary["beside_before"] = {n: compare(turns, n, f"{n}, before") for n in a.against}
+    return {**summary, "reports": reports, "turns": turns}
 
 
-HEAD = ["model", "process", "rounds", "s/it", "slower than stock", "95 %", "quiet", "error"]
+HEAD = ["model", "process", "rounds", "s/it", "slower", "95 %", "quiet", "error"]
 
 
 def rows(s):
     yield [s["model"], "stock", s["rounds"], c.fmt(s["stock_seconds"], ".4f"), "", "", "", s["error"] or "none"]
-    for n, x in s["beside_stock"].items():
+    beside = [*s["beside_stock"].items(), *((f"{n}, beside before", x) for n, x in s.get("beside_before", {}).items())]
+    for n, x in beside:
         between = "{:+.2f} to {:+.2f}".format(*x["interval_percent"])
         yield [s["model"], n, s["rounds"], c.fmt(x["seconds"], ".4f"), c.fmt(x["slower_percent"], "+.2f", " %"), between, c.fmt(x["quiet_percent"], "+.2f", " %"), ""]
 

@@ -281,3 +281,10 @@ def test_a_death_after_the_last_operator_is_told():
 def test_samples_are_compared_where_stock_repeats_them(first, second, ours, state, compared):
     found = opinfo.compare([{"float32": first}, {"float32": second}], [{"float32": ours}])
     assert (found[0], found[2:]) == (state, (2, compared))
+
+
+def test_samples_that_differ_in_a_later_round_with_stock_are_not_compared():
+    rounds = [{"float32": [[1], [x]]} for x in (2, 2, 2, 9)]
+    assert opinfo.compare(rounds[:3], [{"float32": [[1], [3]]}])[0] == "WRONG"
+    state, detail, samples, compared = opinfo.compare(rounds, [{"float32": [[1], [3]]}])
+    assert (state, samples, compared) == ("near", 2, 1) and "4 rounds" in detail
