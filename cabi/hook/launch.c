@@ -21,6 +21,7 @@ static void record(psk_op *op, const psk_layout *l, CUfunction f, const psk_dime
     op->recorded = psk_record_launch(l, f, d, params, extra);
     if (!op->recorded || op->n || !written) return; /* what it reaches besides was named already */
     for (uint32_t i = 0; i < written; i++) psk_op_address(op, psk_record_word(l, psk_S.funcs[l->id].written[i], params, extra));
+    if (op->n > PSK_MOST_WRITTEN_SLOTS) return;
     if (op->n) op->flags |= (uint16_t)(PSK_FLAG_HAS_DST | (op->n - 1) << PSK_MORE_DST_SHIFT);
     op->flags |= PSK_FLAG_ACCESS;
 }

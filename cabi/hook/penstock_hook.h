@@ -60,7 +60,7 @@
 #include <stdint.h>
 #include "stamp.h"
 
-#define PSK_HOOK_ABI 17u
+#define PSK_HOOK_ABI 18u
 
 #define PSK_BLOCK_SHIFT 21                        /* address table granularity: 2 MiB */
 #define PSK_TABLE_BLOCKS (1u << (47 - PSK_BLOCK_SHIFT)) /* user addresses have 47 bits */
@@ -78,7 +78,8 @@
 #define PSK_LAUNCH_UNIT 64u          /* bytes; recorded launches begin at multiples */
 #define PSK_LAUNCH_UNITS (1u << 17)  /* of the area that they are recorded in; power of two */
 #define PSK_MORE_DST_SHIFT 13
-#define PSK_MOST_WRITTEN 4u          /* words that say what a recorded launch writes to */
+#define PSK_MOST_WRITTEN 16u         /* words that say what a recorded launch writes to: a matrix product has the address of its result in seven */
+#define PSK_MOST_WRITTEN_SLOTS 4u    /* that these may lie in */
 #define PSK_LAUNCH_MAX_BYTES 32768u  /* of parameters: launches with more are not recorded; no kernel takes more */
 
 /* In block_slot: the engine's plain device memory. Always resident, named in no
@@ -128,7 +129,7 @@ enum {
     PSK_FLAG_COOPERATIVE = 32,
     PSK_FLAG_INSPECT = 64,   /* strict mode: what its parameters name is to be scanned for addresses */
     PSK_FLAG_ACCESS = 256,   /* strict mode: it writes to its first slot if PSK_FLAG_HAS_DST, and to as many more as PSK_FLAG_MORE_DST says, and only reads the others */
-    PSK_FLAG_MORE_DST = 3 << 13, /* PSK_MORE_DST_SHIFT; PSK_MOST_WRITTEN - 1 at most */
+    PSK_FLAG_MORE_DST = 3 << 13, /* PSK_MORE_DST_SHIFT; PSK_MOST_WRITTEN_SLOTS - 1 at most */
     PSK_FLAG_KEEP = 128,     /* strict mode: their addresses go to where no launch will show them: its slots are not to leave any more */
 };
 

@@ -49,7 +49,7 @@ type function struct {
 	inspect, follows uint32
 	launches         uint64
 	record           uint32
-	written          [4]uint16
+	written          [MostWritten]uint16
 	_                uint32
 }
 

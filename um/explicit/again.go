@@ -54,7 +54,7 @@ const (
 	// mostRefused is how many more of its verifications may be refused than were right: it reads what cannot be guarded.
 	mostRefused = 32
 	// mostHeight is how many tensors in a row may have been dropped of which each is made of the next one.
-	mostHeight = 4
+	mostHeight = 8
 )
 
 // again is what was learned of launches that are made again, by function.

@@ -70,7 +70,12 @@ func (r *Runtime) repeats(bytes int64, stream int) int64 {
 
 // packs says whether the repetition of a life is worth packing with others.
 func (r *Runtime) packs(x *life) bool {
-	return r.History.Now() >= r.unpackedUntil && x.home == nil && x.named && !x.makeable && x.died != notYet && x.died-x.born >= leastLife && (!r.large(x) || r.pairs(x))
+	return r.History.Now() >= r.unpackedUntil && x.home == nil && x.named && !r.mayBeMade(x) && x.died != notYet && x.died-x.born >= leastLife && (!r.large(x) || r.pairs(x))
+}
+
+// mayBeMade says whether the repetition of a life may be made again, which a part of a pack cannot. Of a part it is not known.
+func (r *Runtime) mayBeMade(x *life) bool {
+	return x.makeable || r.config.Replay != um.ReplayOff && r.levels.at > LevelNothing && x.bytes >= 2*leastMakeable
 }
 
 // large says whether an allocation is packed with others of its size alone, if at all.

@@ -13,11 +13,12 @@ import (
 // accesses tells the runtime what operations do with what they name, as far as that is known, and which launches can be issued
 // again: those of kernels of which the name tells what they write to, and those of which trials do (explicit_trial.go).
 type accesses struct {
-	functions map[uint32]*recorded        // nil: of which nothing is recorded
-	tried     map[cuda.Function]*recorded // of these, those of which trials tell what they write to
-	tries     bool                        // addresses do not look like numbers, so that trials can tell
-	of        []um.Access                 // those of the newest operation
-	unloads   uint32                      // modules that had been unloaded when that was last looked at
+	functions  map[uint32]*recorded        // nil: of which nothing is recorded
+	tried      map[cuda.Function]*recorded // of these, those of which trials tell what they write to
+	workspaces map[cuda.Ptr]bool           // that products write to
+	tries      bool                        // addresses do not look like numbers, so that trials can tell
+	of         []um.Access                 // those of the newest operation
+	unloads    uint32                      // modules that had been unloaded when that was last looked at
 }
 
 // recorded is a function whose launches are recorded.
@@ -30,7 +31,7 @@ type recorded struct {
 }
 
 func newAccesses() accesses {
-	return accesses{functions: map[uint32]*recorded{}, tried: map[cuda.Function]*recorded{}}
+	return accesses{functions: map[uint32]*recorded{}, tried: map[cuda.Function]*recorded{}, workspaces: map[cuda.Ptr]bool{}}
 }
 
 // note completes an operation.

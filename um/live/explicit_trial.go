@@ -17,8 +17,9 @@ import (
 // what the launch makes, until trials say more: when a recipe is verified with such a launch, all that it reads is copied first, and it is given the copies, so
 // that it can write to nothing of the job's. What it made must be what it was, and the copies must be as before: where one is
 // not, the words that point there are remembered, and what they point to is the engine's own memory in later launches, with zeros, as a
-// workspace. After enoughTrials in a row that found nothing new, launches of the function are given what the job has to read, and the
-// launch hook is told what they write to.
+// workspace. Several words may point there, for allocations can share a range: those are not suspected that pointed to what was only read in
+// other trials. What is a workspace to one product is one to all. After enoughTrials in a row that found nothing new, launches of the function
+// are given what the job has to read, and the launch hook is told what they write to.
 
 const (
 	enoughTrials = 4
@@ -31,6 +32,7 @@ type trial struct {
 	passed int      // in a row
 	made   []uint32 // offsets of words that pointed to what was made, in all of them
 	writes []uint32 // of all words that pointed to what was written to
+	reads  []uint32 // of all words that pointed to what was as before
 	seen   []uint32 // of all words that were addresses of tensors
 }
 
@@ -50,14 +52,22 @@ func (c *accesses) byTrial(e *swap, rec *hook.Record, o *um.Op, f *recorded, l *
 		ranges[i] = e.runtime.SlotRange(s)
 	}
 	at := make([][]uint32, len(rec.Slots)) // offsets of the words that point there
+	tell := false
 	addressWords(l, func(offset uint32, p cuda.Ptr) bool {
 		i := slices.IndexFunc(ranges, func(r cuda.Range) bool { return p >= r.Base && p < r.End() })
 		if i >= 0 {
 			at[i] = append(at[i], offset)
 			l.Addresses = append(l.Addresses, offset)
+			if f.product && c.workspaces[p] && !slices.Contains(f.writes, offset) {
+				f.writes = append(f.writes, offset)
+				tell = true
+			}
 		}
 		return true
 	})
+	if tell && f.told {
+		c.tell(e, f)
+	}
 	if f.over() && slices.ContainsFunc(slices.Concat(at...), func(x uint32) bool { return !slices.Contains(f.seen, x) }) {
 		// A word is an address that never was one: what is there may be written to.
 		f.passed, f.told = 0, false
@@ -68,11 +78,11 @@ func (c *accesses) byTrial(e *swap, rec *hook.Record, o *um.Op, f *recorded, l *
 	}
 	told := rec.Flags&hook.FlagAccess != 0
 	c.of = c.of[:0]
-	makes := -1
+	makes, mixed := -1, false
 	for i, s := range rec.Slots {
 		access := um.AccessUnknown
 		switch fresh := e.runtime.Untouched(s); {
-		case told && i >= rec.Written():
+		case told && i >= rec.Written() && !tell:
 			access = um.AccessReads
 		case f.passed > 0 && makes < 0 && shared(at[i], f.made) && (fresh || told):
 			access, makes = um.AccessWrites, i
@@ -83,10 +93,12 @@ func (c *accesses) byTrial(e *swap, rec *hook.Record, o *um.Op, f *recorded, l *
 		case fresh:
 			access = um.AccessScratch
 		}
+		// Allocations that share a range: as a workspace it would not hold what else is read there.
+		mixed = mixed || access == um.AccessScratch && shared(at[i], f.writes) && slices.ContainsFunc(at[i], func(x uint32) bool { return !slices.Contains(f.writes, x) })
 		c.of = append(c.of, access)
 	}
 	o.Access = c.of
-	if makes >= 0 {
+	if makes >= 0 && !mixed {
 		o.Again = l
 	}
 }
@@ -139,11 +151,22 @@ func (c *accesses) judge(e *swap, m *explicit.Move) bool {
 		}
 		return all
 	}
-	for _, r := range m.Changed {
-		for _, l := range m.Launches {
-			if f := c.tried[l.Function]; f != nil {
-				f.note(nil, pointing(l, r))
-				f.passed = 0
+	for _, l := range m.Launches {
+		f := c.tried[l.Function]
+		if f == nil {
+			continue
+		}
+		for _, r := range m.Inputs {
+			if !slices.Contains(m.Changed, r) {
+				add(&f.reads, pointing(l, r))
+			}
+		}
+		for _, r := range m.Changed {
+			words := f.suspects(pointing(l, r))
+			f.note(nil, words)
+			f.passed = 0
+			if f.product && len(words) > 0 && !slices.ContainsFunc(words, func(at uint32) bool { return l.Address(at) != l.Address(words[0]) }) {
+				c.workspaces[l.Address(words[0])] = true
 			}
 		}
 	}
@@ -160,32 +183,49 @@ func (c *accesses) judge(e *swap, m *explicit.Move) bool {
 			continue // it made what was made of on the way
 		}
 		writes := slices.Clone(made)
-		f.see(made)
+		add(&f.seen, made)
 		for _, x := range m.Temps[i] {
 			words := pointing(l, x.At)
-			f.see(words)
+			add(&f.seen, words)
 			if x.Scratch {
 				writes = append(writes, words...)
 			}
 		}
 		for _, r := range m.Inputs {
-			f.see(pointing(l, r))
+			add(&f.seen, pointing(l, r))
 		}
 		f.note(made, writes)
-		if f.passed++; f.over() && !f.told && len(f.writes) <= hook.MostWritten {
-			f.told = true
+		if f.passed++; f.over() && !f.told {
 			e.l.log.Debug("it is known what launches write to", zap.String("kernel", m.By), zap.Uint32s("offsets", f.writes))
-			e.hook.SetRecord(f.id, f.writes)
+			c.tell(e, f)
 		}
 	}
 	return true
 }
 
-// see enters words that were addresses.
-func (t *trial) see(offsets []uint32) {
+// tell has the launch hook know what the launches of a function write to, where it can.
+func (c *accesses) tell(e *swap, f *recorded) {
+	words := f.writes
+	if f.told = len(words) <= hook.MostWritten; !f.told {
+		words = nil
+	}
+	e.hook.SetRecord(f.id, words)
+}
+
+// suspects are those of some words one of which points to what was written to that may be the one.
+func (t *trial) suspects(words []uint32) []uint32 {
+	some := slices.DeleteFunc(slices.Clone(words), func(x uint32) bool { return slices.Contains(t.reads, x) || slices.Contains(t.writes, x) })
+	if len(some) == 0 {
+		return words
+	}
+	return some
+}
+
+// add enters offsets into a list that has each once.
+func add(list *[]uint32, offsets []uint32) {
 	for _, x := range offsets {
-		if !slices.Contains(t.seen, x) {
-			t.seen = append(t.seen, x)
+		if !slices.Contains(*list, x) {
+			*list = append(*list, x)
 		}
 	}
 }
@@ -197,9 +237,5 @@ func (t *trial) note(made, writes []uint32) {
 	} else if made != nil {
 		t.made = slices.DeleteFunc(t.made, func(x uint32) bool { return !slices.Contains(made, x) })
 	}
-	for _, x := range writes {
-		if !slices.Contains(t.writes, x) {
-			t.writes = append(t.writes, x)
-		}
-	}
+	add(&t.writes, writes)
 }
