@@ -83,6 +83,8 @@ type Op struct {
 	// Again is the launch, when it can be issued again: it writes to the one that Access says. What is absent may then come
 	// back by being computed, instead of from the host.
 	Again *cuda.RecordedLaunch
+	// Written are the addresses of what it writes to, as far as they are known: where allocations share a range they tell which it is.
+	Written []cuda.Ptr
 	// Product says that it is a launch of a kernel that takes long, as matrix products do, of which trials tell what it writes to.
 	Product bool
 }

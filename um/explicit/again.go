@@ -138,7 +138,7 @@ func (r *Runtime) worthMaking(t *tensor) bool {
 		return false
 	}
 	for _, u := range t.inputs() {
-		if !u.whole() || u.writing > 0 {
+		if !u.whole() || u.writing > 0 || r.filling(u) {
 			return false
 		}
 	}
@@ -336,7 +336,9 @@ func (r *Runtime) giveUp(t *tensor, rm *remake) {
 // judge hears whether a tensor that leaves is what its recipe makes.
 func (r *Runtime) judge(m *Move, same bool) {
 	if m.Untried {
+		written := m.tensor.recipe.written
 		r.giveUpRecipe(m.tensor)
+		m.tensor.recipe.written = written // nothing was found that had written to it
 		return
 	}
 	count := r.again.same

@@ -38,6 +38,7 @@ const (
 // part is an allocation's place in a pack.
 type part struct {
 	offset, bytes int64
+	written       int64 // position of the last operation that is known to write to it
 	life          int64 // the one that it is to repeat; its own, once it is born
 	state         partState
 }
@@ -248,6 +249,24 @@ func (r *Runtime) unreserve(t *tensor, p *part) bool {
 	return true
 }
 
+// filling says whether parts of a pack are still to come: what is made of those that are there would be in the way of what writes to these.
+func (r *Runtime) filling(t *tensor) bool {
+	return r.History.Now() < t.filledBy && slices.ContainsFunc(t.parts, func(p part) bool { return p.state == unborn || p.state == reserved })
+}
+
+// write notes that an operation writes to parts of a pack; to any, where it is not known to which.
+func (t *tensor) write(to []cuda.Ptr, position int64) {
+	known := false
+	for _, at := range to {
+		if p := t.partAt(at); p != nil {
+			p.written, known = position, true
+		}
+	}
+	if !known {
+		t.recipe.written = position
+	}
+}
+
 // endEmpty ends a pack of which no part is alive, unless the job has taken one.
 func (r *Runtime) endEmpty(t *tensor) {
 	if t.alive == 0 && !t.Freed && r.unreserveAll(t) {
@@ -297,6 +316,7 @@ func (r *Runtime) newPack(life, before int64) {
 		return
 	}
 	t.parts = parts
+	t.filledBy = r.History.Now() + first.born - r.lives.of(before).born + packOps
 	died := first.died
 	past := make([]correlate.Ref, len(parts))
 	for k := range parts {

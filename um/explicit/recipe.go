@@ -40,6 +40,7 @@ type input struct {
 	tensor   *tensor
 	instance correlate.InstanceID // a range may be another's later
 	touches  uint64               // the tensor's then
+	parts    []int                // of a pack, which it reads; none: any
 }
 
 // recipe is how a tensor was made, as far as that is known.
@@ -70,6 +71,8 @@ func (r *Runtime) learn(x *op, o *um.Op) {
 		t.products.note(o.Product)
 		switch {
 		case a == um.AccessReads:
+		case t.parts != nil && (a == um.AccessWrites || a == um.AccessScratch):
+			t.write(o.Written, x.Position)
 		case a == um.AccessScratch:
 			m.over, m.written = m.over || len(m.steps) > 0, x.Position
 		case a == um.AccessWrites && o.Again != nil && !m.over && len(m.steps) < mostSteps && (len(m.steps) > 0 || !m.touched):
@@ -105,10 +108,36 @@ func (r *Runtime) stepOf(x *op, o *um.Op, makes *tensor) step {
 			made.temps = append(made.temps, Temp{cuda.Range{Base: t.base, Bytes: t.size}, offset, true})
 			offset += wholeUnits(t.bytes)
 		default:
-			made.inputs = append(made.inputs, input{t, t.Instance, t.touches})
+			made.inputs = append(made.inputs, input{t, t.Instance, t.touches, t.partsNamed(o.Again)})
 		}
 	}
 	return made
+}
+
+// partsNamed are the parts of a pack that a launch names.
+func (t *tensor) partsNamed(l *cuda.RecordedLaunch) (all []int) {
+	if t.parts == nil {
+		return nil
+	}
+	for _, offset := range l.Addresses {
+		at := l.Address(offset)
+		k := slices.IndexFunc(t.parts, func(p part) bool { return at >= t.place(&p).Base && at < t.place(&p).End() })
+		if k >= 0 && !slices.Contains(all, k) {
+			all = append(all, k)
+		}
+	}
+	return all
+}
+
+// written is the position of the last operation that is known to write to it.
+func (in *input) written() int64 {
+	last := in.tensor.recipe.written
+	for k := range in.tensor.parts {
+		if len(in.parts) == 0 || slices.Contains(in.parts, k) {
+			last = max(last, in.tensor.parts[k].written)
+		}
+	}
+	return last
 }
 
 // hasRecipe says whether all that has written to a tensor could be issued again.
@@ -192,7 +221,7 @@ func (r *Runtime) inputsLast(t *tensor) bool {
 		s := &t.recipe.steps[i]
 		for _, in := range s.inputs {
 			u := in.tensor
-			if u.Freed || u.retained || u.Instance != in.instance || u != t && u.recipe.written > s.position {
+			if u.Freed || u.retained || u.Instance != in.instance || u != t && in.written() > s.position {
 				return false
 			}
 		}

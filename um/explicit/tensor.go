@@ -59,6 +59,7 @@ type tensor struct {
 	life     int64  // of its allocation
 	parts    []part // its allocations, of a pack: see pack.go
 	alive    int    // of these
+	filledBy int64  // the position by which all of these have come, or do not
 	loose    bool   // a pack of what had not been seen before: see loose.go
 	borrowed bool   // its range is one of a larger size: see borrow.go
 

@@ -100,13 +100,13 @@ func (c *accesses) launch(e *swap, rec *hook.Record, o *um.Op) {
 		for _, s := range rec.Slots {
 			access := um.AccessUnknown
 			if r, p := e.runtime.SlotRange(s), l.Address(written); p >= r.Base && p < r.End() {
-				access, o.Again = um.AccessWrites, l
+				access, o.Again, o.Written = um.AccessWrites, l, []cuda.Ptr{p}
 			}
 			c.of = append(c.of, access)
 		}
 		o.Access = c.of
 	case rec.Written() == 1:
-		o.Again = l
+		o.Again, o.Written = l, []cuda.Ptr{l.Address(written)}
 	}
 }
 

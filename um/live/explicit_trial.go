@@ -95,6 +95,13 @@ func (c *accesses) byTrial(e *swap, rec *hook.Record, o *um.Op, f *recorded, l *
 		}
 		// Allocations that share a range: as a workspace it would not hold what else is read there.
 		mixed = mixed || access == um.AccessScratch && shared(at[i], f.writes) && slices.ContainsFunc(at[i], func(x uint32) bool { return !slices.Contains(f.writes, x) })
+		if access == um.AccessWrites || access == um.AccessScratch {
+			for _, x := range at[i] {
+				if slices.Contains(f.writes, x) {
+					o.Written = append(o.Written, l.Address(x))
+				}
+			}
+		}
 		c.of = append(c.of, access)
 	}
 	o.Access = c.of
