@@ -13,9 +13,8 @@ const blocksPerMultiprocessor = 8
 // unknownMultiprocessors stands in where the driver does not say.
 const unknownMultiprocessors = 108
 
-// bytesPerBlock is what a block is worth starting for: each thread reads four
-// units of 16 bytes at once.
-const bytesPerBlock = blockThreads * 4 * 16
+// bytesPerBlock is what a block is worth starting for: each writes its sums over the bus.
+const bytesPerBlock = 256 << 10
 
 const sumBytes = 16 // of one block
 

@@ -200,7 +200,7 @@ func (r *Runtime) nextIn() *Move {
 	if m := r.mapEarly(); m != nil {
 		return m
 	}
-	p := r.planned()
+	p := r.lately()
 	if m := r.makeReady(p.births[:p.soon]); m != nil {
 		return m
 	}
@@ -232,7 +232,7 @@ func (r *Runtime) occupyBus(x *op) *Move {
 	if !r.mayFetchAhead() || r.fetching > 0 && r.Stalls.Of != nil && !r.ready(r.Stalls.Of) {
 		return nil
 	}
-	t := r.planned().nextFetch()
+	t := r.lately().nextFetch()
 	if t == nil || r.nextUse(t) > r.History.Now()+urgentOps {
 		return nil
 	}

@@ -2,6 +2,7 @@ package explicit
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/penstock-gpu/penstock/cuda"
 )
@@ -77,6 +78,25 @@ func (v *Mover) isolate(m *Move, at cuda.Ptr) (copies []cuda.Ptr, err error) {
 		at += cuda.Ptr(wholeUnits(r.Bytes))
 	}
 	return copies, nil
+}
+
+// Isolate has the launches of a move write to memory of the engine's in the place of ranges that they name, as to a workspace; false where that
+// takes more memory for what they make on the way than there is.
+func (m *Move) Isolate(ranges []cuda.Range, most int64) bool {
+	offset, temps := m.tempsBytes(), slices.Clone(m.Temps)
+	for _, r := range ranges {
+		for i, l := range m.Launches {
+			if slices.ContainsFunc(l.Addresses, func(at uint32) bool { p := l.Address(at); return p >= r.Base && p < r.End() }) {
+				temps[i] = append(slices.Clone(temps[i]), Temp{At: r, Offset: offset, Scratch: true})
+			}
+		}
+		offset += wholeUnits(r.Bytes)
+	}
+	if offset > most {
+		return false
+	}
+	m.Temps = temps
+	return true
 }
 
 // MayTry says whether a trial can be begun, in scratch memory of a size: none is under way, and there is room for copies of all that it reads.

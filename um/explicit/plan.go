@@ -101,9 +101,15 @@ func (p *plan) anyComes() bool  { return len(p.fetch)+len(p.makes) > 0 }
 func (p *plan) anyLeaves() bool { return len(p.evict)+len(p.drops)+len(p.waiting) > 0 }
 
 // planned returns the current plan, made anew when it is out of date.
-func (r *Runtime) planned() *plan {
+func (r *Runtime) planned() *plan { return r.plannedWithin(1) }
+
+// lately returns a plan that may be twice as old, for the worker that brings in: it is the busier one, so that the other should make the plans.
+func (r *Runtime) lately() *plan { return r.plannedWithin(2) }
+
+// plannedWithin returns the current plan, made anew when it is older than so many times what it may be.
+func (r *Runtime) plannedWithin(times uint64) *plan {
 	p := &r.plan
-	age := r.Epoch() - p.epoch
+	age := (r.Epoch() - p.epoch) / times
 	if p.valid && p.version == r.History.Version() && age < planEvents && (!p.changed || age < changedEvents) && (age < idleEvents || p.anyComes() || p.anyLeaves()) {
 		return p
 	}

@@ -14,11 +14,13 @@ import (
 // again: those of kernels of which the name tells what they write to, and those of which trials do (explicit_trial.go).
 type accesses struct {
 	functions  map[uint32]*recorded        // nil: of which nothing is recorded
+	long       map[uint32]bool             // launches of which take long
 	tried      map[cuda.Function]*recorded // of these, those of which trials tell what they write to
 	workspaces map[cuda.Ptr]bool           // that products write to
-	tries      bool                        // addresses do not look like numbers, so that trials can tell
-	of         []um.Access                 // those of the newest operation
-	unloads    uint32                      // modules that had been unloaded when that was last looked at
+	products   products
+	tries      bool        // addresses do not look like numbers, so that trials can tell
+	of         []um.Access // those of the newest operation
+	unloads    uint32      // modules that had been unloaded when that was last looked at
 }
 
 // recorded is a function whose launches are recorded.
@@ -31,7 +33,7 @@ type recorded struct {
 }
 
 func newAccesses() accesses {
-	return accesses{functions: map[uint32]*recorded{}, tried: map[cuda.Function]*recorded{}, workspaces: map[cuda.Ptr]bool{}}
+	return accesses{functions: map[uint32]*recorded{}, long: map[uint32]bool{}, tried: map[cuda.Function]*recorded{}, workspaces: map[cuda.Ptr]bool{}, products: products{by: map[cuda.Ptr]int{}}}
 }
 
 // note completes an operation.
@@ -67,6 +69,7 @@ func (c *accesses) launch(e *swap, rec *hook.Record, o *um.Op) {
 	if !seen {
 		x, named := roles.OperandsOf(o.Name)
 		tried, long := roles.ByTrial(o.Name)
+		c.long[rec.ID] = long
 		if named || c.tries && tried {
 			if f = (&recorded{id: rec.ID, product: long}); named {
 				f.operands = &x
@@ -75,6 +78,7 @@ func (c *accesses) launch(e *swap, rec *hook.Record, o *um.Op) {
 		}
 		c.functions[rec.ID] = f
 	}
+	o.Product = c.long[rec.ID]
 	if f == nil || rec.Recorded == 0 {
 		return
 	}

@@ -427,7 +427,7 @@ func (p *porter) reached(f flight) bool {
 
 var (
 	errUnloaded   = errors.New("modules have been unloaded since it was recorded")
-	errOverwrites = errors.New("a launch writes to what it was to read, as was found out since")
+	errOverwrites = errors.New("a launch writes to what it was to read, as was found out since, and there is no memory for it to write to instead")
 )
 
 // begin starts a move.
@@ -443,7 +443,11 @@ func (p *porter) begin(m *explicit.Move) error {
 	makes, verifies := m.Direction() == um.In && len(m.Launches) > 0, m.Kind == explicit.MoveVerify
 	var outside []cuda.Ptr
 	var byTrial []bool
-	overwrites := (makes || verifies && !m.Proven) && e.accesses.overwrites(m)
+	overwrites := makes || verifies
+	if overwrites {
+		written := e.accesses.overwrites(m)
+		overwrites = len(written) > 0 && !(makes && m.Isolate(written, explicit.TempsBytes(e.verifier.scratch.Bytes)))
+	}
 	if verifies {
 		outside, byTrial = m.Outside(), e.accesses.ofTrials(m)
 		if m.Isolated = e.accesses.trials(m); overwrites && !m.Isolated {

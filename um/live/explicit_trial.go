@@ -23,6 +23,9 @@ import (
 
 const (
 	enoughTrials = 4
+	// workspaceOf is how many of the last productsSeen launches of products must have named an address, in a range that allocations share, for it
+	// to be a workspace. Many leave a workspace as it was, so that trials do not tell; issued again they and the job's would disturb each other there.
+	workspaceOf, productsSeen = 16, 32
 	// workspaceLaunches is how many of these launches, and nothing else, must have named memory for it to be a workspace.
 	workspaceLaunches = 16
 )
@@ -42,7 +45,6 @@ func (t *trial) over() bool { return t.passed >= enoughTrials }
 // byTrial says what a launch does with what it names, by what is known so far, and how it can be issued again. What the hook lets pass
 // as reading a tensor is reading it here.
 func (c *accesses) byTrial(e *swap, rec *hook.Record, o *um.Op, f *recorded, l *cuda.RecordedLaunch) {
-	o.Product = f.product
 	if rec.Flags&(hook.FlagInspect|hook.FlagOpaque) != 0 || len(rec.Slots) > explicit.MostTrialInputs {
 		return
 	}
@@ -53,11 +55,20 @@ func (c *accesses) byTrial(e *swap, rec *hook.Record, o *um.Op, f *recorded, l *
 	}
 	at := make([][]uint32, len(rec.Slots)) // offsets of the words that point there
 	tell := false
+	if f.product {
+		c.products.launch(l)
+	}
 	addressWords(l, func(offset uint32, p cuda.Ptr) bool {
 		i := slices.IndexFunc(ranges, func(r cuda.Range) bool { return p >= r.Base && p < r.End() })
 		if i >= 0 {
 			at[i] = append(at[i], offset)
 			l.Addresses = append(l.Addresses, offset)
+			switch {
+			case f.product && e.runtime.Shares(rec.Slots[i]) && c.products.by[p] >= workspaceOf:
+				c.workspaces[p] = true
+			case e.runtime.Untouched(rec.Slots[i]): // it is another allocation than was there
+				delete(c.workspaces, p)
+			}
 			if f.product && c.workspaces[p] && !slices.Contains(f.writes, offset) {
 				f.writes = append(f.writes, offset)
 				tell = true
@@ -110,6 +121,33 @@ func (c *accesses) byTrial(e *swap, rec *hook.Record, o *um.Op, f *recorded, l *
 	}
 }
 
+// products are the addresses that the last launches of products named.
+type products struct {
+	last [productsSeen][]cuda.Ptr
+	next int
+	by   map[cuda.Ptr]int // launches
+}
+
+// launch enters one.
+func (s *products) launch(l *cuda.RecordedLaunch) {
+	oldest := &s.last[s.next]
+	s.next = (s.next + 1) % productsSeen
+	for _, p := range *oldest {
+		if s.by[p]--; s.by[p] == 0 {
+			delete(s.by, p)
+		}
+	}
+	*oldest = (*oldest)[:0]
+	addressWords(l, func(_ uint32, p cuda.Ptr) bool {
+		if slices.Contains(*oldest, p) {
+			return true
+		}
+		*oldest = append(*oldest, p)
+		s.by[p]++
+		return true
+	})
+}
+
 // shared says whether two lists share an offset.
 func shared(a, b []uint32) bool {
 	return slices.ContainsFunc(a, func(x uint32) bool { return slices.Contains(b, x) })
@@ -132,20 +170,27 @@ func (c *accesses) trials(m *explicit.Move) bool {
 	})
 }
 
-// overwrites says whether a launch of a move writes to something that it only read by what was known when it was recorded: it was found
-// out since. Issued with what the job has, it would change that.
-func (c *accesses) overwrites(m *explicit.Move) bool {
+// overwrites are what launches of a move write to and only read by what was known when they were recorded: it was found
+// out since. Issued with what the job has, they would change that.
+func (c *accesses) overwrites(m *explicit.Move) (all []cuda.Range) {
 	inputs := m.Reads()
-	return slices.ContainsFunc(m.Launches, func(l *cuda.RecordedLaunch) bool {
+	for _, l := range m.Launches {
 		f := c.tried[l.Function]
-		return f != nil && slices.ContainsFunc(f.writes, func(at uint32) bool {
+		if f == nil {
+			continue
+		}
+		for _, at := range f.writes {
 			if !slices.Contains(l.Addresses, at) {
-				return false
+				continue
 			}
 			p := l.Address(at)
-			return slices.ContainsFunc(inputs, func(r cuda.Range) bool { return p >= r.Base && p < r.End() })
-		})
-	})
+			i := slices.IndexFunc(inputs, func(r cuda.Range) bool { return p >= r.Base && p < r.End() })
+			if i >= 0 && !slices.Contains(all, inputs[i]) {
+				all = append(all, inputs[i])
+			}
+		}
+	}
+	return all
 }
 
 // judge learns from a trial, and says whether nothing was found that was not known.
