@@ -65,8 +65,10 @@ type again struct {
 	names       map[uint32]string
 	proofs      proofs
 	checks      int
-	mostWrong   int // Config.MostWrong
-	remakes     int // of tensors that there are
+	mostWrong   int    // Config.MostWrong
+	remakes     int    // of tensors that there are
+	guards      uint64 // changes of what is to be made of what
+	visits      uint64 // searches of that
 	// made and fetched are the bytes that had come in when it was last looked at whether it is worth it.
 	made, fetched int64
 	sizes         map[int64]bool // of tensors that had recipes
@@ -165,7 +167,7 @@ func (r *Runtime) verifyFirst(t *tensor) *Move {
 		return r.verification(t)
 	}
 	for _, user := range t.users {
-		if r.worthMaking(user) && (t.remake == nil || user.height()+1 < mostHeight) { // else it could not be dropped itself
+		if r.worthMaking(user) && (t.remake == nil || r.height(user)+1 < mostHeight) { // else it could not be dropped itself
 			if m := r.verification(user); m != nil {
 				return m
 			}
@@ -214,7 +216,7 @@ func (r *Runtime) verified(m *Move) {
 // drops says whether a tensor that is to leave is dropped.
 func (r *Runtime) drops(t *tensor) bool {
 	rm := t.remake
-	if rm == nil || !rm.ready || t.height() >= mostHeight || rm.proven && !r.trusted(t) {
+	if rm == nil || !rm.ready || r.height(t) >= mostHeight || rm.proven && !r.trusted(t) {
 		return false
 	}
 	needs := t.size
@@ -227,12 +229,15 @@ func (r *Runtime) drops(t *tensor) bool {
 	return !r.trusted(t) || r.mostNamed+needs <= r.config.BudgetBytes-r.PlainBytes
 }
 
-// height is how many tensors in a row are to be made again from this one.
-func (t *tensor) height() (n int) {
-	for _, x := range t.readers {
-		n = max(n, 1+x.height())
+// height is how many tensors in a row are to be made again from this one. Many are made of the same: each is looked at once between changes.
+func (r *Runtime) height(t *tensor) int {
+	if t.heightOf != r.again.guards {
+		t.heightOf, t.heightIs = r.again.guards, 0
+		for _, x := range t.readers {
+			t.heightIs = max(t.heightIs, 1+r.height(x))
+		}
 	}
-	return n
+	return t.heightIs
 }
 
 // away says whether a tensor has been dropped, without a copy, or is being dropped or made again.

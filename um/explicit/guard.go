@@ -16,6 +16,7 @@ import "slices"
 // guard guards what another tensor is made of; false when an operation that was not reported may be writing to it.
 func (r *Runtime) guard(u, reader *tensor) bool {
 	u.readers = append(u.readers, reader)
+	r.again.guards++
 	r.setState(u)
 	if r.process.LastSeq(u.Slot) > r.Reported() {
 		r.stats.TakenBack++
@@ -38,6 +39,7 @@ func (r *Runtime) retain(t *tensor) {
 func (r *Runtime) unguard(u, reader *tensor) {
 	i := slices.Index(u.readers, reader)
 	u.readers = slices.Delete(u.readers, i, i+1)
+	r.again.guards++
 	if len(u.readers) > 0 {
 		return
 	}

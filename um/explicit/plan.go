@@ -233,7 +233,7 @@ func (r *Runtime) lookAtTensors(now int64) {
 		if t.Named && !t.kept && !t.retained && r.config.Ahead {
 			if from, until, ok := r.History.Rest(t.Instance, shortRest); ok {
 				c := t.candidate(now, until, t.size)
-				if t.remake != nil && t.remake.ready && t.height() < mostHeight || r.makeable(t) {
+				if t.remake != nil && t.remake.ready && r.height(t) < mostHeight || r.makeable(t) {
 					c.NextUse = cheap(c.NextUse)
 				}
 				o.MayLeaveLater(t, from, until, c)
@@ -312,12 +312,21 @@ func (r *Runtime) lookAtFuture(p *plan, now int64) {
 // nextUse is the position of the next operation that needs the tensor, queued or predicted: that names it, or what
 // is to be made of it.
 func (r *Runtime) nextUse(t *tensor) int64 {
+	r.again.visits++
+	return r.nextUseOf(t)
+}
+
+// nextUseOf is that, where each tensor is looked at once: many are made of the same.
+func (r *Runtime) nextUseOf(t *tensor) int64 {
 	next := correlate.Never
 	if !t.retained {
 		next = r.nextNamed(t)
 	}
 	for _, x := range t.readers {
-		next = min(next, r.nextUse(x))
+		if x.visited != r.again.visits {
+			x.visited = r.again.visits
+			next = min(next, r.nextUseOf(x))
+		}
 	}
 	return next
 }

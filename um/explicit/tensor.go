@@ -84,9 +84,12 @@ type tensor struct {
 	remake   *remake   // how it can be made again, from its verification on
 	users    []*tensor // of whose recipes it is an input, or was
 	readers  []*tensor // that are to be made again from this one: see guard.go
-	retained bool      // the job has freed it, and readers need it
-	writing  int       // unfinished operations that may write to it
-	pins     int       // moves under way that read it
+	heightIs int       // when Runtime.again.guards was heightOf
+	heightOf uint64
+	visited  uint64 // by that search of readers
+	retained bool   // the job has freed it, and readers need it
+	writing  int    // unfinished operations that may write to it
+	pins     int    // moves under way that read it
 
 	held    bool      // dead, and the job may take it again without asking: see held.go
 	buried  bool      // dead, and in the graveyard
