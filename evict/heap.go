@@ -1,6 +1,6 @@
 package evict
 
-import "container/heap"
+import "github.com/penstock-gpu/penstock/internal/heap"
 
 // Victim is a candidate and what it describes.
 type Victim[T any] struct {
@@ -28,12 +28,16 @@ func (h *Heap[T]) Add(v Victim[T]) {
 }
 
 // Init puts what was added in order.
-func (h *Heap[T]) Init() { heap.Init((*indices[T])(h)) }
+func (h *Heap[T]) Init() { heap.Init(h.order, h.before) }
+
+func (h *Heap[T]) before(a, b int32) bool {
+	return h.policy.Before(&h.victims[a].Candidate, &h.victims[b].Candidate)
+}
 
 // Push enters another victim.
 func (h *Heap[T]) Push(v Victim[T]) {
 	h.victims = append(h.victims, v)
-	heap.Push((*indices[T])(h), int32(len(h.victims)-1))
+	h.order = heap.Push(h.order, int32(len(h.victims)-1), h.before)
 }
 
 // Len is how many victims are left.
@@ -43,20 +47,8 @@ func (h *Heap[T]) Len() int { return len(h.order) }
 func (h *Heap[T]) First() *Victim[T] { return &h.victims[h.order[0]] }
 
 // Pop takes the next victim; it is valid until the next Push.
-func (h *Heap[T]) Pop() *Victim[T] { return &h.victims[heap.Pop((*indices[T])(h)).(int32)] }
-
-// indices is a Heap as package heap wants it.
-type indices[T any] Heap[T]
-
-func (h *indices[T]) Len() int { return len(h.order) }
-func (h *indices[T]) Less(i, j int) bool {
-	return h.policy.Before(&h.victims[h.order[i]].Candidate, &h.victims[h.order[j]].Candidate)
-}
-func (h *indices[T]) Swap(i, j int) { h.order[i], h.order[j] = h.order[j], h.order[i] }
-func (h *indices[T]) Push(x any)    { h.order = append(h.order, x.(int32)) }
-func (h *indices[T]) Pop() any {
-	n := len(h.order) - 1
-	i := h.order[n]
-	h.order = h.order[:n]
-	return i
+func (h *Heap[T]) Pop() *Victim[T] {
+	var first int32
+	first, h.order = heap.Pop(h.order, h.before)
+	return &h.victims[first]
 }

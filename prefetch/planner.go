@@ -2,10 +2,10 @@ package prefetch
 
 import (
 	"cmp"
-	"container/heap"
 	"slices"
 
 	"github.com/penstock-gpu/penstock/evict"
+	"github.com/penstock-gpu/penstock/internal/heap"
 )
 
 // Planner decides what comes and what leaves, in order, from an engine's view of its
@@ -19,7 +19,7 @@ type Planner[T any] struct {
 	merged  []Step // of both
 	victims evict.Heap[Leaver[T]]
 	later   []evict.Victim[Leaver[T]]
-	next    laterHeap // of them, that are not among the victims yet
+	next    []laterEntry // a heap of them, that are not among the victims yet
 }
 
 // laterEntry is one of Planner.later, and when it may leave.
@@ -28,21 +28,8 @@ type laterEntry struct {
 	index int32
 }
 
-// laterHeap has the one first that may leave first: few of many are looked at, so they are not sorted.
-type laterHeap []laterEntry
-
-func (h laterHeap) Len() int { return len(h) }
-func (h laterHeap) Less(i, j int) bool {
-	return h[i].from < h[j].from || h[i].from == h[j].from && h[i].index < h[j].index
-}
-func (h laterHeap) Swap(i, j int) { h[i], h[j] = h[j], h[i] }
-func (h *laterHeap) Push(x any)   { *h = append(*h, x.(laterEntry)) }
-func (h *laterHeap) Pop() any {
-	n := len(*h) - 1
-	x := (*h)[n]
-	*h = (*h)[:n]
-	return x
-}
+// sooner orders them by when they may leave: few of many are looked at, so they are kept as a heap and not sorted.
+func sooner(a, b laterEntry) bool { return a.from < b.from || a.from == b.from && a.index < b.index }
 
 // Leaver is a tensor that could leave: now, or from a position on, where it has been
 // used for the time being, until it is used again.
@@ -99,11 +86,13 @@ func (p *Planner[T]) Plan(fetch []T, start, freeBytes, rest int64, limits Limits
 	for i := range p.later {
 		p.next = append(p.next, laterEntry{p.later[i].Of.From, int32(i)})
 	}
-	heap.Init(&p.next)
+	heap.Init(p.next, sooner)
 	p.victims.Init()
 	plan := Look(start, freeBytes, p.needs, p.allSteps(), limits, func(position int64) (Victim, bool) {
 		for len(p.next) > 0 && p.next[0].from+rest <= position {
-			p.victims.Push(p.later[heap.Pop(&p.next).(laterEntry).index])
+			var first laterEntry
+			first, p.next = heap.Pop(p.next, sooner)
+			p.victims.Push(p.later[first.index])
 		}
 		return p.victim(position, choose)
 	})

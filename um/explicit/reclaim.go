@@ -14,17 +14,17 @@ const (
 	surplusOnly            // those that no coming allocation wants
 )
 
-// provide finds physical memory for a move: a spare handle of just its size, or
+// provide finds physical memory for a move: of just its size, of a spare handle or a dead range that is not wanted soon, or
 // budget for a new one, for which other spare handles and dead ranges go.
 func (r *Runtime) provide(m *Move, which reclaiming) bool {
 	if h, ok := r.physical.takeSpare(m.Chunk.Bytes); ok {
 		m.Handle = h
 		return true
 	}
-	short := m.Chunk.Bytes - r.room()
-	if short > 0 && r.inherit(m, which) {
+	if r.inherit(m, which) {
 		return true
 	}
+	short := m.Chunk.Bytes - r.room()
 	if short > r.physical.spares+r.reclaimable(which) {
 		return false
 	}
