@@ -62,10 +62,20 @@ def parse():
         jobs, a.length, a.tokens = TINY[a.device]
         a.jobs = a.jobs or jobs
     a.jobs = a.jobs or list(JOBS)[:4]
-    a.jobs = {job: (budgets or BUDGETS[job]).split(",") for job, _, budgets in (x.partition(":") for x in a.jobs) if job in JOBS or p.error(f"unknown job {job!r}: choose from {', '.join(JOBS)}")}
+    a.jobs = budgets_of(p, a.jobs)
     a.tokens = [tokens(p, word, a.length) for word in a.tokens.split(",")]
     a.set = c.settings(a.set) if a.set else {}
     return a
+
+
+def budgets_of(parser, words):
+    """The budgets of each job, of words such as llama3b:24GiB,14GiB."""
+    found = {}
+    for job, _, budgets in (x.partition(":") for x in words):
+        if job not in JOBS:
+            parser.error(f"unknown job {job!r}: choose from {', '.join(JOBS)}")
+        found[job] = (budgets or BUDGETS[job]).split(",")
+    return found
 
 
 def tokens(parser, word, length):
@@ -103,15 +113,24 @@ def impossible(row, device):
 STATES = (("HOST MEMORY", "host memory"), ("OutOfMemoryError", "out of memory"), ("CUDA out of memory", "out of memory"))
 
 
+def state_of(record):
+    """What became of a process that ended in an error."""
+    text = record["error"] + record["stderr_tail"]
+    return next((state for sign, state in STATES if sign in text), "TIMEOUT" if record["timed_out"] else "FAILED")
+
+
+def python_path():
+    """The package of this checkout, and what this process has: peers may be carried there."""
+    return {"PYTHONPATH": os.pathsep.join([str(c.ROOT / "python"), *filter(None, [os.environ.get("PYTHONPATH")])])}
+
+
 def attempt(a, card, row, timeout_s):
     name, _, budget = row["way"].partition(" ")
     script = LINE.get(name, name)
     flags = ["--way", script, "--batch", row["batch"], "--length", row["length"], "--accumulate", row["accumulate"], "--device", a.device, "--seconds", int(timeout_s * 0.85), "--host-limit", a.host_limit]
-    # The package of this checkout, and what this process has: peers may be carried there.
-    path = {"PYTHONPATH": os.pathsep.join([str(c.ROOT / "python"), *filter(None, [os.environ.get("PYTHONPATH")])])}
     ours = dict(penstock=True, engine="explicit", budget=budget, host_budget=a.host_budget) if budget else {}
     record = c.train(
-        card, row["job"], a.steps, timeout_s, deterministic=a.deterministic, sample=a.device == "cuda", flags=[str(x) for x in flags], workloads=JOB, extra={**path, **(a.set if budget else {})}, **ours,
+        card, row["job"], a.steps, timeout_s, deterministic=a.deterministic, sample=a.device == "cuda", flags=[str(x) for x in flags], workloads=JOB, extra={**python_path(), **(a.set if budget else {})}, **ours,
     )  # fmt: skip
     record["name"] = row["name"]
     result = record.get("result") or {}
@@ -122,9 +141,7 @@ def attempt(a, card, row, timeout_s):
     if "seconds_per_iteration" in row:
         row["tokens_per_second"] = round(row["tokens"] / row["seconds_per_iteration"], 1)
     if record["error"]:
-        text = record["error"] + record["stderr_tail"]
-        row["state"] = next((state for sign, state in STATES if sign in text), "TIMEOUT" if record["timed_out"] else "FAILED")
-    return row
+        row["state"] = state_of(record)
 
 
 def compare(row, reference, deterministic):

@@ -1,4 +1,4 @@
-"""The harness of full fine-tuning, bench/finetune.py: what it runs, how it judges, and all of it on the CPU, where PyTorch and transformers are."""
+"""Full fine-tuning, bench/finetune.py, and saving it, bench/saving.py: what they run, how they judge, and all of it on the CPU, where PyTorch and transformers are."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ sys.path.insert(0, str(BENCH))
 import _common as c  # noqa: E402
 import finetune as f  # noqa: E402
 import finetune_job as j  # noqa: E402
+import saving_job as s  # noqa: E402
 
 needs_models = pytest.mark.skipif(not all(map(importlib.util.find_spec, ("torch", "transformers"))), reason="PyTorch and transformers are not both installed")
 
@@ -86,9 +87,9 @@ def test_rows_that_are_kept(tmp_path, monkeypatch):
     assert not f.kept(argparse.Namespace(resume=False, deterministic=True), here, "n")
 
 
-def call(*arguments, out):
+def call(*arguments, out, script="finetune.py"):
     env = {k: v for k, v in os.environ.items() if not k.startswith("PENSTOCK_")} | {"PENSTOCK_BENCH_OUT": str(out), "DS_ACCELERATOR": "cpu"}
-    return subprocess.run([sys.executable, BENCH / "finetune.py", *map(str, arguments)], env=env, capture_output=True, text=True, timeout=300)
+    return subprocess.run([sys.executable, BENCH / script, *map(str, arguments)], env=env, capture_output=True, text=True, timeout=300)
 
 
 @needs_models
@@ -112,3 +113,40 @@ def test_a_row_that_takes_too_much_of_the_host(tmp_path):
     done = call("tiny", "--tiny", "--device", "cpu", "--rows", "tiny stock", "--steps", 1, "--host-limit", 0.1, "--json", "--name", "finetune-test", out=tmp_path)
     (BENCH / "results" / "finetune-test-cpu.json").unlink()
     assert [row["state"] for row in json.loads(done.stdout)["rows"]] == ["host memory"], done.stderr
+
+
+@needs_models
+@pytest.mark.parametrize("way", s.WAYS)
+def test_each_way_of_saving(way, tmp_path):
+    """What comes back is what was saved, also where parameters and states have changed meanwhile."""
+    import torch
+    import transformers
+
+    config = transformers.LlamaConfig(vocab_size=64, hidden_size=16, intermediate_size=32, num_hidden_layers=2, num_attention_heads=2, tie_word_embeddings=True)
+    model = transformers.LlamaForCausalLM(config)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+
+    def state():
+        return [p.detach().clone() for p in model.parameters()] + [v.clone() for s in optimizer.state_dict()["state"].values() for v in s.values()]
+
+    def step():
+        model(input_ids=torch.arange(8)[None], labels=torch.arange(8)[None]).loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    step()
+    before = state()
+    s.WAYS[way]().save(model, optimizer, tmp_path)
+    step()
+    assert not all(map(torch.equal, before, state()))
+    s.WAYS[way]().load(model, optimizer, tmp_path)
+    assert len(before) == len(state()) and all(map(torch.equal, before, state()))
+
+
+@needs_models
+def test_saving(tmp_path):
+    done = call("--tiny", "--device", "cpu", "--ways", "dcp", "--steps", 1, "--json", "--name", "saving-test", out=tmp_path, script="saving.py")
+    (BENCH / "results" / "saving-test-cpu.json").unlink()
+    assert done.returncode == 0, done.stdout + done.stderr
+    (row,) = json.loads(done.stdout)["rows"]
+    assert row["state"] == "equal" and row["saved_bytes"] > 10 * 3475712 and row["save"]["seconds"] > 0
