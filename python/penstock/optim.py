@@ -34,7 +34,7 @@ except ImportError as e:
 _READ = (
     "the gradient of {} was used in backward and is gone: penstock.optim.in_backward has made this parameter's step already. Clipping, a GradScaler and "
     "all else that reads or changes gradients between backward() and optimizer.step() cannot be had with it: train without one of the two "
-    "(Trainer clips unless max_grad_norm=0; bfloat16 needs no GradScaler)"
+    "(bfloat16 needs no GradScaler; for Hugging Face's Trainer see help(penstock.optim.in_backward))"
 )
 _AGAIN = (
     "{} got another gradient before optimizer.step(), and penstock.optim.in_backward has made its step already. Gradients cannot be accumulated over several "
@@ -60,6 +60,13 @@ def in_backward(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> InB
       iteration, but after the steps of that backward;
     - hyper-parameters that change between ``backward()`` and ``step()``, and ``backward(create_graph=True)``;
     - optimizers that keep a state of a whole group of parameters, as schedule-free ones do.
+
+    Hugging Face's Trainer clips unless it has ``max_grad_norm=0``, and since transformers 5 asks for the norm of all gradients
+    even then. It works with::
+
+        class Trainer(transformers.Trainer):
+            def _get_grad_norm(self, *_, **__):
+                return None
 
     What cannot be found: an optimizer from elsewhere in whose step one parameter depends on others; a block under
     checkpointing that reads a parameter detached. Under ``torch.compile`` gradients of a graph come at its end, all at once:

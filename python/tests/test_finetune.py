@@ -88,17 +88,19 @@ def test_rows_that_are_kept(tmp_path, monkeypatch):
 
 
 def call(*arguments, out, script="finetune.py"):
-    env = {k: v for k, v in os.environ.items() if not k.startswith("PENSTOCK_")} | {"PENSTOCK_BENCH_OUT": str(out), "DS_ACCELERATOR": "cpu"}
-    return subprocess.run([sys.executable, BENCH / script, *map(str, arguments)], env=env, capture_output=True, text=True, timeout=300)
+    env = {k: v for k, v in os.environ.items() if not k.startswith("PENSTOCK_")} | {"PENSTOCK_BENCH_OUT": str(out)}
+    try:
+        return subprocess.run([sys.executable, BENCH / script, *map(str, arguments), "--device", "cpu", "--json", "--name", "test"], env=env, capture_output=True, text=True, timeout=300)
+    finally:
+        (BENCH / "results" / "test-cpu.json").unlink(missing_ok=True)
 
 
 @needs_models
 def test_the_whole(tmp_path):
-    done = call("tiny", "--tiny", "--device", "cpu", "--rows", "tiny (checkpointing|in-backward|fsdp2|torchao|penstock)", "--steps", 2, "--deterministic", "--json", "--name", "finetune-test", out=tmp_path)
+    done = call("tiny", "--tiny", "--rows", "tiny (checkpointing|in-backward|fsdp2|torchao|penstock)", "--steps", 2, "--deterministic", out=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     document = json.loads(done.stdout)
-    assert document == json.loads((tmp_path / "finetune-test-cpu.json").read_text())
-    (BENCH / "results" / "finetune-test-cpu.json").unlink()
+    assert document == json.loads((tmp_path / "test-cpu.json").read_text())
     found = {row["way"]: row for row in document["rows"]}
     assert found["in-backward"]["losses_equal"] and found["in-backward"]["parameters_equal"]
     assert found["fsdp2-offload"]["state"] == "ok" and 0 < found["fsdp2-offload"]["loss_distance"] < 1e-3
@@ -110,8 +112,7 @@ def test_the_whole(tmp_path):
 
 @needs_models
 def test_a_row_that_takes_too_much_of_the_host(tmp_path):
-    done = call("tiny", "--tiny", "--device", "cpu", "--rows", "tiny stock", "--steps", 1, "--host-limit", 0.1, "--json", "--name", "finetune-test", out=tmp_path)
-    (BENCH / "results" / "finetune-test-cpu.json").unlink()
+    done = call("tiny", "--tiny", "--rows", "tiny stock", "--steps", 1, "--host-limit", 0.1, out=tmp_path)
     assert [row["state"] for row in json.loads(done.stdout)["rows"]] == ["host memory"], done.stderr
 
 
@@ -145,8 +146,7 @@ def test_each_way_of_saving(way, tmp_path):
 
 @needs_models
 def test_saving(tmp_path):
-    done = call("--tiny", "--device", "cpu", "--ways", "dcp", "--steps", 1, "--json", "--name", "saving-test", out=tmp_path, script="saving.py")
-    (BENCH / "results" / "saving-test-cpu.json").unlink()
+    done = call("--tiny", "--ways", "dcp", "--steps", 1, out=tmp_path, script="saving.py")
     assert done.returncode == 0, done.stdout + done.stderr
     (row,) = json.loads(done.stdout)["rows"]
     assert row["state"] == "equal" and row["saved_bytes"] > 10 * 3475712 and row["save"]["seconds"] > 0

@@ -529,5 +529,62 @@ def test_accelerate(tmp_path):
     assert same(*runs)
 
 
+@pytest.mark.parametrize("clips", [False, True])
+def test_trainer(tmp_path, clips):
+    """Hugging Face's Trainer, which clips unless it is told not to."""
+    transformers = pytest.importorskip("transformers")
+    pytest.importorskip("accelerate")
+
+    class Trainer(transformers.Trainer):  # as the documentation has it
+        def _get_grad_norm(self, *_, **__):
+            return None
+
+    assert "def _get_grad_norm(self, *_, **__):\n                return None" in in_backward.__doc__
+
+    class Wrapped(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = model()
+
+        def forward(self, ids, labels=None):
+            return {"loss": self.inner(ids)}
+
+    data = [{"ids": batch(i)[0], "labels": batch(i)[0]} for i in range(16)]
+    finals = []
+    for line in (False, True):
+        m = Wrapped()
+        optimizer = torch.optim.AdamW(m.parameters(), lr=1e-2)
+        if line:
+            in_backward(m, optimizer)
+        trainer = Trainer(
+            m, transformers.TrainingArguments(
+                output_dir=str(tmp_path), max_steps=4, per_device_train_batch_size=4, warmup_steps=2, max_grad_norm=1.0 if clips else 0, use_cpu=True, report_to=[], disable_tqdm=True, save_strategy="no", seed=0,
+            ), train_dataset=data, optimizers=(optimizer, None),
+        )  # fmt: skip
+        if line and clips:
+            with pytest.raises(PenstockError, match="was used in backward.*Trainer"):
+                trainer.train()
+            return
+        trainer.train()
+        finals.append(m.state_dict())
+    assert same(*finals)
+
+
+def test_sparse_gradients():
+    runs = []
+    for line in (False, True):
+        torch.manual_seed(0)
+        table = nn.Embedding(16, 4, sparse=True)
+        optimizer = torch.optim.SparseAdam(table.parameters())
+        if line:
+            in_backward(table, optimizer)
+        for i in range(3):
+            table(batch(i)).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        runs.append((table.state_dict(), optimizer.state_dict()))
+    assert same(*runs)
+
+
 def test_the_package_finds_it():
     assert penstock.optim.in_backward is in_backward
