@@ -69,8 +69,11 @@ def in_backward(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> InB
                 return None
 
     What cannot be found: an optimizer from elsewhere in whose step one parameter depends on others; a block under
-    checkpointing that reads a parameter detached. Under ``torch.compile`` gradients of a graph come at its end, all at once:
-    the results are right, and the gradients take what they do without this line.
+    checkpointing that reads a parameter detached. Last bits may differ in a group of parameters on the CPU and the GPU, or of
+    dense and sparse gradients, where PyTorch may take other kernels for all together than for one.
+
+    Under ``torch.compile`` gradients of a graph come at its end, all at once: the results are right, and the gradients take
+    what they do without this line.
     """
     _check(model, optimizer)
     return InBackward(model, optimizer)
