@@ -17,6 +17,12 @@ from pathlib import Path
 NO_DEVICE = 100  # cudaErrorNoDevice, CUDA_ERROR_NO_DEVICE
 
 
+def stub(name: str) -> str:
+    if re.fullmatch(r"cuda\w*GetError(Name|String)", name):  # PyTorch puts it into the error that it raises
+        return f'const char *{name}(void) {{ return "no CUDA device"; }}\n'
+    return f"int {name}(void) {{ return {NO_DEVICE}; }}\n"
+
+
 def main(torch_lib: Path, folder: Path) -> None:
     ours = {f.name for f in torch_lib.iterdir()}
     present = ours | set(re.findall(r"^\s*(\S+) \(", subprocess.run(["/sbin/ldconfig", "-p"], capture_output=True, text=True, check=True).stdout, re.M))
@@ -35,7 +41,7 @@ def main(torch_lib: Path, folder: Path) -> None:
     for lib in sorted(missing):
         own = {v: names[v] for v in sorted(versions[lib])}
         source, script = folder / "stub.c", folder / "stub.map"
-        source.write_text("".join(f"int {n}(void) {{ return {NO_DEVICE}; }}\n" for n in sorted(anybodys.union(*own.values()))))
+        source.write_text("".join(map(stub, sorted(anybodys.union(*own.values())))))
         script.write_text("".join(f"{v} {{ global: {' '.join(n + ';' for n in sorted(own[v]))} }};\n" for v in own) or "{ global: *; };\n")
         subprocess.run(["gcc", "-w", "-fno-builtin", "-shared", "-fPIC", f"-Wl,-soname,{lib}", f"-Wl,--version-script={script}", "-o", folder / lib, source], check=True)
 

@@ -368,12 +368,12 @@ class Gate:
         return 1 if set(states) & set(BAD) or states and set(states) == {"stock"} else 0
 
 
-def versions():
+def versions(*more):
     """Of what the programs are made of, without importing it."""
     from importlib.metadata import PackageNotFoundError, version
 
     found = {}
-    for name in ("torch", "torchvision", "transformers", "timm", "torch-geometric", "peft", "accelerate", "lightning"):
+    for name in ("torch", "torchvision", "transformers", "timm", "torch-geometric", "peft", "accelerate", "lightning", *more):
         try:
             found[name] = version(name)
         except PackageNotFoundError:

@@ -809,6 +809,26 @@ def eight_bits(parameters):
 optimizer("AdamW of 8 bits (torchao)", eight_bits, needs="torchao", slow=True)
 
 
+@program("optimizer AdamW within backward, and after")
+def within_backward(size):
+    from penstock.optim import in_backward
+    import torch
+
+    finals, losses = [], []
+    for line in (False, True):
+        torch.manual_seed(0)
+        model = llama(size, layers=8)
+        optimizer = adamw(model, fused=True)
+        hooks = in_backward(model, optimizer) if line else None
+        losses += lm_steps(model, size, 3, optimizer)
+        if hooks:
+            hooks.remove()
+        losses += lm_steps(model, size, 2, optimizer)
+        finals.append([p.detach() for p in model.parameters()])
+    different = sum(float((a != b).sum()) for a, b in zip(*finals))  # none: the line changes nothing
+    return [*losses, different], finals[1]
+
+
 @program("optimizer LBFGS")
 def lbfgs(size):
     import torch
@@ -887,6 +907,49 @@ def safetensors_(size):
         again.load_state_dict(load_file(f"{folder}/m.safetensors", device="cuda" if size.device == "cuda" else "cpu"))
         losses += mlp_steps(again, size, 2)
     return losses, list(again.parameters())
+
+
+@program("checkpoint: torch.distributed.checkpoint of model and optimizer")
+def distributed_checkpoint(size):
+    import torch.distributed.checkpoint as dcp
+    from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+
+    def state_of(*pair):
+        return dict(zip(("model", "optimizer"), get_state_dict(*pair)))
+
+    with tempfile.TemporaryDirectory() as folder:
+        model = mlp(size)
+        optimizer = adamw(model)
+        losses = mlp_steps(model, size, 2, optimizer)
+        dcp.save(state_of(model, optimizer), checkpoint_id=folder)
+        again = mlp(size)
+        second = adamw(again)
+        state = state_of(again, second)
+        dcp.load(state, checkpoint_id=folder)
+    set_state_dict(again, second, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
+    del state
+    losses += mlp_steps(again, size, 2, second)
+    losses += mlp_steps(model, size, 2, optimizer)  # the same two steps
+    return losses, [*again.parameters(), *model.parameters()]
+
+
+@program("checkpoint: save_pretrained in shards, and resume")
+def save_pretrained(size):
+    import torch
+
+    with tempfile.TemporaryDirectory() as folder:
+        model = llama(size)
+        optimizer = adamw(model)
+        losses = lm_steps(model, size, 2, optimizer)
+        model.save_pretrained(folder, max_shard_size="40KB" if size.small else "40MB")
+        shards = len(list(Path(folder).glob("*.safetensors")))
+        torch.save(optimizer.state_dict(), f"{folder}/optimizer.pt")
+        again = type(model).from_pretrained(folder).to(size.device).train()
+        second = adamw(again)
+        second.load_state_dict(torch.load(f"{folder}/optimizer.pt", map_location=size.device))
+    losses += lm_steps(again, size, 2, second)
+    losses += lm_steps(model, size, 2, optimizer)  # the same two steps
+    return [*losses, shards], [*again.parameters(), *model.parameters()]
 
 
 @program("a loader that prefetches on a stream of its own", card=True)

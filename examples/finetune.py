@@ -4,7 +4,8 @@
 
 MODEL is a folder or a name that transformers knows, TEXT a file of plain text. Weights and the optimizer's state are
 fp32, computed is in bf16. Checkpointing stays on: where the model has it, it is cheaper than moving activations. What is
-left for Penstock is the state, 16 bytes for each weight.
+left for Penstock is the state, 16 bytes for each weight. --in-backward steps each weight as soon as its gradient is done,
+and frees that: 12 bytes are left, and move while backward computes.
 """
 
 import argparse
@@ -21,6 +22,7 @@ parser.add_argument("--out", default="finetuned", help="folder for the result")
 parser.add_argument("--steps", type=int, default=100)
 parser.add_argument("--batch", type=int, default=4)
 parser.add_argument("--length", type=int, default=2048, help="tokens of a row; the same in each step, so that steps are alike")
+parser.add_argument("--in-backward", action="store_true", help="the optimizer's step within backward: the same numbers")
 parser.add_argument("--device", default="cuda", help="cpu, to try the script itself")
 a = parser.parse_args()
 
@@ -34,6 +36,10 @@ model = AutoModelForCausalLM.from_pretrained(a.model, dtype=torch.float32).to(a.
 model.config.use_cache = False
 model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, fused=a.device == "cuda")
+if a.in_backward:
+    import penstock.optim
+
+    penstock.optim.in_backward(model, optimizer)
 
 for step in range(a.steps):
     began = time.perf_counter()

@@ -17,12 +17,14 @@ Importing this package is cheap: it loads neither PyTorch nor a native library.
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 from ._errors import PenstockError, PenstockWarning
 from ._version import __version__
 
 if TYPE_CHECKING:
+    from . import optim as optim
     from ._runtime import disable, enable, is_enabled, stats
     from ._scalars import scalars
 
@@ -40,6 +42,8 @@ def __getattr__(name: str) -> Any:
         from . import _scalars
 
         return _scalars.scalars
+    if name == "optim":
+        return importlib.import_module(".optim", __name__)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

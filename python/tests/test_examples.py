@@ -101,5 +101,11 @@ def test_finetune(tmp_path):
     PreTrainedTokenizerFast(tokenizer_object=words, unk_token="[UNK]").save_pretrained(model)
     LlamaForCausalLM(LlamaConfig(vocab_size=8, hidden_size=16, intermediate_size=32, num_hidden_layers=2, num_attention_heads=2)).save_pretrained(model)
     text.write_text("a b " * 100)
-    done = run(sys.executable, EXAMPLES / "finetune.py", model, text, "--device", "cpu", "--steps", 2, "--length", 16, "--out", tmp_path / "out")
-    assert done.stdout.count("loss") == 2 and (tmp_path / "out" / "config.json").exists()
+    losses = []
+    for flags in ([], ["--in-backward"]):
+        out = tmp_path / f"out{len(flags)}"
+        done = run(sys.executable, EXAMPLES / "finetune.py", model, text, "--device", "cpu", "--steps", 3, "--length", 16, "--out", out, *flags, PYTHONPATH=str(REPO / "python"))
+        losses.append([line.split()[3] for line in done.stdout.splitlines() if " loss " in line])
+        assert len(losses[-1]) == 3 and (out / "config.json").exists()
+    assert losses[0] == losses[1]
+    assert (tmp_path / "out0/model.safetensors").read_bytes() == (tmp_path / "out1/model.safetensors").read_bytes()
