@@ -2,6 +2,7 @@ package live
 
 import (
 	"encoding/binary"
+	"slices"
 	"testing"
 
 	"github.com/penstock-gpu/penstock/cuda"
@@ -90,6 +91,74 @@ func TestTrialBeginsAnew(t *testing.T) {
 			if f.over() != x.over || f.told != x.over || (o.Again != nil) != x.over {
 				t.Errorf("seen %v: passed %d, told %t, can be issued again: %t", x.seen, f.passed, f.told, o.Again != nil)
 			}
+		}
+	})
+}
+
+// TestSuspects: of several words that point to where something was written those are suspected that never pointed to what was only read.
+func TestSuspects(t *testing.T) {
+	for _, x := range []struct{ words, reads, writes, want []uint32 }{
+		{[]uint32{0, 8}, nil, nil, []uint32{0, 8}},
+		{[]uint32{0, 8}, []uint32{0}, nil, []uint32{8}},
+		{[]uint32{0, 8}, []uint32{0, 8}, nil, []uint32{0, 8}},
+		{[]uint32{0, 8, 16}, []uint32{0}, []uint32{16}, []uint32{8}},
+		{[]uint32{0, 16}, []uint32{0}, []uint32{16}, []uint32{0, 16}},
+	} {
+		f := trial{reads: x.reads, writes: x.writes}
+		if got := f.suspects(x.words); !slices.Equal(got, x.want) {
+			t.Errorf("of %v, where %v are read and %v known, %v are suspected, want %v", x.words, x.reads, x.writes, got, x.want)
+		}
+	}
+}
+
+// TestWorkspaceInSharedRange: what most products name of a range that allocations share is a workspace to all of them, though it is as it was after
+// each; what else they read there is not. The launch hook is told, and what other allocations get that lie there later is none.
+func TestWorkspaceInSharedRange(t *testing.T) {
+	c := replaying(t, um.ReplayOn)
+	c.Packs = true
+	j := newStubJob(t, c)
+	defer j.closed()
+	const bytes = 3 * mib / 2
+	weights, workspace, alone := j.malloc(bytes), j.malloc(bytes), j.malloc(4*mib)
+	outs := make([]cuda.Ptr, productsSeen)
+	for i := range outs {
+		outs[i] = j.malloc(2 * mib)
+	}
+	j.fill(alone, 4*mib, 1)
+	j.locked(func(e *swap) {
+		slot := e.runtime.SlotOf(workspace)
+		if !e.runtime.Shares(slot) || slot != e.runtime.SlotOf(weights) || e.runtime.Shares(e.runtime.SlotOf(alone)) {
+			t.Fatal("the first two do not share a range")
+		}
+		f := &recorded{id: 77, product: true, told: true, trial: trial{passed: enoughTrials, made: []uint32{0}, writes: []uint32{0}, seen: []uint32{0, 8, 16, 24}}}
+		launch := func(out, input cuda.Ptr) um.Op {
+			rec := hook.Record{Kind: hook.Launch, ID: 77, Slots: []uint32{e.runtime.SlotOf(out), slot, e.runtime.SlotOf(alone)}}
+			var params []byte
+			for _, p := range []cuda.Ptr{out, workspace, alone, input} {
+				params = binary.LittleEndian.AppendUint64(params, uint64(p))
+			}
+			o := um.Op{Slots: rec.Slots}
+			e.accesses.byTrial(e, &rec, &o, f, &cuda.RecordedLaunch{Starts: []uint32{0}, Params: params})
+			return o
+		}
+		for i := range workspaceOf {
+			if o := launch(outs[i], alone); (o.Access[1] == um.AccessScratch) != (i == workspaceOf-1) || o.Again == nil {
+				t.Fatalf("launch %d: %v, can be issued again: %t", i, o.Access, o.Again != nil)
+			}
+		}
+		if !slices.Contains(f.writes, 8) || slices.Contains(f.writes, 16) || !f.told {
+			t.Errorf("%v are written to, told: %t", f.writes, f.told)
+		}
+		if o := launch(outs[workspaceOf], weights); o.Again != nil {
+			t.Error("what reads beside its workspace would read memory of the engine's")
+		}
+		e.accesses.workspaces[outs[workspaceOf+1]] = true
+		if launch(outs[workspaceOf+1], alone); e.accesses.workspaces[outs[workspaceOf+1]] {
+			t.Error("a new allocation is a workspace, as was there before")
+		}
+		f.writes = slices.Repeat([]uint32{1}, hook.MostWritten+1)
+		if e.accesses.tell(e, f); f.told {
+			t.Error("the hook was told more than it can hold")
 		}
 	})
 }

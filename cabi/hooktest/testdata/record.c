@@ -115,6 +115,23 @@ static void whole(void) {
     SYNC(NULL);
 }
 
+/* More words than it writes to may say so, and none of what they say is passed on where they lie in more slots than a record can tell. */
+static void many(void) {
+    uint64_t all[6] = {at(1), at(1), at(2), at(3), at(4), at(5)};
+    void *params[] = {all};
+    OK(CALL(cuLaunchKernel, function("many"), 1, 1, 1, 32, 1, 1, 0, NULL, params, NULL));
+    psk_func *f = &S->funcs[id_of("many")];
+    CHECK_EQ(EXPECT(PSK_REC_LAUNCH, 1, 2, 3, 4, 5)->flags & PSK_FLAG_ACCESS, 0);
+    for (uint32_t words = 5; words <= 6; words++) {
+        for (uint32_t i = 0; i < words; i++) f->written[i] = (uint16_t)(8 * i);
+        __atomic_store_n(&f->record, 1 + words, __ATOMIC_RELEASE);
+        OK(CALL(cuLaunchKernel, function("many"), 1, 1, 1, 32, 1, 1, 0, NULL, params, NULL));
+        const record *r = EXPECT(PSK_REC_LAUNCH, 1, 2, 3, 4, 5);
+        CHECK_EQ(r->flags & PSK_FLAG_ACCESS ? psk_written(r->flags) : 0, words == 5 ? 4 : 0);
+    }
+    SYNC(NULL);
+}
+
 static CUresult mix_into(job *j) { return launch(j->s, at(1), at(2), j->p); }
 static CUresult mix_from(job *j) { return launch(j->s, j->p, at(2), at(3)); }
 static CUresult copy_in(job *j) { return CALL(cuMemcpyHtoDAsync_v2, j->p, j->host, j->bytes, j->s); }
@@ -180,17 +197,23 @@ int main(void) {
     start();
     base = managed((PLAIN + 1) * 2 * MiB);
     base = (base + 2 * MiB - 1) / (2 * MiB) * (2 * MiB);
-    ((void (*)(const char *, stub_kernel_fn, void *, unsigned, const size_t *))driver("stub_register_kernel"))("mix", no_op, NULL, 4, sizes);
+    void (*register_kernel)(const char *, stub_kernel_fn, void *, unsigned, const size_t *) = driver("stub_register_kernel");
+    register_kernel("mix", no_op, NULL, 4, sizes);
+    register_kernel("many", no_op, NULL, 1, (const size_t[]){48});
     attach(PSK_MODE_OBSERVE);
     for (int i = 1; i <= SLOTS; i++) own(i, at(i), 2 * MiB, PSK_SLOT_RESIDENT);
     own(PSK_SLOT_PLAIN, at(PLAIN), 2 * MiB, 0);
     OK(launch(NULL, at(1), at(2), at(3)));
     OK(touch_add(NULL, at(1), 1, 0));
     must_take(), must_take();
+    OK(CALL(cuLaunchKernel, function("many"), 1, 1, 1, 32, 1, 1, 0, NULL, ((void *[]){(uint64_t[6]){at(1)}}), NULL));
+    must_take();
     set_mode(PSK_MODE_STRICT);
     clear_function("mix");
+    clear_function("many");
     clear_function("touch_add");
     whole();
+    many();
     guarded();
     none_left();
     return 0;
