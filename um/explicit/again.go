@@ -341,6 +341,9 @@ func (r *Runtime) giveUp(t *tensor, rm *remake) {
 // judge hears whether a tensor that leaves is what its recipe makes.
 func (r *Runtime) judge(m *Move, same bool) {
 	if m.Untried {
+		if rm := m.tensor.remake; m.Proven && rm != nil { // it is not any more: those that are alike have to be verified
+			r.again.proofs.note(rm.alike, false)
+		}
 		written := m.tensor.recipe.written
 		r.giveUpRecipe(m.tensor)
 		m.tensor.recipe.written = written // nothing was found that had written to it

@@ -68,3 +68,18 @@ func TestLikeness(t *testing.T) {
 		t.Errorf("%v", p)
 	}
 }
+
+// TestProvenAnew: what is proven, and was not let be issued as it has to be tried again, has to be verified again.
+func TestProvenAnew(t *testing.T) {
+	w, _, made := droppedWorld(t)
+	x := w.r.ByPtr[made[len(made)-1]]
+	for _, proven := range []bool{false, true} {
+		w.r.again.proofs[7] = proveAfter
+		x.remake = &remake{alike: 7, proven: proven}
+		w.r.again.remakes++
+		w.r.judge(&Move{Kind: MoveVerify, Proven: proven, Untried: true, tensor: x}, false)
+		if n := w.r.again.proofs[7]; (n == 0) != proven {
+			t.Errorf("proven %t: %d were right", proven, n)
+		}
+	}
+}

@@ -39,6 +39,12 @@ type trial struct {
 	seen   []uint32 // of all words that were addresses of tensors
 }
 
+// again begins trials anew. What a launch makes is found by its being new, until one has passed.
+func (t *trial) again() {
+	t.writes = slices.DeleteFunc(t.writes, func(x uint32) bool { return slices.Contains(t.made, x) })
+	t.made, t.passed = nil, 0
+}
+
 // over says whether there need be no more.
 func (t *trial) over() bool { return t.passed >= enoughTrials }
 
@@ -81,7 +87,8 @@ func (c *accesses) byTrial(e *swap, rec *hook.Record, o *um.Op, f *recorded, l *
 	}
 	if f.over() && slices.ContainsFunc(slices.Concat(at...), func(x uint32) bool { return !slices.Contains(f.seen, x) }) {
 		// A word is an address that never was one: what is there may be written to.
-		f.passed, f.told = 0, false
+		f.again()
+		f.told = false
 		e.hook.SetRecord(f.id, nil)
 		c.of = slices.Repeat([]um.Access{um.AccessUnknown}, len(rec.Slots))
 		o.Access = c.of
@@ -215,8 +222,8 @@ func (c *accesses) judge(e *swap, m *explicit.Move) bool {
 		}
 		for _, r := range m.Changed {
 			words := f.suspects(pointing(l, r))
+			f.again()
 			f.note(nil, words)
-			f.passed = 0
 			if f.product && len(words) > 0 && !slices.ContainsFunc(words, func(at uint32) bool { return l.Address(at) != l.Address(words[0]) }) {
 				c.workspaces[l.Address(words[0])] = true
 			}

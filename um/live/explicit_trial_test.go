@@ -28,6 +28,7 @@ func (j *stubJob) multiply(out, a, b, workspace cuda.Ptr, scribbles uint32) {
 // before that was known is not issued with what the job has.
 func TestExplicitTrials(t *testing.T) {
 	defer func(before int) { mostWrong = before }(mostWrong)
+	const again = 8 // the round after which trials begin anew
 	for _, x := range []struct {
 		scribbles uint32
 		mostWrong int
@@ -41,7 +42,7 @@ func TestExplicitTrials(t *testing.T) {
 		j.fill(in[0], productBytes, 1)
 		workspace := j.malloc(productBytes)
 		products := make([]cuda.Ptr, 24)
-		for round := range 8 {
+		for round := range 12 {
 			j.fill(in[1], productBytes, 2)
 			for i := range products {
 				products[i] = j.malloc(productBytes)
@@ -57,7 +58,19 @@ func TestExplicitTrials(t *testing.T) {
 			if s := j.l.Stats().Explicit; s.Unmade != 0 {
 				t.Fatalf("round %d: %+v", round, s)
 			}
+			if round == again && scribbles == 0 { // a word is an address that never was one
+				j.locked(func(e *swap) {
+					f := e.accesses.functions[kernelGemm]
+					f.again()
+					f.told = false
+				})
+			}
 		}
+		j.locked(func(e *swap) {
+			if f := e.accesses.functions[kernelGemm]; scribbles == 0 && !f.over() {
+				t.Errorf("%d trials were passed since they began anew: what is proven is not tried", f.passed)
+			}
+		})
 		s := j.l.Stats().Explicit
 		j.h.mu.Lock()
 		told := j.h.told[kernelGemm]
@@ -90,6 +103,9 @@ func TestTrialBeginsAnew(t *testing.T) {
 			e.accesses.byTrial(e, &rec, &o, f, &cuda.RecordedLaunch{Starts: []uint32{0}, Params: params})
 			if f.over() != x.over || f.told != x.over || (o.Again != nil) != x.over {
 				t.Errorf("seen %v: passed %d, told %t, can be issued again: %t", x.seen, f.passed, f.told, o.Again != nil)
+			}
+			if !x.over && (len(f.made) > 0 || slices.Contains(f.writes, 0)) {
+				t.Errorf("what a launch makes would be taken for a workspace: %v, %v", f.made, f.writes)
 			}
 		}
 	})
