@@ -56,6 +56,7 @@ type RecordedLaunch struct {
 	Starts        []uint32 // of each parameter, the first byte in Params
 	Params        []byte   // as CU_LAUNCH_PARAM_BUFFER_POINTER takes them
 	Addresses     []uint32 // offsets in Params of all words that are addresses, where that is known
+	Stale         []uint32 // of words that were addresses of nothing alive when it was made: what earlier launches left there
 }
 
 // Address is the address at an offset in the parameters.

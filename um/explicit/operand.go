@@ -30,6 +30,9 @@ func (r *Runtime) SlotRange(slot uint32) cuda.Range {
 	return cuda.Range{Base: t.base, Bytes: t.size}
 }
 
+// Lives says whether a slot has an allocation that lives.
+func (r *Runtime) Lives(slot uint32) bool { return r.LiveAt(slot) != nil }
+
 // Untouched says whether no operation has named the tensor of a slot since it was allocated; not of a pack, of which a part may have been.
 func (r *Runtime) Untouched(slot uint32) bool {
 	t := r.Slots.At(slot)

@@ -157,7 +157,7 @@ func addressWords(l *cuda.RecordedLaunch, yield func(offset uint32, p cuda.Ptr) 
 // hiddenAddresses finds what looks like an address in a launch's parameters where none is known to be: where it lies.
 func (e *swap) hiddenAddresses(l *cuda.RecordedLaunch) (offsets []uint32) {
 	addressWords(l, func(at uint32, p cuda.Ptr) bool {
-		if slices.Contains(l.Addresses, at) {
+		if slices.Contains(l.Addresses, at) || slices.Contains(l.Stale, at) {
 			return true
 		}
 		known := e.hook.Published(p)

@@ -66,7 +66,10 @@ func (c *accesses) byTrial(e *swap, rec *hook.Record, o *um.Op, f *recorded, l *
 	}
 	addressWords(l, func(offset uint32, p cuda.Ptr) bool {
 		i := slices.IndexFunc(ranges, func(r cuda.Range) bool { return p >= r.Base && p < r.End() })
-		if i >= 0 {
+		switch {
+		case i >= 0 && !e.runtime.Lives(rec.Slots[i]): // a dead range that the job may take again
+			l.Stale = append(l.Stale, offset)
+		case i >= 0:
 			at[i] = append(at[i], offset)
 			l.Addresses = append(l.Addresses, offset)
 			switch {

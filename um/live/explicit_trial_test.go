@@ -178,3 +178,38 @@ func TestWorkspaceInSharedRange(t *testing.T) {
 		}
 	})
 }
+
+// TestStaleWords: words that are addresses of nothing alive, as lists with room for more carry them, do not keep a launch from being issued again.
+func TestStaleWords(t *testing.T) {
+	j := newStubJob(t, replaying(t, um.ReplayOn))
+	defer j.closed()
+	out, in, dead := j.malloc(productBytes), j.malloc(productBytes), j.malloc(productBytes)
+	j.fill(in, productBytes, 1)
+	j.fill(dead, productBytes, 1)
+	var params []byte
+	for _, p := range []cuda.Ptr{out, in, dead} {
+		params = binary.LittleEndian.AppendUint64(params, uint64(p))
+	}
+	j.locked(func(e *swap) {
+		slots := []uint32{e.runtime.SlotOf(out), e.runtime.SlotOf(in), e.runtime.SlotOf(dead)}
+		if _, err := e.runtime.Hold(dead); err != nil {
+			t.Fatal(err)
+		}
+		if e.runtime.Lives(slots[2]) || e.runtime.SlotRange(slots[2]).Base != dead {
+			t.Fatal("there is no dead range that the job may take again")
+		}
+		rec := hook.Record{Kind: hook.Launch, ID: 77, Slots: slots}
+		o := um.Op{Slots: rec.Slots}
+		l := &cuda.RecordedLaunch{Starts: []uint32{0}, Params: params}
+		e.accesses.byTrial(e, &rec, &o, &recorded{id: 77}, l)
+		if o.Again == nil || !slices.Equal(l.Addresses, []uint32{0, 8}) || !slices.Equal(l.Stale, []uint32{16}) {
+			t.Fatalf("addresses %v, stale %v", l.Addresses, l.Stale)
+		}
+		if found := e.hiddenAddresses(l); len(found) > 0 {
+			t.Errorf("%v are taken for addresses that nobody knows of", found)
+		}
+		if _, err := e.runtime.Retake(dead, productBytes, 0); err != nil {
+			t.Error(err)
+		}
+	})
+}
