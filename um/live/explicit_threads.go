@@ -314,11 +314,7 @@ func (p *porter) land() error {
 		p.showMove(&f)
 		switch {
 		case f.move.Kind == explicit.MoveVerify:
-			right := !f.move.Isolated || e.accesses.judge(e, f.move)
-			if f.move.Isolated {
-				e.verifier.lent.Store(false)
-			}
-			if !right {
+			if f.move.Isolated && !e.accesses.judge(e, f.move) {
 				f.move.Untried = true
 				l.log.Debug("launches wrote to what was not known to be written to", zap.String("kernel", f.move.By), zap.Int("inputs", len(f.move.Changed)))
 				e.runtime.Cancelled(f.move)
@@ -357,13 +353,11 @@ func (p *porter) settle(f *flight) error {
 	}
 	if p.maker.Made(f.move) {
 		f.ticket, f.making = 0, false
-		p.e.verifier.makings--
 		return nil
 	}
 	if !f.move.Copied() {
 		return p.remake(f)
 	}
-	p.e.verifier.makings--
 	if err := p.fetchInstead(f); err != nil {
 		return err
 	}
@@ -462,15 +456,12 @@ func (p *porter) begin(m *explicit.Move) error {
 			e.runtime.Cancelled(m)
 			return nil
 		}
-		if m.Isolated && (m.Proven || !e.verifier.mayTry(p.mover, m)) {
+		if m.Isolated && (m.Proven || !p.mover.MayTry(m, e.verifier.scratch.Bytes)) {
 			m.Untried = true
 			l.log.Debug("there is no room to try launches", zap.String("kernel", m.By), zap.Int64("bytes", m.Bytes), zap.Int("inputs", len(m.Inputs)))
 			e.runtime.Cancelled(m)
 			return nil
 		}
-	}
-	if makes {
-		e.verifier.makings++
 	}
 	urgent := m.Direction() == um.In && e.gives.pressed.Load() && e.runtime.Stalling()
 	if urgent {
@@ -494,7 +485,6 @@ func (p *porter) begin(m *explicit.Move) error {
 		case makes && overwrites:
 			refused = errOverwrites
 		case makes:
-			e.verifier.await()
 			f.ticket, refused = p.maker.Make(m, e.verifier.temps)
 		case m.Kind != explicit.MoveEvict:
 			f.copied = f.ticket != 0
@@ -503,13 +493,7 @@ func (p *porter) begin(m *explicit.Move) error {
 		}
 	})
 	l.moved()
-	if makes && (err != nil || refused != nil) {
-		e.verifier.makings--
-	}
 	if unverified != nil {
-		if m.Isolated {
-			e.verifier.lent.Store(false)
-		}
 		m.Untried = errors.Is(unverified, errPoolBusy)
 		l.log.Debug("what leaves cannot be made again", zap.String("kernel", m.By), zap.Int64("bytes", m.Bytes), zap.Error(unverified))
 		e.runtime.Cancelled(m)

@@ -4,12 +4,10 @@ import (
 	"encoding/binary"
 	"slices"
 	"testing"
-	"time"
 
 	"github.com/penstock-gpu/penstock/cuda"
 	"github.com/penstock-gpu/penstock/internal/hook"
 	"github.com/penstock-gpu/penstock/um"
-	"github.com/penstock-gpu/penstock/um/explicit"
 )
 
 // multiply makes out = 3 a + b with a kernel of a matrix library, which leaves its workspace as it is not to find it: the job clears it.
@@ -214,32 +212,4 @@ func TestStaleWords(t *testing.T) {
 			t.Error(err)
 		}
 	})
-}
-
-// TestTrialBorrowsMemory: a trial that is too large for the scratch memory has what tensors are made in, while none is made, and gives it back.
-func TestTrialBorrowsMemory(t *testing.T) {
-	const scratch = 16 * mib
-	v := &verifier{scratch: cuda.Range{Base: 1 << 44, Bytes: scratch}}
-	move := func(bytes int64) *explicit.Move {
-		return &explicit.Move{Kind: explicit.MoveVerify, Bytes: 12 * mib, Inputs: []cuda.Range{{Base: 1 << 45, Bytes: bytes}}}
-	}
-	for _, x := range []struct {
-		input     int64
-		makings   int
-		may, lent bool
-	}{{4 * mib, 1, true, false}, {8 * mib, 1, false, false}, {8 * mib, 0, true, true}, {13 * mib, 0, false, false}} {
-		v.makings = x.makings
-		if may := v.mayTry(&explicit.Mover{}, move(x.input)); may != x.may || v.lent.Load() != x.lent {
-			t.Errorf("%d bytes beside 12 MiB, %d makings: may be tried %t, lent %t", x.input, x.makings, may, v.lent.Load())
-		}
-		v.lent.Store(false)
-	}
-	v.lent.Store(true)
-	go func() {
-		time.Sleep(5 * time.Millisecond)
-		v.lent.Store(false)
-	}()
-	if v.await(); v.lent.Load() {
-		t.Error("a making has not waited")
-	}
 }

@@ -4,14 +4,11 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"sync/atomic"
-	"time"
 
 	"go.uber.org/zap"
 
 	"github.com/penstock-gpu/penstock/cuda"
 	"github.com/penstock-gpu/penstock/um/explicit"
-	"github.com/penstock-gpu/penstock/um/live/process"
 )
 
 // This file is for what the engine needs to make tensors again: memory to verify in that it can.
@@ -25,33 +22,8 @@ const (
 type verifier struct {
 	scratch cuda.Range // to verify in
 	bytes   int64      // all of it, from the scratch on
-	temps   cuda.Ptr   // for what is made on the way when a tensor is made; right after the scratch
+	temps   cuda.Ptr   // for what is made on the way when a tensor is made
 	clones  clones
-	makings int         // under way
-	lent    atomic.Bool // temps are a trial's
-}
-
-// longestTrial is for how long a making waits for a trial that has its memory.
-const longestTrial = time.Second
-
-// mayTry says whether there is memory for a trial. One that the scratch memory is too small for is lent what tensors are made in, while none is made:
-// where all launches of a kernel are as large it would never be known what they write to.
-func (v *verifier) mayTry(p *explicit.Mover, m *explicit.Move) bool {
-	if p.MayTry(m, v.scratch.Bytes) {
-		return true
-	}
-	lent := v.makings == 0 && p.MayTry(m, v.scratch.Bytes+explicit.TempsBytes(v.scratch.Bytes))
-	if lent {
-		v.lent.Store(true)
-	}
-	return lent
-}
-
-// await waits until temps are not lent.
-func (v *verifier) await() {
-	for began := time.Now(); v.lent.Load() && time.Since(began) < longestTrial; {
-		process.Pause(process.ShortWait)
-	}
 }
 
 // openVerifier takes memory of the budget, before anything else does, and answers what may be verified there at most: 0 where
