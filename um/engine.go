@@ -85,6 +85,8 @@ type Op struct {
 	Again *cuda.RecordedLaunch
 	// Written are the addresses of what it writes to, as far as they are known: where allocations share a range they tell which it is.
 	Written []cuda.Ptr
+	// Trying says that it is not known yet what launches of its kernel write to: trials are to tell.
+	Trying bool
 	// Product says that it is a launch of a kernel that takes long, as matrix products do, of which trials tell what it writes to.
 	Product bool
 }

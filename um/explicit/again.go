@@ -139,8 +139,10 @@ func (r *Runtime) worthMaking(t *tensor) bool {
 	if t.remake != nil || !r.makeable(t) || !t.whole() || !r.fits(t) {
 		return false
 	}
+	// A trial reads what may turn out to be a workspace: nothing must be at work there, or the launch may wait for ever for what it finds.
+	tries := slices.ContainsFunc(t.recipe.steps, func(s step) bool { return s.trying })
 	for _, u := range t.inputs() {
-		if !u.whole() || u.writing > 0 || r.filling(u) {
+		if !u.whole() || u.writing > 0 || r.filling(u) || tries && u.Busy() {
 			return false
 		}
 	}

@@ -30,7 +30,7 @@ func (v *Mover) Verify(m *Move, scratch cuda.Ptr) (ticket uint32, err error) {
 	}
 	from := cuda.Range{Base: m.Chunk.Base, Bytes: m.Bytes}
 	temps := scratch + cuda.Ptr(wholeUnits(m.Bytes))
-	if err := v.zero(m, temps); err != nil {
+	if err := v.prepare(m, temps); err != nil {
 		return 0, err
 	}
 	copies, err := v.isolate(m, temps+cuda.Ptr(m.tempsBytes()))
@@ -80,14 +80,20 @@ func (v *Mover) isolate(m *Move, at cuda.Ptr) (copies []cuda.Ptr, err error) {
 	return copies, nil
 }
 
-// Isolate has the launches of a move write to memory of the engine's in the place of ranges that they name, as to a workspace; false where that
-// takes more memory for what they make on the way than there is.
-func (m *Move) Isolate(ranges []cuda.Range, most int64) bool {
+// Overwritten is what launches of a move write to and were to read.
+type Overwritten struct {
+	cuda.Range
+	Workspace bool // what is there means nothing to them
+}
+
+// Isolate has the launches of a move write to memory of the engine's in the place of ranges that they name: zeros for a workspace, else a copy. It
+// answers false where that takes more memory for what they make on the way than there is.
+func (m *Move) Isolate(ranges []Overwritten, most int64) bool {
 	offset, temps := m.tempsBytes(), slices.Clone(m.Temps)
 	for _, r := range ranges {
 		for i, l := range m.Launches {
 			if slices.ContainsFunc(l.Addresses, func(at uint32) bool { p := l.Address(at); return p >= r.Base && p < r.End() }) {
-				temps[i] = append(slices.Clone(temps[i]), Temp{At: r, Offset: offset, Scratch: true})
+				temps[i] = append(slices.Clone(temps[i]), Temp{At: r.Range, Offset: offset, Scratch: r.Workspace, Copy: !r.Workspace})
 			}
 		}
 		offset += wholeUnits(r.Bytes)
@@ -118,10 +124,15 @@ func (v *Mover) Tried(m *Move) {
 	v.tried = nil
 }
 
-// zero clears the scratch memory that a move's launches are given.
-func (v *Mover) zero(m *Move, temps cuda.Ptr) error {
+// prepare clears the scratch memory that a move's launches are given, and copies what they are given copies of.
+func (v *Mover) prepare(m *Move, temps cuda.Ptr) error {
 	for _, all := range m.Temps {
 		for _, x := range all {
+			if x.Copy {
+				if err := v.driver.CopyAsync(temps+cuda.Ptr(x.Offset), x.At.Base, x.At.Bytes, v.stream); err != nil {
+					return fmt.Errorf("copying what launches are not to write to: %w", err)
+				}
+			}
 			if !x.Scratch {
 				continue
 			}
@@ -146,7 +157,7 @@ func (m *Move) tempsBytes() (n int64) {
 // Make queues the launches that make a move's contents again, with scratch memory for what they make on the way, and their checksum, which has been taken when the word has reached the
 // ticket. A launch that is refused is an error.
 func (v *Mover) Make(m *Move, scratch cuda.Ptr) (ticket uint32, err error) {
-	if err := v.zero(m, scratch); err != nil {
+	if err := v.prepare(m, scratch); err != nil {
 		return 0, err
 	}
 	for i := range m.Launches {

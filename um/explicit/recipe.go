@@ -21,6 +21,7 @@ type step struct {
 	function uint32
 	name     string // of the function
 	product  bool
+	trying   bool // it is to be tried what it writes to
 	position int64
 	inputs   []input
 	temps    []Temp // that it names
@@ -33,6 +34,7 @@ type Temp struct {
 	At      cuda.Range
 	Offset  int64
 	Scratch bool // what is there means nothing before the launch, and is zero
+	Copy    bool // what is there is copied
 }
 
 // input is what a step reads besides the tensor that it writes.
@@ -98,14 +100,14 @@ func (r *Runtime) learn(x *op, o *um.Op) {
 
 // stepOf is an operation as a step that makes a tensor.
 func (r *Runtime) stepOf(x *op, o *um.Op, makes *tensor) step {
-	made := step{launch: o.Again, function: o.Work, name: o.Name, product: o.Product, position: x.Position}
+	made := step{launch: o.Again, function: o.Work, name: o.Name, product: o.Product, trying: o.Trying, position: x.Position}
 	offset := makes.recipe.temps
 	for _, s := range o.Slots {
 		t := r.LiveAt(s)
 		switch {
 		case t == nil || t == makes:
 		case o.AccessOf(s) == um.AccessScratch:
-			made.temps = append(made.temps, Temp{cuda.Range{Base: t.base, Bytes: t.size}, offset, true})
+			made.temps = append(made.temps, Temp{At: cuda.Range{Base: t.base, Bytes: t.size}, Offset: offset, Scratch: true})
 			offset += wholeUnits(t.bytes)
 		default:
 			made.inputs = append(made.inputs, input{t, t.Instance, t.touches, t.partsNamed(o.Again)})

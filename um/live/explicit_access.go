@@ -33,7 +33,7 @@ type recorded struct {
 }
 
 func newAccesses() accesses {
-	return accesses{functions: map[uint32]*recorded{}, long: map[uint32]bool{}, tried: map[cuda.Function]*recorded{}, workspaces: map[cuda.Ptr]bool{}, products: products{by: map[cuda.Ptr]int{}}}
+	return accesses{functions: map[uint32]*recorded{}, long: map[uint32]bool{}, tried: map[cuda.Function]*recorded{}, workspaces: map[cuda.Ptr]bool{}, products: products{by: map[cuda.Ptr]map[cuda.Function]int{}}}
 }
 
 // note completes an operation.

@@ -23,9 +23,10 @@ import (
 
 const (
 	enoughTrials = 4
-	// workspaceOf is how many of the last productsSeen launches of products must have named an address, in a range that allocations share, for it
-	// to be a workspace. Many leave a workspace as it was, so that trials do not tell; issued again they and the job's would disturb each other there.
-	workspaceOf, productsSeen = 16, 32
+	// workspaceOf is how many of the last productsSeen launches of products, of two functions at least, must have named an address for it
+	// to be a workspace: an operand is named by few. Many leave a workspace as it was, so that trials do not tell; issued again, they and the job's
+	// would disturb each other there.
+	workspaceOf, productsSeen = 8, 32
 	// workspaceLaunches is how many of these launches, and nothing else, must have named memory for it to be a workspace.
 	workspaceLaunches = 16
 )
@@ -73,7 +74,7 @@ func (c *accesses) byTrial(e *swap, rec *hook.Record, o *um.Op, f *recorded, l *
 			at[i] = append(at[i], offset)
 			l.Addresses = append(l.Addresses, offset)
 			switch {
-			case f.product && e.runtime.Shares(rec.Slots[i]) && c.products.by[p] >= workspaceOf:
+			case f.product && c.products.workspace(p):
 				c.workspaces[p] = true
 			case e.runtime.Untouched(rec.Slots[i]): // it is another allocation than was there
 				delete(c.workspaces, p)
@@ -90,9 +91,7 @@ func (c *accesses) byTrial(e *swap, rec *hook.Record, o *um.Op, f *recorded, l *
 	}
 	if f.over() && slices.ContainsFunc(slices.Concat(at...), func(x uint32) bool { return !slices.Contains(f.seen, x) }) {
 		// A word is an address that never was one: what is there may be written to.
-		f.again()
-		f.told = false
-		e.hook.SetRecord(f.id, nil)
+		c.restart(e, f)
 		c.of = slices.Repeat([]um.Access{um.AccessUnknown}, len(rec.Slots))
 		o.Access = c.of
 		return
@@ -125,7 +124,7 @@ func (c *accesses) byTrial(e *swap, rec *hook.Record, o *um.Op, f *recorded, l *
 		}
 		c.of = append(c.of, access)
 	}
-	o.Access = c.of
+	o.Access, o.Trying = c.of, !f.over()
 	if makes >= 0 && !mixed {
 		o.Again = l
 	}
@@ -133,29 +132,47 @@ func (c *accesses) byTrial(e *swap, rec *hook.Record, o *um.Op, f *recorded, l *
 
 // products are the addresses that the last launches of products named.
 type products struct {
-	last [productsSeen][]cuda.Ptr
+	last [productsSeen]struct {
+		function cuda.Function
+		named    []cuda.Ptr
+	}
 	next int
-	by   map[cuda.Ptr]int // launches
+	by   map[cuda.Ptr]map[cuda.Function]int // launches
 }
 
 // launch enters one.
 func (s *products) launch(l *cuda.RecordedLaunch) {
-	oldest := &s.last[s.next]
+	x := &s.last[s.next]
 	s.next = (s.next + 1) % productsSeen
-	for _, p := range *oldest {
-		if s.by[p]--; s.by[p] == 0 {
+	for _, p := range x.named {
+		if s.by[p][x.function]--; s.by[p][x.function] == 0 {
+			delete(s.by[p], x.function)
+		}
+		if len(s.by[p]) == 0 {
 			delete(s.by, p)
 		}
 	}
-	*oldest = (*oldest)[:0]
+	x.function, x.named = l.Function, x.named[:0]
 	addressWords(l, func(_ uint32, p cuda.Ptr) bool {
-		if slices.Contains(*oldest, p) {
+		if slices.Contains(x.named, p) {
 			return true
 		}
-		*oldest = append(*oldest, p)
-		s.by[p]++
+		x.named = append(x.named, p)
+		if s.by[p] == nil {
+			s.by[p] = map[cuda.Function]int{}
+		}
+		s.by[p][l.Function]++
 		return true
 	})
+}
+
+// workspace says whether enough of them named an address.
+func (s *products) workspace(p cuda.Ptr) bool {
+	n := 0
+	for _, launches := range s.by[p] {
+		n += launches
+	}
+	return n >= workspaceOf && len(s.by[p]) > 1
 }
 
 // shared says whether two lists share an offset.
@@ -182,7 +199,7 @@ func (c *accesses) trials(m *explicit.Move) bool {
 
 // overwrites are what launches of a move write to and only read by what was known when they were recorded: it was found
 // out since. Issued with what the job has, they would change that.
-func (c *accesses) overwrites(m *explicit.Move) (all []cuda.Range) {
+func (c *accesses) overwrites(m *explicit.Move) (all []explicit.Overwritten) {
 	inputs := m.Reads()
 	for _, l := range m.Launches {
 		f := c.tried[l.Function]
@@ -195,9 +212,15 @@ func (c *accesses) overwrites(m *explicit.Move) (all []cuda.Range) {
 			}
 			p := l.Address(at)
 			i := slices.IndexFunc(inputs, func(r cuda.Range) bool { return p >= r.Base && p < r.End() })
-			if i >= 0 && !slices.Contains(all, inputs[i]) {
-				all = append(all, inputs[i])
+			if i < 0 {
+				continue
 			}
+			k := slices.IndexFunc(all, func(x explicit.Overwritten) bool { return x.Range == inputs[i] })
+			if k < 0 {
+				k = len(all)
+				all = append(all, explicit.Overwritten{Range: inputs[i], Workspace: true})
+			}
+			all[k].Workspace = all[k].Workspace && c.workspaces[p]
 		}
 	}
 	return all
@@ -225,9 +248,12 @@ func (c *accesses) judge(e *swap, m *explicit.Move) bool {
 		}
 		for _, r := range m.Changed {
 			words := f.suspects(pointing(l, r))
-			f.again()
+			if len(words) == 0 {
+				continue
+			}
+			c.restart(e, f)
 			f.note(nil, words)
-			if f.product && len(words) > 0 && !slices.ContainsFunc(words, func(at uint32) bool { return l.Address(at) != l.Address(words[0]) }) {
+			if f.product && !slices.ContainsFunc(words, func(at uint32) bool { return l.Address(at) != l.Address(words[0]) }) {
 				c.workspaces[l.Address(words[0])] = true
 			}
 		}
@@ -263,6 +289,15 @@ func (c *accesses) judge(e *swap, m *explicit.Move) bool {
 		}
 	}
 	return true
+}
+
+// restart has a function tried anew. The launch hook is not to know of it what may not be so.
+func (c *accesses) restart(e *swap, f *recorded) {
+	f.again()
+	if f.told {
+		f.told = false
+		e.hook.SetRecord(f.id, nil)
+	}
 }
 
 // tell has the launch hook know what the launches of a function write to, where it can.

@@ -135,41 +135,45 @@ func TestWorkspaceInSharedRange(t *testing.T) {
 	j := newStubJob(t, c)
 	defer j.closed()
 	const bytes = 3 * mib / 2
-	weights, workspace, alone := j.malloc(bytes), j.malloc(bytes), j.malloc(4*mib)
-	outs := make([]cuda.Ptr, productsSeen)
+	weights, workspace := j.malloc(bytes), j.malloc(bytes)
+	outs, inputs := make([]cuda.Ptr, productsSeen), make([]cuda.Ptr, workspaceOf)
 	for i := range outs {
 		outs[i] = j.malloc(2 * mib)
 	}
-	j.fill(alone, 4*mib, 1)
+	for i := range inputs {
+		inputs[i] = j.malloc(2 * mib)
+		j.fill(inputs[i], 2*mib, 1)
+	}
 	j.locked(func(e *swap) {
 		slot := e.runtime.SlotOf(workspace)
-		if !e.runtime.Shares(slot) || slot != e.runtime.SlotOf(weights) || e.runtime.Shares(e.runtime.SlotOf(alone)) {
+		if !e.runtime.Shares(slot) || slot != e.runtime.SlotOf(weights) || e.runtime.Shares(e.runtime.SlotOf(inputs[0])) {
 			t.Fatal("the first two do not share a range")
 		}
 		f := &recorded{id: 77, product: true, told: true, trial: trial{passed: enoughTrials, made: []uint32{0}, writes: []uint32{0}, seen: []uint32{0, 8, 16, 24}}}
-		launch := func(out, input cuda.Ptr) um.Op {
-			rec := hook.Record{Kind: hook.Launch, ID: 77, Slots: []uint32{e.runtime.SlotOf(out), slot, e.runtime.SlotOf(alone)}}
+		launch := func(i int, beside cuda.Ptr) um.Op {
+			out, input := outs[i], inputs[i%len(inputs)]
+			rec := hook.Record{Kind: hook.Launch, ID: 77, Slots: []uint32{e.runtime.SlotOf(out), slot, e.runtime.SlotOf(input)}}
 			var params []byte
-			for _, p := range []cuda.Ptr{out, workspace, alone, input} {
+			for _, p := range []cuda.Ptr{out, workspace, input, beside} {
 				params = binary.LittleEndian.AppendUint64(params, uint64(p))
 			}
 			o := um.Op{Slots: rec.Slots}
-			e.accesses.byTrial(e, &rec, &o, f, &cuda.RecordedLaunch{Starts: []uint32{0}, Params: params})
+			e.accesses.byTrial(e, &rec, &o, f, &cuda.RecordedLaunch{Function: cuda.Function(1 + i%3), Starts: []uint32{0}, Params: params})
 			return o
 		}
 		for i := range workspaceOf {
-			if o := launch(outs[i], alone); (o.Access[1] == um.AccessScratch) != (i == workspaceOf-1) || o.Again == nil {
+			if o := launch(i, inputs[i]); (o.Access[1] == um.AccessScratch) != (i == workspaceOf-1) || o.Again == nil {
 				t.Fatalf("launch %d: %v, can be issued again: %t", i, o.Access, o.Again != nil)
 			}
 		}
 		if !slices.Contains(f.writes, 8) || slices.Contains(f.writes, 16) || !f.told {
 			t.Errorf("%v are written to, told: %t", f.writes, f.told)
 		}
-		if o := launch(outs[workspaceOf], weights); o.Again != nil {
+		if o := launch(workspaceOf, weights); o.Again != nil {
 			t.Error("what reads beside its workspace would read memory of the engine's")
 		}
 		e.accesses.workspaces[outs[workspaceOf+1]] = true
-		if launch(outs[workspaceOf+1], alone); e.accesses.workspaces[outs[workspaceOf+1]] {
+		if launch(workspaceOf+1, inputs[1]); e.accesses.workspaces[outs[workspaceOf+1]] {
 			t.Error("a new allocation is a workspace, as was there before")
 		}
 		f.writes = slices.Repeat([]uint32{1}, hook.MostWritten+1)
