@@ -54,3 +54,20 @@ func TestHostMemoryOfManySizes(t *testing.T) {
 	raced.Skip(t)
 	mustRun(t, changing(t, "gpt2l-lengths"), Options{Policy: PolicyPenstock, Engine: EngineExplicit, Ratio: 3, Profile: h200(t)})
 }
+
+// TestChangingNextUse: what is learned of a job whose shapes change is worth more than what was used last.
+func TestChangingNextUse(t *testing.T) {
+	raced.Skip(t)
+	for _, name := range []string{"bert-text", "resnet-sizes"} {
+		tr := changing(t, name)
+		o := Options{Policy: PolicyPenstock, Engine: EngineExplicit, Ratio: 2, Profile: h200(t)}
+		learned := mustRun(t, tr, o)
+		o.Policy = PolicyLRU
+		if lru := mustRun(t, tr, o); learned.IterationSeconds >= lru.IterationSeconds {
+			t.Errorf("%s: %.4f s an iteration, %.4f by lru", name, learned.IterationSeconds, lru.IterationSeconds)
+		}
+		if learned.PredictionHitRate < 0.6 {
+			t.Errorf("%s: %.2f of operations predicted", name, learned.PredictionHitRate)
+		}
+	}
+}
