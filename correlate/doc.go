@@ -16,6 +16,13 @@
 // tokens) the cursor is realigned nearby, or found again through an index of
 // recent contexts, or admitted to be lost.
 //
+// Where shapes change (each batch padded to its longest member) no iteration has the sizes of another, and yet runs the same
+// program. When most allocations have another size than those at the same place in the past ([History.Varies]), lives are
+// matched by their place alone; an operation of another function that touches what the next one is to touch is taken for that
+// one, for another size takes another kernel; and how large what is to come will be follows from what has come: where an
+// allocation of one size has another now, so will the others of that size. What such jobs were
+// before that is in bench/results/simulated-changing.md (simulated).
+//
 // [Tables] are the correlation tables of DeepUM (Jung, Kim, Lee; ASPLOS '23):
 // execution IDs, an execution table with history, and per-execution block
 // tables walked by chaining. They learn from blocks alone, know neither tensors

@@ -17,6 +17,9 @@ const (
 
 const (
 	contextOps       = 8   // operations that make up a context in the index
+	skipOps          = 16  // operations that may be left out of what is repeated, at once, without a search
+	leastSure        = 2   // tensors that stay which show where to go on behind those
+	changedOps       = 2   // of them, where another kernel comes after those
 	realignOps       = 256 // how far ahead of the cursor a departed sequence is looked for
 	realignMatch     = 3   // operations that must match for a realignment
 	mostPatience     = 256 // unexpected operations in a row before any past is looked for elsewhere
@@ -107,6 +110,7 @@ type History struct {
 	freshBytes, freedBytes int64
 	newTurns               int64 // the first of them
 	turnOrdinal            int64 // turns matched so far since the last operation
+	sizes                  sizeMap
 
 	stats HistoryStats
 }
@@ -196,7 +200,7 @@ func (h *History) Ref(id InstanceID) Ref { return Ref{id, h.instance(id).gen} }
 // Foretell says that an allocation, just made, takes the place of several of the past, born and dead at positions
 // in the log: unless more is known of it, it is expected to be used when one of them was.
 func (h *History) Foretell(id InstanceID, past []Ref, born, died int64) {
-	if h.counterpart(id) != nil {
+	if p := h.counterpart(id); p != nil && p.bytes == h.instance(id).bytes {
 		return
 	}
 	together := h.newInstance()
@@ -213,27 +217,63 @@ func (h *History) Foretell(id InstanceID, past []Ref, born, died int64) {
 	h.instance(id).past, h.instance(id).pastGen = together, in.gen
 }
 
-// matchBirth links an allocation to its counterpart: the one made at the same
-// place after the cursor, of the same size.
+// matchBirth links an allocation to its counterpart.
 func (h *History) matchBirth(id InstanceID) {
-	if !h.Locked() {
+	in := h.instance(id)
+	turn := h.nextBirth(in.bytes)
+	if turn == noPosition {
 		return
+	}
+	t := h.turns.at(turn)
+	in.past, in.pastGen = t.id, t.gen
+	if h.Varies() || h.instance(t.id).bytes == in.bytes {
+		h.turnOrdinal = turn + 1 - h.at(h.cursor+1).turns
+	}
+}
+
+// nextBirth is the turn that an allocation which comes now repeats: the one made at the same place after the cursor, of the same
+// size, or of another where none has that; noPosition when there is none.
+func (h *History) nextBirth(bytes int64) int64 {
+	if !h.Locked() {
+		return noPosition
 	}
 	next := h.at(h.cursor + 1)
 	if next == nil {
-		return
+		return noPosition
 	}
-	in := h.instance(id)
-	for i := next.turns + h.turnOrdinal; i < next.turnsEnd; i++ {
-		past := h.turns.at(i)
-		p := h.instance(past.id)
-		if past.death || p.gen != past.gen || p.bytes != in.bytes {
-			continue
+	last := next // of the places where it may be: an operation may have come that was not there, or in place of another
+	if s := h.at(h.cursor + 1 + int64(h.missed)); s != nil && h.Varies() {
+		last = s
+	}
+	other := noPosition
+	for i := next.turns + h.turnOrdinal; i < last.turnsEnd; i++ {
+		t := h.turns.at(i)
+		p := h.instance(t.id)
+		switch {
+		case t.death || p.gen != t.gen:
+		case p.bytes == bytes:
+			return i
+		case other == noPosition:
+			other = i
 		}
-		in.past, in.pastGen = past.id, p.gen
-		h.turnOrdinal = i + 1 - next.turns
-		return
 	}
+	return other
+}
+
+// Lasts predicts for how many operations an allocation of so many bytes will live that comes now; Unknown when nothing is known.
+func (h *History) Lasts(bytes int64) int64 {
+	turn := h.nextBirth(bytes)
+	if turn == noPosition {
+		return Unknown
+	}
+	p := h.instance(h.turns.at(turn).id)
+	switch {
+	case p.bytes != bytes && !h.Varies():
+		return Unknown
+	case p.died == noPosition:
+		return Never
+	}
+	return p.died - p.born
 }
 
 // Free records the end of an allocation's life.
@@ -278,34 +318,28 @@ func (h *History) recycle(id InstanceID) {
 // same work is done (kernel identity and shape, no addresses), and the distinct
 // allocations it touches.
 func (h *History) Observe(signature uint64, touched []InstanceID) {
-	exact := h.Locked() && h.now > 0
-	if exact {
-		next := h.at(h.cursor + 1)
-		exact = next != nil && next.signature == signature
-		for _, id := range touched {
-			if !exact {
-				break
-			}
-			exact = h.NextUse(id) == h.now
-		}
-	}
-	if exact {
+	if h.exact(signature, touched) {
 		h.stats.Predicted++
 	}
+	repeated := h.repeated(signature, touched)
 	h.stats.Ops++
 
 	h.steps.add(step{
 		signature: signature, freshBytes: h.freshBytes, freedBytes: h.freedBytes,
 		turns: h.newTurns, turnsEnd: h.turns.end,
 	})
-	h.freshBytes, h.freedBytes, h.newTurns, h.turnOrdinal = 0, 0, h.turns.end, 0
+	h.learnSizes()
+	h.freshBytes, h.freedBytes, h.newTurns = 0, 0, h.turns.end
+	if !h.Varies() {
+		h.turnOrdinal = 0
+	}
 	for _, id := range touched {
 		h.Touch(id, h.now)
 	}
 	h.now++
 	copy(h.recent[:], h.recent[1:])
 	h.recent[contextOps-1] = signature
-	h.follow(signature)
+	h.follow(repeated, touched)
 	if h.now-h.base > contextOps {
 		h.index.Add(h.context(), h.now-1)
 	}
@@ -332,25 +366,91 @@ func (h *History) Touch(id InstanceID, position int64) {
 	}
 }
 
-// follow moves the cursor on to the newest operation.
-func (h *History) follow(signature uint64) {
+// exact says whether an operation is the next one, and touches exactly what was foretold.
+func (h *History) exact(signature uint64, touched []InstanceID) bool {
+	if !h.Locked() {
+		return false
+	}
+	next := h.at(h.cursor + 1)
+	if next == nil || next.signature != signature {
+		return false
+	}
+	for _, id := range touched {
+		if h.NextUse(id) != h.now {
+			return false
+		}
+	}
+	return true
+}
+
+// repeated is the position after the cursor that an operation, not entered yet, repeats; noPosition when it is none of the
+// next ones. Where shapes change another kernel does the same work, one launch more or less: what is known of the tensors
+// that it touches tells whether it is the next one, or one behind some that are left out.
+func (h *History) repeated(signature uint64, touched []InstanceID) int64 {
+	if !h.Locked() {
+		return noPosition
+	}
+	next := h.cursor + 1
+	switch s := h.at(next); {
+	case s == nil:
+		return noPosition
+	case s.signature == signature:
+		return next
+	case !h.Varies():
+		return noPosition
+	}
+	for p := next + 1; p <= next+skipOps; p++ {
+		if s := h.at(p); s != nil && s.signature == signature && h.touchedAt(p, touched, true) {
+			return p
+		}
+	}
+	for p := next; p <= next+changedOps && p < h.now; p++ {
+		if h.touchedAt(p, touched, p != next) {
+			return p
+		}
+	}
+	return noPosition
+}
+
+// touchedAt says whether the operation at a position in the log touched the counterparts of most of the tensors that have
+// one: kernels for another size may use a workspace besides, or none. It is sure of it when one of these was made since that
+// position, or there are two: one that stays may be a workspace, which many operations touch.
+func (h *History) touchedAt(position int64, touched []InstanceID, surely bool) bool {
+	known, same, sure := 0, 0, 0
+	for _, id := range touched {
+		in := h.counterpart(id)
+		if in == nil {
+			continue
+		}
+		known++
+		if _, ok := slices.BinarySearch(in.uses, position); ok {
+			same++
+			if sure++; in != h.instance(id) {
+				sure = leastSure
+			}
+		}
+	}
+	return 2*same > known && (!surely || sure >= leastSure)
+}
+
+// follow moves the cursor on to the newest operation, which repeats one at a position.
+func (h *History) follow(repeated int64, touched []InstanceID) {
 	if h.Locked() {
-		if s := h.at(h.cursor + 1); s != nil && s.signature == signature {
-			h.cursor++
-			h.missed = 0
+		if repeated != noPosition {
+			h.cursor, h.missed, h.turnOrdinal = repeated, 0, 0
 			return
 		}
 		h.missed++
 		// One operation in place of another: the ones after it go on as before.
 		if n := h.missed - 1; n > 0 && h.matches(h.cursor+int64(h.missed), min(n, contextOps)) {
 			h.cursor += int64(h.missed)
-			h.missed = 0
+			h.missed, h.turnOrdinal = 0, 0
 			return
 		}
 		if h.missed < realignMatch {
 			return // operations that were not there in the past: the cursor waits for them to pass
 		}
-		if p := h.realign(); p != lostCursor {
+		if p := h.realign(touched); p != lostCursor {
 			h.jump(p)
 			return
 		}
@@ -375,25 +475,38 @@ func (h *History) follow(signature uint64) {
 
 // jump puts the cursor at a new place.
 func (h *History) jump(p int64) {
-	h.cursor = p
-	h.missed = 0
+	h.cursor, h.missed, h.turnOrdinal = p, 0, 0
 	h.version++
 	h.stats.Realignments++
 }
 
 // realign looks around the cursor, the nearest first, for the operations that
 // have come since the sequence departed from the past.
-func (h *History) realign() int64 {
+func (h *History) realign(touched []InstanceID) int64 {
 	n := min(h.missed, contextOps)
 	for d := int64(1); d <= realignOps; d++ {
-		if p := h.cursor + d; p < h.now-1 && h.matches(p, n) {
+		if p := h.cursor + d; p < h.now-1 && h.matches(p, n) && h.mayTouch(p, touched) {
 			return p
 		}
-		if p := h.cursor - d; d <= maxInsertedOps && p >= h.base && h.matches(p, n) {
+		if p := h.cursor - d; d <= maxInsertedOps && p >= h.base && h.matches(p, n) && h.mayTouch(p, touched) {
 			return p
 		}
 	}
 	return lostCursor
+}
+
+// mayTouch says whether the operation at a position touched the counterpart of any of some tensors, as far as those are known.
+func (h *History) mayTouch(position int64, touched []InstanceID) bool {
+	known := false
+	for _, id := range touched {
+		if in := h.counterpart(id); in != nil {
+			if _, ok := slices.BinarySearch(in.uses, position); ok {
+				return true
+			}
+			known = true
+		}
+	}
+	return !known || !h.Varies()
 }
 
 // matches says whether the n operations up to position p are the n newest.
@@ -432,10 +545,13 @@ func (h *History) counterpart(id InstanceID) *instance {
 		return in // it has lived through what is repeated, and is its own best witness
 	}
 	if in.past != noInstance {
-		if p := h.instance(in.past); p.gen == in.pastGen && p.used {
+		p := h.instance(in.past)
+		switch {
+		case p.gen != in.pastGen || !p.used:
+			in.past = noInstance
+		case p.bytes == in.bytes || h.Varies(): // else it is another allocation
 			return p
 		}
-		in.past = noInstance
 	}
 	return nil
 }
@@ -519,7 +635,13 @@ func (h *History) Future(visit func(position, freshBytes, freedBytes int64) bool
 	for p := h.cursor + 1; p < h.now; p++ {
 		s := h.steps.at(p)
 		fresh, freed := s.freshBytes, s.freedBytes
-		if p == h.cursor+1 { // some of it has happened already
+		if h.Varies() {
+			from := s.turns
+			if p == h.cursor+1 {
+				from += h.turnOrdinal
+			}
+			fresh, freed = h.expected(s, from)
+		} else if p == h.cursor+1 { // some of it has happened already
 			fresh = max(0, fresh-h.freshBytes)
 			freed = max(0, freed-h.freedBytes)
 		}
@@ -575,7 +697,7 @@ func (h *History) Turns(before int64, visit func(position, bytes int64, death bo
 		for i := from; i < s.turnsEnd; i++ {
 			t := h.turns.at(i)
 			if in := h.instance(t.id); in.gen == t.gen {
-				visit(h.now-1+(p-h.cursor), in.bytes, t.death)
+				visit(h.now-1+(p-h.cursor), h.sizes.of(in.bytes), t.death)
 			}
 		}
 	}

@@ -66,7 +66,7 @@ func (o Options) withDefaults() (Options, error) {
 
 func roundUp(n, to int64) int64 { return (n + to - 1) / to * to }
 
-// Result is the last full iteration of the best schedule found.
+// Result is the last full iteration of the best schedule found, or the mean of several (trace.Judged).
 type Result struct {
 	IterationSeconds float64
 	ComputeSeconds   float64 // the launches' own durations

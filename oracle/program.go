@@ -13,10 +13,11 @@ type program struct {
 	launches  []launch
 	items     []item
 	freesAt   [][]int32 // items that die before the launch at this position
-	first     int       // the first launch of the last full iteration
+	first     int       // the first launch of what is reported, of so many iterations
 	last      int       // one past its last launch
-	peakBytes int64     // most bytes allocated at once
-	repeats   bool      // the last iteration stands here twice
+	judged    int
+	peakBytes int64 // most bytes allocated at once
+	repeats   bool  // the last iteration stands here twice
 }
 
 // launch is one operation on the device: a kernel, a copy or a fill.
@@ -56,13 +57,13 @@ var errNoIteration = errors.New("oracle: the trace has no full iteration: it nee
 
 // newProgram turns events into launches and items.
 func newProgram(t *trace.Trace, o Options) (*program, error) {
-	iterations := t.Iterations()
-	if len(iterations) == 0 {
+	judged, n := t.Judged()
+	if n == 0 {
 		return nil, errNoIteration
 	}
 	events := t.Events
-	from, to := iterations[len(iterations)-1].First, iterations[len(iterations)-1].End
-	p := &program{}
+	from, to := judged.First, judged.End
+	p := &program{judged: n}
 	recorded := len(events)
 	if !o.NoRepeat {
 		if followed, ok := Followed(t); ok {

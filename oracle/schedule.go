@@ -447,22 +447,22 @@ func (s *scheduler) sample() {
 	})
 }
 
-// result is the last full iteration of a finished run.
+// result is the last full iteration of a finished run, or the mean of those that are judged together.
 func (s *scheduler) result() Result {
 	began := 0.0
 	if s.first > 0 {
 		began = s.ends[s.first-1]
 	}
 	r := Result{PeakLiveBytes: s.peakBytes, Repeats: s.repeats}
-	r.IterationSeconds = s.ends[s.last-1] - began
 	for i := range s.samples {
 		sample := &s.samples[i]
 		r.ComputeSeconds += s.launches[s.first+i].seconds
 		sample.Seconds -= began
 		sample.StallSeconds = max(0, sample.Seconds-r.ComputeSeconds)
 	}
-	end := s.samples[len(s.samples)-1]
-	r.H2DBytes, r.D2HBytes, r.StallSeconds = end.H2DBytes, end.D2HBytes, end.StallSeconds
+	end, n := s.samples[len(s.samples)-1], int64(s.judged)
+	r.IterationSeconds, r.ComputeSeconds = (s.ends[s.last-1]-began)/float64(n), r.ComputeSeconds/float64(n)
+	r.H2DBytes, r.D2HBytes, r.StallSeconds = end.H2DBytes/n, end.D2HBytes/n, end.StallSeconds/float64(n)
 	if s.o.Timeline {
 		r.Timeline = slices.Clone(s.samples)
 	}

@@ -48,14 +48,15 @@ type application struct {
 	waitsFor int           // operations that must be finished before it goes on; 0 = any room
 	err      error
 
-	last        trace.Range
+	judged      trace.Range // what is reported, of so many iterations
+	iterations  int
 	started     bool
 	ended       bool
 	live        int64
 	sizes       map[uint64]int64
 	begin       moment
 	final       moment
-	before      predictions // at the beginning of the last iteration
+	before      predictions // at the beginning of what is reported
 	after       predictions
 	compute     time.Duration
 	timeline    []Sample
@@ -78,9 +79,9 @@ type predictions struct{ ops, predicted int64 }
 const samplesPerIteration = 400
 
 func newApplication(t *trace.Trace, o Options, g *sim.GPU, m memory) *application {
-	iterations := t.Iterations()
-	a := &application{trace: t, options: o, gpu: g, memory: m, queue: queuedLaunches, last: iterations[len(iterations)-1], sizes: map[uint64]int64{}}
-	for _, e := range t.Events[a.last.First:a.last.End] {
+	a := &application{trace: t, options: o, gpu: g, memory: m, queue: queuedLaunches, sizes: map[uint64]int64{}}
+	a.judged, a.iterations = t.Judged()
+	for _, e := range t.Events[a.judged.First:a.judged.End] {
 		if d := e.Duration; d > 0 && (e.Kind == trace.KindLaunch || e.Kind == trace.KindCopy) {
 			a.compute += d
 		}
@@ -92,7 +93,7 @@ func newApplication(t *trace.Trace, o Options, g *sim.GPU, m memory) *applicatio
 	return a
 }
 
-// replay plays the trace to its end and reports its last full iteration.
+// replay plays the trace to its end and reports its last full iteration, or the mean of several.
 func (a *application) replay(ctx context.Context) (Result, error) {
 	if a.err == nil {
 		a.err = a.run(ctx)
@@ -206,17 +207,17 @@ func (a *application) finished(at time.Duration) {
 	a.gpu.At(at, a.step)
 }
 
-// mark notes the beginning and the end of the last iteration, as the GPU gets there.
+// mark notes the beginning and the end of what is reported, as the GPU gets there.
 func (a *application) mark(index int) {
 	switch {
-	case index == a.last.First && !a.started:
+	case index == a.judged.First && !a.started:
 		a.started = true
 		a.before.ops, a.before.predicted = a.memory.predictions()
 		a.gpu.Callback(0, func(at time.Duration) {
 			a.begin = a.now(at)
 			a.nextSample = at
 		})
-	case index == a.last.End && !a.ended:
+	case index == a.judged.End && !a.ended:
 		a.ended = true
 		a.after.ops, a.after.predicted = a.memory.predictions()
 		a.gpu.Callback(0, func(at time.Duration) { a.final = a.now(at) })
@@ -234,7 +235,7 @@ func (a *application) now(at time.Duration) moment {
 	return m
 }
 
-// observe samples the timeline of the last iteration.
+// observe samples the timeline of what is reported.
 func (a *application) observe(at time.Duration) {
 	if !a.options.Timeline || !a.begin.taken || a.final.taken || at < a.nextSample {
 		return
@@ -251,15 +252,15 @@ func (a *application) since(s Sample) Sample {
 	return s
 }
 
-// result reports the last iteration.
+// result reports an iteration.
 func (a *application) result() Result {
-	d := a.since(a.final.Sample)
+	d, n := a.since(a.final.Sample), int64(a.iterations)
 	r := Result{
-		ComputeSeconds: a.compute.Seconds(), IterationSeconds: d.Seconds,
-		StallSeconds: max(0, d.Seconds-a.compute.Seconds()),
-		H2DBytes:     d.H2DBytes, D2HBytes: d.D2HBytes, Timeline: a.timeline,
-		Faults: a.final.faults - a.begin.faults, LaunchCostSeconds: a.launchCost.Seconds(),
+		ComputeSeconds: a.compute.Seconds() / float64(n), IterationSeconds: d.Seconds / float64(n),
+		H2DBytes: d.H2DBytes / n, D2HBytes: d.D2HBytes / n, Timeline: a.timeline,
+		Faults: (a.final.faults - a.begin.faults) / n, LaunchCostSeconds: a.launchCost.Seconds(),
 	}
+	r.StallSeconds = max(0, r.IterationSeconds-r.ComputeSeconds)
 	if ops := a.after.ops - a.before.ops; ops > 0 {
 		r.PredictionHitRate = float64(a.after.predicted-a.before.predicted) / float64(ops)
 	}

@@ -4,12 +4,15 @@ import (
 	"fmt"
 	"time"
 
+	"go.uber.org/zap"
+
 	"github.com/penstock-gpu/penstock/cuda"
 	"github.com/penstock-gpu/penstock/cuda/sim"
 	"github.com/penstock-gpu/penstock/evict"
 	"github.com/penstock-gpu/penstock/trace"
 	"github.com/penstock-gpu/penstock/um"
 	"github.com/penstock-gpu/penstock/um/explicit"
+	"github.com/penstock-gpu/penstock/um/explicit/hostpool"
 )
 
 // explicitEngine is the explicit engine on the simulated GPU.
@@ -17,7 +20,7 @@ type explicitEngine struct {
 	loop
 	runtime    *explicit.Runtime
 	arrived    *sim.Gate
-	host       hostMemory
+	host       *hostpool.Pool
 	states     []explicit.State // by slot, as the launch hook would see it
 	tickets    []uint32
 	lastSeq    []uint64
@@ -58,27 +61,6 @@ type directionWorker struct {
 	mover     *explicit.Mover
 }
 
-// hostMemory hands out pinned memory in the simulation, where it has no contents.
-type hostMemory struct {
-	next, end cuda.Ptr
-	free      map[int64][]cuda.Range
-}
-
-func (h *hostMemory) take(bytes int64) ([]cuda.Range, bool) {
-	if l := h.free[bytes]; len(l) > 0 {
-		h.free[bytes] = l[:len(l)-1]
-		return l[len(l)-1:], true
-	}
-	if int64(h.end-h.next) < bytes {
-		return nil, false
-	}
-	r := cuda.Range{Base: h.next, Bytes: bytes}
-	h.next += cuda.Ptr(bytes)
-	return []cuda.Range{r}, true
-}
-
-func (h *hostMemory) give(r []cuda.Range) { h.free[r[0].Bytes] = append(h.free[r[0].Bytes], r[0]) }
-
 func newExplicit(t *trace.Trace, o Options, budget int64) *explicitEngine {
 	g := sim.New(o.Profile, sim.Options{CapacityBytes: budget})
 	x := &explicitEngine{arrived: g.NewGate(), states: make([]explicit.State, 1), tickets: make([]uint32, 1), lastSeq: make([]uint64, 1)}
@@ -98,11 +80,9 @@ func (x *explicitEngine) open(t *trace.Trace, o Options, budget int64) error {
 		return err
 	}
 	hostBytes := explicit.WholePages(2 * t.PeakLiveBytes())
-	pinned, err := x.driver.HostAlloc(hostBytes)
-	if err != nil {
+	if x.host, err = hostpool.New(x.driver, hostpool.Config{BudgetBytes: hostBytes}, zap.NewNop()); err != nil {
 		return err
 	}
-	x.host = hostMemory{next: pinned, end: pinned + cuda.Ptr(hostBytes), free: map[int64][]cuda.Range{}}
 	// No Checksums: a launch log does not say what is written, so nothing leaves without a copy.
 	c := explicit.Config{
 		BudgetBytes: budget, HostBudgetBytes: hostBytes, Addresses: cuda.Range{Base: base, Bytes: space},
@@ -365,7 +345,10 @@ func (x *explicitEngine) SetState(slot uint32, s explicit.State, ticket uint32) 
 
 func (x *explicitEngine) LastSeq(slot uint32) uint64 { return x.lastSeq[slot] }
 
-func (x *explicitEngine) TakeHost(bytes int64) ([]cuda.Range, bool) { return x.host.take(bytes) }
+func (x *explicitEngine) TakeHost(bytes int64) ([]cuda.Range, bool) {
+	extents, ready, err := x.host.TryTake(bytes)
+	return extents, ready && err == nil
+}
 
 // Offer, Recall, SetApart and Reserve: nothing is held in the simulation, where the engine's lock costs nothing.
 
@@ -377,7 +360,11 @@ func (x *explicitEngine) SetApart(cuda.Ptr, int64, int) bool { return true }
 
 func (x *explicitEngine) Reserve(cuda.Range, int64, int, int) bool { return false }
 
-func (x *explicitEngine) GiveHost(r []cuda.Range) { x.host.give(r) }
+func (x *explicitEngine) GiveHost(r []cuda.Range) {
+	if err := x.host.Give(r); err != nil {
+		x.fail(err)
+	}
+}
 
 // GiveClones: a log says nothing of small memory.
 func (x *explicitEngine) GiveClones([]cuda.Range) {}

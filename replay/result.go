@@ -55,7 +55,7 @@ type Options struct {
 type Bus struct{ In, Out, Both float64 }
 
 // Result is what one replay measured on the simulated GPU over the last full
-// iteration of the trace. Every number in it is simulated.
+// iteration of the trace, or the mean of as many as it says (trace.Judged). Every number in it is simulated.
 type Result struct {
 	Trace             string               `json:"trace"`
 	Policy            string               `json:"policy"`
@@ -63,6 +63,7 @@ type Result struct {
 	GPU               string               `json:"gpu"`
 	BudgetBytes       int64                `json:"budget_bytes"`
 	PeakLiveBytes     int64                `json:"peak_live_bytes"`
+	Iterations        int                  `json:"iterations,omitempty"` // of which this is the mean, where they are several
 	ComputeSeconds    float64              `json:"compute_seconds"`
 	IterationSeconds  float64              `json:"iteration_seconds"`
 	StallSeconds      float64              `json:"stall_seconds"`
@@ -78,8 +79,8 @@ type Result struct {
 	Timeline []Sample `json:"timeline,omitempty"`
 }
 
-// Sample is the state at one moment of the last full iteration. Bytes and
-// stalls are cumulative since the iteration began.
+// Sample is the state at one moment of what is reported. Bytes and
+// stalls are cumulative since that began.
 type Sample struct {
 	Seconds       float64 `json:"seconds"`
 	ResidentBytes int64   `json:"resident_bytes"`

@@ -32,7 +32,7 @@ func Simulates(engine, policy string) bool {
 	return engine != EngineExplicit || policy == PolicyPenstock || policy == PolicyLRU || policy == PolicyOracle
 }
 
-// Run replays a trace and reports its last full iteration.
+// Run replays a trace and reports its last full iteration, or the mean of several where no two are alike.
 func Run(ctx context.Context, t *trace.Trace, o Options) (Result, error) {
 	peak := t.PeakLiveBytes()
 	budget, err := budgetOf(peak, o)
@@ -51,6 +51,9 @@ func Run(ctx context.Context, t *trace.Trace, o Options) (Result, error) {
 	}
 	if o.Replay && !Replays(o.Engine, o.Policy) {
 		return Result{}, badInput("the policy %s has no replay, only %s has, and %s on the %s engine: choose one of these, or go without replay", o.Policy, PolicyOracle, PolicyPenstock, EngineExplicit)
+	}
+	if o.Replay && t.Differ {
+		return Result{}, badInput("trace %s has no two iterations alike, and what is made again is told of one that repeats: go without replay", t.Name)
 	}
 	switch o.Engine {
 	case EngineManaged, "":
@@ -93,6 +96,9 @@ func Run(ctx context.Context, t *trace.Trace, o Options) (Result, error) {
 		r.Policy += withReplay
 	}
 	r.BudgetBytes, r.PeakLiveBytes, r.Durations, r.Simulated = budget, peak, durations, true
+	if _, n := t.Judged(); n > 1 {
+		r.Iterations = n
+	}
 	return r, nil
 }
 

@@ -47,7 +47,7 @@
 // that does not carry [AccessUnknown], and package trace/roles infers it. It never says how much of an
 // allocation is touched, and its events have no clock (Time is 0). Memory snapshots and RMM logs have no launches and no
 // marks. Recordings of a live process have neither durations nor marks:
-// [Trace.EstimateDurations] and [Trace.MarkIterations] find some. The number of parameters of a function is not kept.
+// [Trace.EstimateDurations], [Trace.MarkIterations] and, where shapes change, [Trace.MarkDiffering] find some. The number of parameters of a function is not kept.
 // Events that were lost before they reached the Writer cannot be noticed here.
 // Recordings are not synced to the disk: they survive the death of the process,
 // not that of the machine.

@@ -20,31 +20,37 @@ func (t *Trace) MarkIterations() bool {
 		return false
 	}
 	first := t.quietest(ops, s)
-	events := make([]Event, 0, len(t.Events)+s.Length()/s.Period+1)
+	var begins []int
+	for ; first <= s.End; first += s.Period {
+		begins = append(begins, first)
+	}
+	t.mark(ops, begins)
+	return true
+}
+
+// mark puts marks before operations that iterations begin with, the last of which ends the one before it. A mark stands right
+// behind an operation: what comes between the last of an iteration and the first of the next may be missing at the end of
+// the recording.
+func (t *Trace) mark(ops, begins []int) {
+	events := make([]Event, 0, len(t.Events)+len(begins))
 	from := 0
-	// A mark stands right behind an operation: what comes between the last of an iteration and the
-	// first of the next may be missing at the end of the recording.
-	mark := func(op int, name string) {
+	for n, op := range begins {
 		at := 0
 		if op > 0 {
 			at = ops[op-1] + 1
 		}
 		events = append(events, t.Events[from:at]...)
-		e := Event{Kind: KindMark, Name: name}
+		e := Event{Kind: KindMark, Name: "iter" + strconv.Itoa(n)}
+		if n == len(begins)-1 {
+			e.Name = MarkEnd
+		}
 		if at > 0 {
 			e.Time = t.Events[at-1].Time
 		}
 		events = append(events, e)
 		from = at
 	}
-	n := 0
-	for ; first+s.Period <= s.End; first += s.Period {
-		mark(first, "iter"+strconv.Itoa(n))
-		n++
-	}
-	mark(first, MarkEnd)
 	t.Events = append(events, t.Events[from:]...)
-	return true
 }
 
 // operations are the launches and copies: their events, and numbers that are equal for those that look

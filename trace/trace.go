@@ -18,6 +18,9 @@ type Trace struct {
 
 	// Estimate is not nil when the durations of launches and copies were estimated.
 	Estimate *Estimate
+
+	// Differ says that no two of the iterations that were found are alike: see MarkDiffering.
+	Differ bool
 }
 
 // Reserved says that from an event on, so many bytes were reserved.

@@ -30,7 +30,7 @@ func newSimulateCommand() *cobra.Command {
 		Short: "Replay a trace on a simulated GPU with less memory",
 		Long: `Replay a recorded run on a simulated GPU, in virtual time, as if the card had only
 the given memory, and report its last full iteration. Nothing is measured: every
-number is simulated.`,
+number is simulated. Where no two iterations are alike, it is the mean of the later half.`,
 		Example: `  penstock simulate --trace run.pstrace --ratio 2
   penstock simulate --trace gpt2l.tsv.gz --budget 24GiB --policy oracle --engine explicit --json
   penstock simulate --trace run.pstrace --ratio 2 --policy oracle --engine explicit --replay=on`,
@@ -188,7 +188,11 @@ func writeSimulation(w io.Writer, r replay.Result) error {
 	if predicts(r.Policy) {
 		hits = fmt.Sprintf("%.1f %%", 100*r.PredictionHitRate)
 	}
-	_, err := fmt.Fprintf(w, `%s under %s on %s (%s engine), last full iteration, simulated: no GPU was used
+	which := "last full iteration"
+	if r.Iterations > 1 {
+		which = fmt.Sprintf("mean of the last %d iterations", r.Iterations)
+	}
+	_, err := fmt.Fprintf(w, `%s under %s on %s (%s engine), %s, simulated: no GPU was used
   budget               %s of %s peak live (%.2fx)
   iteration            %.3f s: %.3f s computing, %.3f s stalled
   durations            %s
@@ -196,7 +200,7 @@ func writeSimulation(w io.Writer, r replay.Result) error {
   moved to the host    %s
   faults               %d
   prediction hit rate  %s
-`, r.Trace, r.Policy, r.GPU, r.Engine, size.Text(r.BudgetBytes), size.Text(r.PeakLiveBytes),
+`, r.Trace, r.Policy, r.GPU, r.Engine, which, size.Text(r.BudgetBytes), size.Text(r.PeakLiveBytes),
 		float64(r.PeakLiveBytes)/float64(r.BudgetBytes), r.IterationSeconds, r.ComputeSeconds, r.StallSeconds, r.Durations,
 		size.Text(r.H2DBytes), size.Text(r.D2HBytes), r.Faults, hits)
 	if err != nil || r.Replay == nil {

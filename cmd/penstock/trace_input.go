@@ -46,13 +46,17 @@ func checkInput(tr *trace.Trace, err error, acceptDamaged bool, notes io.Writer)
 		return input{}, fmt.Errorf("trace %s has no launch on any memory, so there is nothing to replay: record a training run with penstock run --trace and a --budget, without which launches are not recorded", tr.Name)
 	}
 	marked := len(tr.Iterations()) > 0
-	if !tr.MarkIterations() {
-		return input{}, fmt.Errorf("trace %s has no full iteration: it has no marks (iter0, iter1, ... end), and no launches that repeat for half of it: record more iterations", tr.Name)
+	if !tr.MarkIterations() && !tr.MarkDiffering() {
+		return input{}, fmt.Errorf("trace %s has no full iteration: it has no marks (iter0, iter1, ... end), and no launches that repeat, or come again, for half of it: record more iterations", tr.Name)
 	}
 	if !tr.EstimateDurations() && tr.Durations() == trace.DurationsNone {
 		return input{}, fmt.Errorf("trace %s does not say how long its kernels took, nor when its streams had got how far, so nothing can be simulated: record it with penstock run --trace and a --budget", tr.Name)
 	}
-	if all := tr.Iterations(); !marked {
+	switch all := tr.Iterations(); {
+	case tr.Differ:
+		_, judged := tr.Judged()
+		fmt.Fprintf(notes, "penstock: %s has no marks: %d iterations were found, no two of them alike; what is said is the mean of the last %d\n", tr.Name, len(all), judged)
+	case !marked:
 		fmt.Fprintf(notes, "penstock: %s has no marks: %d iterations were found, of %d launches and copies each\n", tr.Name, len(all), tr.Operations(all[0]))
 	}
 	if e := tr.Estimate; e != nil {

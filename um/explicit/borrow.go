@@ -8,6 +8,9 @@ import "slices"
 // borrows the smallest dead range that is larger. When it is freed, the range is again one of its own size.
 // The next one like it does not borrow again: it gets memory of its own, which serves those after it without a call
 // into the engine.
+//
+// Where shapes change none of that comes again, and all that is born borrows, for however long it lives, a range that is little
+// larger; what is to come is expected to (Runtime.fit), so that no memory is mapped for it.
 
 const (
 	// briefOps is how many operations an allocation lives for at most that borrows, borrowFactor how many times as large as
@@ -20,24 +23,23 @@ const (
 	againOps = 64
 	// mostBorrowers is how many kinds are remembered to have borrowed; when there are more all are forgotten.
 	mostBorrowers = 1 << 12
+	// fitPart is the part of a size by which a range may be larger for what lives on, where shapes change. Simulated, an eighth does as
+	// well; a half makes jobs with little more than they need faster, and others slower, by up to a tenth.
+	fitPart = 6
 )
 
-// borrow finds a dead range for an allocation that repeats the life before, if that was a short one; nil when there is
-// none, or where packs would not be made. The job frees it without keeping it for requests of the size that was asked for.
+// borrow finds a dead range for an allocation that repeats the life before, if that was a short one, or for any where shapes
+// change; nil when there is none, or where packs would not be made. The job frees it without keeping it for requests of the
+// size that was asked for.
 func (r *Runtime) borrow(before, bytes int64, stream int) *tensor {
-	x := r.lives.of(before)
-	if x == nil || x.died == notYet || x.died-x.born > briefOps || !r.roomForPacks() {
+	now, k := r.History.Now(), kind{WholePages(bytes), stream}
+	most := r.mostBorrowed(before, k, now)
+	if most <= k.size {
 		return nil
 	}
-	now, k := r.History.Now(), x.kind()
-	if at, ok := r.borrowers[k]; ok && now-at < againOps {
-		return nil
-	}
-	size := WholePages(bytes)
-	most := min(borrowFactor*size, r.config.BudgetBytes/borrowPart, r.BeyondLiveBytes())
 	var best *tensor
 	for s, l := range r.graves.bySize {
-		if s <= size || s > most || best != nil && s >= best.size {
+		if s <= k.size || s > most || best != nil && s >= best.size {
 			continue
 		}
 		if i := slices.IndexFunc(l, func(g *tensor) bool { return r.follows(g, stream) }); i >= 0 {
@@ -53,5 +55,44 @@ func (r *Runtime) borrow(before, bytes int64, stream int) *tensor {
 	}
 	r.borrowers[k] = now
 	r.stats.BorrowedRanges++
+	return best
+}
+
+// mostBorrowed is how large a range an allocation may borrow.
+func (r *Runtime) mostBorrowed(before int64, k kind, now int64) (most int64) {
+	x := r.lives.of(before)
+	brief := x != nil && x.died != notYet && x.died-x.born <= briefOps && r.roomForPacks()
+	at, borrowed := r.borrowers[k]
+	switch {
+	case r.History.Varies():
+		if most = k.size + k.size/fitPart; !brief && r.History.Lasts(k.size) > briefOps {
+			break
+		}
+		fallthrough
+	case brief && (!borrowed || now-at >= againOps):
+		most = max(most, min(borrowFactor*k.size, r.config.BudgetBytes/borrowPart))
+	}
+	return min(most, r.BeyondLiveBytes())
+}
+
+// fit is the size of dead ranges that serve what is to come of a size: that, or where shapes change and there is none, that of
+// a somewhat larger one.
+func (r *Runtime) fit(size int64) int64 {
+	if !r.History.Varies() || len(r.graves.bySize[size]) > 0 {
+		return size
+	}
+	best, known := r.fitting[size]
+	if known {
+		return best
+	}
+	for s, l := range r.graves.bySize {
+		if s > size && s <= size+size/fitPart && len(l) > 0 && (best == 0 || s < best) {
+			best = s
+		}
+	}
+	if best == 0 {
+		best = size
+	}
+	r.fitting[size] = best
 	return best
 }

@@ -45,7 +45,8 @@
 //
 // Freed tensors are dead: nothing of them is ever copied. Their ranges stay mapped
 // for allocations of the same size, which then cost nothing, until the memory is
-// needed for something else. What lives for a few operations only may borrow one of a larger size (borrow.go). The job may take such a range again without waiting for
+// needed for something else. What lives for a few operations only may borrow one of a larger size (borrow.go); where shapes
+// change everything may one that is little larger, and nothing is packed, for what was born together is not again. The job may take such a range again without waiting for
 // the engine, which hears of it before any operation that came after (held.go).
 //
 // # Invariants

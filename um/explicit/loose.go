@@ -23,8 +23,9 @@ type loose struct {
 }
 
 // mallocLoose allocates a part of such a pack, for what repeats the life before; 0 when it is to be no part of one.
+// Where shapes change hardly anything repeats one, and most of it soon dies.
 func (r *Runtime) mallocLoose(before, bytes int64, stream int) cuda.Ptr {
-	if !r.config.Packs || before != noLife || bytes > looseMost || !odd(bytes, looseOdd) {
+	if !r.config.Packs || before != noLife || r.History.Varies() || bytes > looseMost || !odd(bytes, looseOdd) {
 		return 0
 	}
 	t := r.loose.open[stream]

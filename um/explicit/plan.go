@@ -287,7 +287,9 @@ func (r *Runtime) lookAtFuture(p *plan, now int64) {
 	// What dies before the next is born serves it, in turn: memory is wanted for as
 	// many of a size as there are at a time.
 	clear(r.born)
+	clear(r.fitting)
 	r.History.Turns(now+wantedOps, func(position, bytes int64, death bool) {
+		bytes = r.fit(bytes)
 		if death {
 			r.born[bytes]--
 			return

@@ -54,14 +54,15 @@ type Runtime struct {
 	moves       int64     // that have begun
 
 	plan     plan
-	have     map[int64]int // scratch of reclaimable
-	picked   map[int64]int // scratch of pick
-	searches uint64        // for dead memory
-	covered  map[int64]int // scratch of makeReady
-	born     map[int64]int // scratch of lookAtFuture
-	placed   int64         // bytes in place
-	oversize *op           // the last operation for which something was placed
-	making   *tensor       // a range that is being mapped for a coming allocation
+	have     map[int64]int   // scratch of reclaimable
+	picked   map[int64]int   // scratch of pick
+	searches uint64          // for dead memory
+	covered  map[int64]int   // scratch of makeReady
+	born     map[int64]int   // scratch of lookAtFuture
+	fitting  map[int64]int64 // scratch of fit
+	placed   int64           // bytes in place
+	oversize *op             // the last operation for which something was placed
+	making   *tensor         // a range that is being mapped for a coming allocation
 	planner  prefetch.Planner[*tensor]
 	stats    Stats
 }
@@ -112,7 +113,7 @@ func New(c Config, p Process) *Runtime {
 		borrowers: map[kind]int64{},
 		levels:    newLevels(c.Level),
 		again:     again{same: map[uint32]int{}, wrong: map[uint32]int{}, refused: map[uint32]int{}, banned: map[uint32]bool{}, names: map[uint32]string{}, mostWrong: c.MostWrong, proofs: proofs{}, sizes: map[int64]bool{}},
-		have:      map[int64]int{}, picked: map[int64]int{}, covered: map[int64]int{}, born: map[int64]int{},
+		have:      map[int64]int{}, picked: map[int64]int{}, covered: map[int64]int{}, born: map[int64]int{}, fitting: map[int64]int64{},
 	}
 	r.Init(p)
 	return r
