@@ -26,7 +26,7 @@ const (
 	// workspaceOf is how many of the last productsSeen launches of products, of two functions at least, must have named an address for it
 	// to be a workspace: an operand is named by few. Many leave a workspace as it was, so that trials do not tell; issued again, they and the job's
 	// would disturb each other there.
-	workspaceOf, productsSeen = 8, 32
+	workspaceOf, productsSeen = 10, 32
 	// workspaceLaunches is how many of these launches, and nothing else, must have named memory for it to be a workspace.
 	workspaceLaunches = 16
 )
