@@ -49,7 +49,7 @@ func Load(d cuda.Driver) (*Kernels, error) {
 			n = unknownMultiprocessors
 		}
 		k.maxBlocks = int64(n) * blocksPerMultiprocessor
-		err = k.Check(256 << 10)
+		err = k.Check(16 * bytesPerBlock)
 	}
 	if err != nil {
 		_ = d.UnloadModule(k.module)
