@@ -179,6 +179,25 @@ def failed(row):
     return row["state"] in BAD and name in OURS or budget != "" and row["state"] in ("out of memory", "host memory")
 
 
+def opened(a, *packages):
+    """The card, the name of the results and their beginning: what finetune.py and saving.py begin with."""
+    if a.device == "cuda":
+        c.require_build()
+    card = c.Card() if a.device == "cuda" else g.NoCard()
+    name = a.name if a.device == "cuda" else f"{a.name}-cpu"  # which git ignores
+    return card, name, {**c.header(card, c.EXPLICIT_NOTE), "versions": g.versions(*packages), "not_run": [], "rows": []}
+
+
+def told(a, document, head, cells):
+    """Prints what there is in the end."""
+    if a.json:
+        print(json.dumps(document))
+        return
+    print(c.table(head, [cells(row) for row in document["rows"]]))
+    if document["not_run"]:
+        print("not run: " + "; ".join(document["not_run"]))
+
+
 def kept(a, document, name):
     old = c._load(c.BENCH / "results" / f"{name}.json") or {}
     alike = a.resume and all(old.get(k) == document[k] for k in ("gpu", "commit", "versions"))
@@ -193,11 +212,8 @@ def body():
         return 0
     if not todo:
         raise c.Refused(f"no row has {a.rows!r} in its name: --list shows them")
-    if a.device == "cuda":
-        c.require_build()
-    card = c.Card() if a.device == "cuda" else g.NoCard()
-    name = a.name if a.device == "cuda" else f"{a.name}-cpu"  # which git ignores
-    document = {**c.header(card, c.EXPLICIT_NOTE), "versions": g.versions("torchao", "deepspeed"), "not_run": [row["name"] for row in todo], "rows": []}
+    card, name, document = opened(a, "torchao", "deepspeed")
+    document["not_run"] = [row["name"] for row in todo]
     done = kept(a, document, name)
     document["rows"] = list(done.values())
     began, said = time.monotonic(), sys.stderr if a.json else sys.stdout
@@ -220,12 +236,7 @@ def body():
                 print(row.get("error"), row.get("stderr_tail"), sep="\n", file=said, flush=True)
         document["not_run"].remove(row["name"])
         c.save(name, document)
-    if a.json:
-        print(json.dumps(document))
-    else:
-        print(c.table(HEAD, [cells(row) for row in document["rows"]]))
-        if document["not_run"]:
-            print("not run: " + "; ".join(document["not_run"]))
+    told(a, document, HEAD, cells)
     return 1 if any(failed(row) for row in document["rows"]) else 0
 
 

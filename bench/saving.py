@@ -11,13 +11,11 @@ Exit status 1 when a row failed or something is not the same, 2 when nothing cou
 """
 
 import argparse
-import json
 import re
 import sys
 import time
 
 import _common as c
-import _gate as g
 import finetune as f
 from saving_job import WAYS
 
@@ -80,11 +78,8 @@ def body():
     todo = [row for row in todo if re.search(a.rows, row["name"])]
     if not todo:
         raise c.Refused(f"no row has {a.rows!r} in its name")
-    if a.device == "cuda":
-        c.require_build()
-    card = c.Card() if a.device == "cuda" else g.NoCard()
-    name = a.name if a.device == "cuda" else f"{a.name}-cpu"  # which git ignores
-    document = {**c.header(card, c.EXPLICIT_NOTE), "versions": g.versions("safetensors"), "not_run": [row["name"] for row in todo], "rows": []}
+    card, name, document = f.opened(a, "safetensors")
+    document["not_run"] = [row["name"] for row in todo]
     began, said = time.monotonic(), sys.stderr if a.json else sys.stdout
     for row in todo:
         left = a.deadline - (time.monotonic() - began)
@@ -97,12 +92,7 @@ def body():
         print(f"{time.monotonic() - began:6.0f} s  " + "  ".join(cells(row)), file=said, flush=True)
         if row.get("error"):
             print(row["error"], row["stderr_tail"], sep="\n", file=said, flush=True)
-    if a.json:
-        print(json.dumps(document))
-    else:
-        print(c.table(HEAD, [cells(row) for row in document["rows"]]))
-        if document["not_run"]:
-            print("not run: " + "; ".join(document["not_run"]))
+    f.told(a, document, HEAD, cells)
     return 1 if any(row["state"] != "equal" for row in document["rows"]) else 0
 
 

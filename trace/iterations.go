@@ -1,9 +1,6 @@
 package trace
 
-import (
-	"slices"
-	"strconv"
-)
+import "strconv"
 
 // MarkIterations puts marks around the training iterations of a recording that has none, in
 // place, and says whether it has any then. What it takes for an iteration is what the
@@ -82,22 +79,10 @@ func (t *Trace) operations() (events []int, symbols []int32) {
 // bytes are live, as the last but one shows, of all places that leave it and the last whole.
 func (t *Trace) quietest(ops []int, s Steady) int {
 	from, last := max(s.Begin, s.End-3*s.Period+1), s.End-2*s.Period
-	candidates := ops[from : last+1]
-	best, fewest := from, int64(-1)
-	live := map[uint64]int64{}
-	var sum int64
-	for i := range t.Events[:candidates[len(candidates)-1]+1] {
-		switch e := &t.Events[i]; e.Kind {
-		case KindAlloc:
-			sum = addBytes(sum, e.Bytes)
-			live[e.Alloc] = e.Bytes
-		case KindFree:
-			sum -= live[e.Alloc]
-			delete(live, e.Alloc)
-		case KindLaunch, KindCopy:
-			if at, ok := slices.BinarySearch(candidates, i); ok && (fewest < 0 || sum < fewest) {
-				best, fewest = from+at, sum
-			}
+	best, live := from, t.liveBefore(ops)
+	for i := from; i <= last; i++ {
+		if live[i] < live[best] {
+			best = i
 		}
 	}
 	return best - (best-s.Begin)/s.Period*s.Period

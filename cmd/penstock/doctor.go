@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
 	"os"
@@ -119,9 +118,7 @@ the host a job will need under the explicit engine at a budget. The exit status 
 
 func writeDiagnosis(w io.Writer, d diagnosis, asJSON bool) error {
 	if asJSON {
-		e := json.NewEncoder(w)
-		e.SetIndent("", "  ")
-		return e.Encode(d)
+		return writeJSON(w, d)
 	}
 	width := 0
 	for _, c := range d.Checks {

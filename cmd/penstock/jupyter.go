@@ -210,11 +210,14 @@ func writeKernel(at string, spec kernelSpec) error {
 	return os.WriteFile(filepath.Join(at, "kernel.json"), append(text, '\n'), 0o644)
 }
 
-// installed are the kernels of a folder that Penstock has installed, by name.
-func installed(folder string) (kernels map[string]kernelSpec, err error) {
+// installed are the kernels there that Penstock has installed, by name.
+func (p *kernelPlace) installed() (folder string, kernels map[string]kernelSpec, err error) {
+	if folder, err = p.folder(); err != nil {
+		return "", nil, err
+	}
 	entries, err := os.ReadDir(folder)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, err
+		return "", nil, err
 	}
 	kernels = map[string]kernelSpec{}
 	for _, e := range entries {
@@ -222,7 +225,7 @@ func installed(folder string) (kernels map[string]kernelSpec, err error) {
 			kernels[e.Name()] = spec
 		}
 	}
-	return kernels, nil
+	return folder, kernels, nil
 }
 
 func newJupyterListCommand() *cobra.Command {
@@ -234,16 +237,12 @@ func newJupyterListCommand() *cobra.Command {
 		Short:       "List the kernels that Penstock has installed",
 		Args:        noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			folder, err := place.folder()
-			if err != nil {
-				return err
-			}
-			kernels, err := installed(folder)
+			folder, kernels, err := place.installed()
 			if err != nil {
 				return err
 			}
 			if asJSON {
-				return printJSON(cmd.OutOrStdout(), kernels)
+				return writeJSON(cmd.OutOrStdout(), kernels)
 			}
 			if len(kernels) == 0 {
 				_, err := fmt.Fprintf(cmd.OutOrStdout(), "no kernel of Penstock in %s: install one with `penstock jupyter install`\n", folder)
@@ -255,12 +254,6 @@ func newJupyterListCommand() *cobra.Command {
 	place.flags(cmd)
 	boolFlag(cmd, &asJSON, "json")
 	return cmd
-}
-
-func printJSON(w io.Writer, v any) error {
-	out := json.NewEncoder(w)
-	out.SetIndent("", "  ")
-	return out.Encode(v)
 }
 
 func printKernels(w io.Writer, folder string, kernels map[string]kernelSpec) error {
@@ -290,11 +283,7 @@ func newJupyterRemoveCommand() *cobra.Command {
 			return checkKernelName(args[0])
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			folder, err := place.folder()
-			if err != nil {
-				return err
-			}
-			kernels, err := installed(folder)
+			folder, kernels, err := place.installed()
 			if err != nil {
 				return err
 			}

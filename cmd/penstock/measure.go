@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"runtime"
@@ -67,9 +66,7 @@ it does to launches and copies meanwhile; copy both ways. Takes less than a minu
 
 func writeMeasurements(w io.Writer, out measurements, asJSON bool) error {
 	if asJSON {
-		e := json.NewEncoder(w)
-		e.SetIndent("", "  ")
-		return e.Encode(out)
+		return writeJSON(w, out)
 	}
 	if _, err := fmt.Fprintf(w, "%s, driver %s\n", out.Device.Name, out.Device.DriverVersion); err != nil {
 		return err

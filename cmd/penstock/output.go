@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -93,4 +94,11 @@ func writePage(path string, render func(io.Writer) error) error {
 // resultsPage is a page of replays.
 func resultsPage(title string, results []replay.Result) func(io.Writer) error {
 	return func(w io.Writer) error { return writeHTML(w, title, results) }
+}
+
+// writeJSON prints something for machines.
+func writeJSON(w io.Writer, v any) error {
+	e := json.NewEncoder(w)
+	e.SetIndent("", "  ")
+	return e.Encode(v)
 }

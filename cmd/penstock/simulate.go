@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -174,12 +173,6 @@ func parseIterations(text string) (int, error) {
 		return 0, fmt.Errorf("--iterations: %q is not a number from 1 to %d", text, mostIterations)
 	}
 	return n, nil
-}
-
-func writeJSON(w io.Writer, v any) error {
-	e := json.NewEncoder(w)
-	e.SetIndent("", "  ")
-	return e.Encode(v)
 }
 
 // writeSimulation prints one result for people.

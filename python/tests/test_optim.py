@@ -187,17 +187,23 @@ def test_one_gradient_at_a_time():
     assert all(p.grad is None for p in m.parameters())
 
 
-@pytest.mark.parametrize("reentrant", [True, False])
-def test_checkpointing(reentrant):
-    runs = []
+def both_ways(change=lambda m: None, call=lambda m: m):
+    """Losses and parameters of a model that was changed, without the line and with it."""
     for line in (False, True):
         m = model()
-        m.checkpointed = reentrant
+        change(m)
         optimizer = adamw(m)
         if line:
             in_backward(m, optimizer)
-        runs.append((train(m, optimizer), m.state_dict()))
-    assert same(*runs)
+        yield train(m, optimizer, call=call(m)), m.state_dict()
+
+
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_checkpointing(reentrant):
+    def change(m):
+        m.checkpointed = reentrant
+
+    assert same(*both_ways(change))
 
 
 def test_a_weight_in_two_reentrant_blocks():
@@ -211,16 +217,11 @@ def test_a_weight_in_two_reentrant_blocks():
 
 
 def test_a_weight_in_two_blocks():
-    runs = []
-    for line in (False, True):
-        m = model()
+    def change(m):
         m.body[1] = m.body[0]
         m.checkpointed = False
-        optimizer = adamw(m)
-        if line:
-            in_backward(m, optimizer)
-        runs.append((train(m, optimizer), m.state_dict()))
-    assert same(*runs)
+
+    assert same(*both_ways(change))
 
 
 def test_a_parameter_unfrozen_or_added_later():
@@ -244,15 +245,7 @@ def test_a_parameter_unfrozen_or_added_later():
 def test_a_compiled_model(backend):
     if backend == "inductor" and torch.cuda.is_available():
         pytest.skip("the CPU's is enough")
-    runs = []
-    for line in (False, True):
-        torch._dynamo.reset()
-        m = model()
-        optimizer = adamw(m)
-        if line:
-            in_backward(m, optimizer)
-        runs.append((train(m, optimizer, call=torch.compile(m, backend=backend)), m.state_dict()))
-    assert same(*runs)
+    assert same(*both_ways(lambda m: torch._dynamo.reset(), lambda m: torch.compile(m, backend=backend)))
 
 
 def test_a_closure_that_computes_the_loss():

@@ -346,9 +346,7 @@ func (r *Runtime) judge(m *Move, same bool) {
 		if rm := m.tensor.remake; m.Proven && rm != nil { // it is not any more: those that are alike have to be verified
 			r.again.proofs.note(rm.alike, false)
 		}
-		written := m.tensor.recipe.written
-		r.giveUpRecipe(m.tensor)
-		m.tensor.recipe.written = written // nothing was found that had written to it
+		r.giveUpRecipe(m.tensor, m.tensor.recipe.written) // nothing was found that had written to it since
 		return
 	}
 	count := r.again.same
@@ -364,16 +362,16 @@ func (r *Runtime) judge(m *Move, same bool) {
 		} else {
 			count = r.again.wrong
 		}
-		r.giveUpRecipe(m.tensor)
+		r.giveUpRecipe(m.tensor, r.History.Now())
 	}
 	for _, f := range m.functions {
 		count[f]++
 	}
 }
 
-// giveUpRecipe has a tensor not made again.
-func (r *Runtime) giveUpRecipe(t *tensor) {
-	t.recipe = recipe{over: true, wrong: true, touched: true, written: r.History.Now()}
+// giveUpRecipe has a tensor not made again, which was last written to at a position, as far as is known.
+func (r *Runtime) giveUpRecipe(t *tensor, written int64) {
+	t.recipe = recipe{over: true, wrong: true, touched: true, written: written}
 	r.release(t)
 }
 
@@ -459,7 +457,7 @@ func (r *Runtime) Unmade(m *Move) {
 	r.stats.Unmade++
 	t := m.tensor
 	r.landed(m)
-	r.giveUpRecipe(t)
+	r.giveUpRecipe(t, r.History.Now())
 	m.Kind, m.Launches = MoveFetch, nil
 	r.fetching++
 	r.Happened()

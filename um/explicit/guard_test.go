@@ -67,3 +67,31 @@ func TestGuards(t *testing.T) {
 		})
 	}
 }
+
+// TestManyWays: how much is to be made of something, and when, is found where there are more ways from one to the other than can be gone.
+func TestManyWays(t *testing.T) {
+	const layers = 64
+	r := New(Config{BudgetBytes: 64 * PageBytes, Addresses: cuda.Range{Base: 1 << 44, Bytes: 1 << 32}}, &bystander{})
+	r.again.guards = 1
+	last := &tensor{Tensor: um.Tensor{Freed: true}}
+	below := []*tensor{last}
+	var t0 *tensor
+	for range layers {
+		t0 = &tensor{readers: below}
+		t0.retained = true
+		other := &tensor{readers: below}
+		other.retained = true
+		below = []*tensor{t0, other}
+	}
+	if n := r.height(t0); n != layers {
+		t.Errorf("%d are to be made in a row, want %d", n, layers)
+	}
+	if next := r.nextUse(t0); next != r.nextUse(last) {
+		t.Errorf("it is used at %d, and what is made of it in the end at %d", next, r.nextUse(last))
+	}
+	r.again.guards++
+	below[1].readers = nil
+	if n := r.height(below[1]); n != 0 {
+		t.Errorf("nothing is made of it any more, and its height is %d", n)
+	}
+}

@@ -39,12 +39,6 @@ func (r *Runtime) Untouched(slot uint32) bool {
 	return t != nil && !t.recipe.touched && t.parts == nil
 }
 
-// Shares says whether the tensor of a slot is a range that allocations share.
-func (r *Runtime) Shares(slot uint32) bool {
-	t := r.Slots.At(slot)
-	return t != nil && t.parts != nil
-}
-
 // NamedByProducts says whether so many products have named the tensor of a slot, and nothing else.
 func (r *Runtime) NamedByProducts(slot uint32, n int) bool {
 	t := r.Slots.At(slot)

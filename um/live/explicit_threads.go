@@ -443,8 +443,8 @@ func (p *porter) begin(m *explicit.Move) error {
 	makes, verifies := m.Direction() == um.In && len(m.Launches) > 0, m.Kind == explicit.MoveVerify
 	var outside []cuda.Ptr
 	var byTrial []bool
-	overwrites := makes || verifies
-	if overwrites {
+	overwrites := false
+	if makes || verifies {
 		written := e.accesses.overwrites(m)
 		overwrites = len(written) > 0 && !(makes && m.Isolate(written, explicit.TempsBytes(e.verifier.scratch.Bytes)))
 	}

@@ -21,15 +21,7 @@ import (
 // other trials. What is a workspace to one product is one to all. After enoughTrials in a row that found nothing new, launches of the function
 // are given what the job has to read, and the launch hook is told what they write to.
 
-const (
-	enoughTrials = 4
-	// workspaceOf is how many of the last productsSeen launches of products, of two functions at least, must have named an address for it
-	// to be a workspace: an operand is named by few. Many leave a workspace as it was, so that trials do not tell; issued again, they and the job's
-	// would disturb each other there.
-	workspaceOf, productsSeen = 10, 32
-	// workspaceLaunches is how many of these launches, and nothing else, must have named memory for it to be a workspace.
-	workspaceLaunches = 16
-)
+const enoughTrials = 4
 
 // trial is what trials have told of a function.
 type trial struct {
@@ -63,7 +55,7 @@ func (c *accesses) byTrial(e *swap, rec *hook.Record, o *um.Op, f *recorded, l *
 	at := make([][]uint32, len(rec.Slots)) // offsets of the words that point there
 	tell := false
 	if f.product {
-		c.products.launch(l)
+		c.products.launch(l.Function)
 	}
 	addressWords(l, func(offset uint32, p cuda.Ptr) bool {
 		i := slices.IndexFunc(ranges, func(r cuda.Range) bool { return p >= r.Base && p < r.End() })
@@ -73,6 +65,9 @@ func (c *accesses) byTrial(e *swap, rec *hook.Record, o *um.Op, f *recorded, l *
 		case i >= 0:
 			at[i] = append(at[i], offset)
 			l.Addresses = append(l.Addresses, offset)
+			if f.product {
+				c.products.name(p)
+			}
 			switch {
 			case f.product && c.products.workspace(p):
 				c.workspaces[p] = true
@@ -128,51 +123,6 @@ func (c *accesses) byTrial(e *swap, rec *hook.Record, o *um.Op, f *recorded, l *
 	if makes >= 0 && !mixed {
 		o.Again = l
 	}
-}
-
-// products are the addresses that the last launches of products named.
-type products struct {
-	last [productsSeen]struct {
-		function cuda.Function
-		named    []cuda.Ptr
-	}
-	next int
-	by   map[cuda.Ptr]map[cuda.Function]int // launches
-}
-
-// launch enters one.
-func (s *products) launch(l *cuda.RecordedLaunch) {
-	x := &s.last[s.next]
-	s.next = (s.next + 1) % productsSeen
-	for _, p := range x.named {
-		if s.by[p][x.function]--; s.by[p][x.function] == 0 {
-			delete(s.by[p], x.function)
-		}
-		if len(s.by[p]) == 0 {
-			delete(s.by, p)
-		}
-	}
-	x.function, x.named = l.Function, x.named[:0]
-	addressWords(l, func(_ uint32, p cuda.Ptr) bool {
-		if slices.Contains(x.named, p) {
-			return true
-		}
-		x.named = append(x.named, p)
-		if s.by[p] == nil {
-			s.by[p] = map[cuda.Function]int{}
-		}
-		s.by[p][l.Function]++
-		return true
-	})
-}
-
-// workspace says whether enough of them named an address.
-func (s *products) workspace(p cuda.Ptr) bool {
-	n := 0
-	for _, launches := range s.by[p] {
-		n += launches
-	}
-	return n >= workspaceOf && len(s.by[p]) > 1
 }
 
 // shared says whether two lists share an offset.

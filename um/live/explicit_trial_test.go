@@ -146,7 +146,7 @@ func TestWorkspaceInSharedRange(t *testing.T) {
 	}
 	j.locked(func(e *swap) {
 		slot := e.runtime.SlotOf(workspace)
-		if !e.runtime.Shares(slot) || slot != e.runtime.SlotOf(weights) || e.runtime.Shares(e.runtime.SlotOf(inputs[0])) {
+		if slot != e.runtime.SlotOf(weights) || slot == e.runtime.SlotOf(inputs[0]) || e.runtime.SlotOf(inputs[0]) == e.runtime.SlotOf(inputs[1]) {
 			t.Fatal("the first two do not share a range")
 		}
 		f := &recorded{id: 77, product: true, told: true, trial: trial{passed: enoughTrials, made: []uint32{0}, writes: []uint32{0}, seen: []uint32{0, 8, 16, 24}}}
