@@ -416,3 +416,21 @@ func TestExplicitReplay(t *testing.T) {
 		t.Errorf("%v", own)
 	}
 }
+
+// TestExplicitGraphParts: a graph that names several times the budget is launched in parts, and does the same.
+func TestExplicitGraphParts(t *testing.T) {
+	job := program(t, "graphs")
+	for _, mode := range []string{"parts", "small", "captured", "streams", "set", "nested", "threads", "whole"} {
+		t.Run(mode, func(t *testing.T) {
+			t.Parallel()
+			r := mustRun(t, explicitly("PENSTOCK_POLICY=penstock"), job, mode)
+			all, _ := explicitStats(t, r)
+			if all["failure"] != nil || all["dropped_records"] != 0.0 {
+				t.Errorf("%v", all)
+			}
+			if oversize := all["oversize_launches"] != 0.0; oversize != (mode == "whole" || mode == "nested") {
+				t.Errorf("launches of more than the budget: %v", all["oversize_launches"])
+			}
+		})
+	}
+}

@@ -45,7 +45,7 @@ void psk_op_begin(psk_op *op, int kind, uint32_t id, CUstream stream, int ptsz) 
     op->mode = PSK_LOAD(psk_S.mode);
     op->locked = NULL;
     op->timed = NULL;
-    op->unsure = op->no_progress = op->asks = op->waits = op->serial = op->early = false;
+    op->unsure = op->no_progress = op->asks = op->waits = op->serial = op->early = op->follows = op->more = false;
     op->seq = 0;
     op->n = op->nplain = 0;
     op->slots = op->inline_slots;

@@ -24,6 +24,8 @@ typedef struct psk_op {
     bool asks;     /* holds the grant lock */
     bool serial;   /* the stream is made idle after it */
     bool arriving; /* the stream waits for ticket */
+    bool follows;  /* part of a graph: another of its parts was launched right before */
+    bool more;     /* and one comes right after: until then the locks are held */
     bool early;    /* so does this thread: the operation may read before its stream's turn */
     uint32_t ticket;
     uint32_t settled; /* slots seen RESIDENT or ARRIVING, from the first on */

@@ -60,7 +60,7 @@
 #include <stdint.h>
 #include "stamp.h"
 
-#define PSK_HOOK_ABI 18u
+#define PSK_HOOK_ABI 19u
 
 #define PSK_BLOCK_SHIFT 21                        /* address table granularity: 2 MiB */
 #define PSK_TABLE_BLOCKS (1u << (47 - PSK_BLOCK_SHIFT)) /* user addresses have 47 bits */
@@ -107,7 +107,7 @@ enum {
 enum {
     PSK_REC_LAUNCH = 1, /* id = function id */
     PSK_REC_COPY = 2,   /* id = PSK_COPY_*; slots: destination first when flag PSK_FLAG_HAS_DST */
-    PSK_REC_GRAPH = 3,  /* a graph launch; slots are those of its nodes */
+    PSK_REC_GRAPH = 3,  /* a graph launch, or that of a part of one; slots are those of its nodes */
     PSK_REC_MORE = 4,   /* continuation of the entry before it: more slots */
     PSK_REC_COLLECTIVE = 5, /* strict mode: an NCCL call, id = PSK_NCCL_*; one of a group stands for all of the group on its stream */
     PSK_REC_STAY = 6,   /* strict mode: no operation, and on no stream: its slots are not to leave any more (PSK_FLAG_KEEP; it asks, and is done when it is granted), or not before it is done (a copy that is captured) */
@@ -281,6 +281,8 @@ typedef struct psk_shared {
 
     uint64_t launch_head; /* atomic; units of launch_area that were given to recorded launches, in all */
     uint8_t *launch_area; /* [PSK_LAUNCH_UNITS * PSK_LAUNCH_UNIT] */
+
+    uint64_t graph_bytes; /* atomic; written by the engine: graphs that name more are instantiated in parts as well, each an operation of its own; 0: none are */
 
     uint64_t timings_lost; /* atomic; the device was there before the events were */
     uint64_t ntimings; /* atomic; in all */

@@ -9,7 +9,8 @@
  * it left strict mode.
  *
  * Locks: the grant lock, which belongs to the operation that asks, is taken
- * before a stream's lock, and released when the grant is given. Of several
+ * before a stream's lock, and released when the grant is given. The parts of a graph
+ * are operations of which the first takes both, for all of them. Of several
  * stream locks (an NCCL group) the lower index is taken first.
  *
  * Where the driver cannot write progress for a stream (one with the shared
@@ -60,13 +61,13 @@ static uint32_t *progress_word(const psk_op *op) { return &psk_S.progress[op->st
 static bool power_of_64(uint64_t n) { return (n & (n - 1)) == 0 && __builtin_ctzll(n) % 6 == 0; }
 
 static void ask(psk_op *op) {
-    pthread_mutex_lock(&grant_mu);
+    if (!op->follows) pthread_mutex_lock(&grant_mu);
     op->asks = true;
     psk_S.inspect_n = 0;
 }
 
 static void asked(psk_op *op) {
-    if (!op->asks) return;
+    if (!op->asks || op->more) return; /* of several parts of a graph the last one gives the lock back */
     op->asks = false;
     pthread_mutex_unlock(&grant_mu);
 }
@@ -318,10 +319,13 @@ CUresult psk_strict_issue(psk_op *op) {
     op->settled = 0;
     op->arriving = false;
     op->serial = op->unsure || op->stream_index == PSK_STREAM_SHARED || !psk_S.progress || !psk_S.arrived || !psk_have_memops();
-    if (PSK_UNLIKELY(op->flags & PSK_FLAG_OPAQUE) && !op->asks) ask(op);
-    if (op->asks) PSK_COUNT(psk_S.grants_asked);
     op->locked = &psk_streams[op->stream_index];
-    psk_stream_lock(op->locked);
+    if (PSK_UNLIKELY(op->flags & PSK_FLAG_OPAQUE) && !op->asks) {
+        if (op->follows) return CUDA_ERROR_OUT_OF_MEMORY; /* no part is opaque, unless there was no memory to tell what it names */
+        ask(op);
+    }
+    if (op->asks) PSK_COUNT(psk_S.grants_asked);
+    if (PSK_LIKELY(!op->follows)) psk_stream_lock(op->locked);
     CUresult r = issue_locked(op);
     asked(op);
     /* A call that waits for the stream inside the driver holds its lock meanwhile. */
@@ -377,5 +381,7 @@ void psk_strict_done(psk_op *op) {
     }
     /* Also when the call failed or was refused: the record is out, and the engine waits for its progress. */
     if (op->flags & PSK_FLAG_PROGRESS) report(op, (uint32_t)op->locked->last);
+    if (PSK_UNLIKELY(op->more)) return;
+    asked(op);
     psk_stream_unlock(op->locked);
 }

@@ -1,4 +1,4 @@
-/* Graphs. Nodes run in the order in which they were added, which any valid order of dependencies allows. */
+/* Graphs. Of the nodes whose dependencies have run the one that was added last runs next. */
 #define _GNU_SOURCE
 #include "base.h"
 #include "contexts.h"
@@ -23,11 +23,13 @@ CUresult cuGraphDestroy(CUgraph g) {
     return CUDA_SUCCESS;
 }
 
-static CUresult add(CUgraphNode *out, CUgraph g, work *w) {
+/* Takes the work over. */
+static CUresult add(CUgraphNode *out, CUgraph g, const CUgraphNode *after, size_t count, work *w) {
     node *n = stub_graph_add((graph *)g, w);
     stub_free_work(w);
-    *out = (CUgraphNode)n;
-    return n ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+    bool ok = n && stub_graph_after(n, (node *const *)after, count);
+    *out = (CUgraphNode)n; /* which may be what it comes after */
+    return ok ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 static CUresult kernel_work(work *w, const CUDA_KERNEL_NODE_PARAMS *p, bool v2) {
@@ -35,53 +37,90 @@ static CUresult kernel_work(work *w, const CUDA_KERNEL_NODE_PARAMS *p, bool v2) 
     return stub_launch_work(w, f, (const unsigned[]){p->gridDimX, p->gridDimY, p->gridDimZ}, (const unsigned[]){p->blockDimX, p->blockDimY, p->blockDimZ}, p->sharedMemBytes, 0, p->kernelParams, p->extra);
 }
 
-static CUresult add_kernel(CUgraphNode *out, CUgraph g, const CUDA_KERNEL_NODE_PARAMS *p, bool v2) {
+static CUresult add_kernel(CUgraphNode *out, CUgraph g, const CUgraphNode *d, size_t n, const CUDA_KERNEL_NODE_PARAMS *p, bool v2) {
     READY();
     work w;
     CUresult rc = kernel_work(&w, p, v2);
-    return rc == CUDA_SUCCESS ? add(out, g, &w) : rc;
+    return rc == CUDA_SUCCESS ? add(out, g, d, n, &w) : rc;
 }
-CUresult cuGraphAddKernelNode(CUgraphNode *out, CUgraph g, const CUgraphNode *d, size_t n, const CUDA_KERNEL_NODE_PARAMS *p) { return (void)d, (void)n, add_kernel(out, g, p, false); }
-CUresult cuGraphAddKernelNode_v2(CUgraphNode *out, CUgraph g, const CUgraphNode *d, size_t n, const CUDA_KERNEL_NODE_PARAMS *p) { return (void)d, (void)n, add_kernel(out, g, p, true); }
+CUresult cuGraphAddKernelNode(CUgraphNode *out, CUgraph g, const CUgraphNode *d, size_t n, const CUDA_KERNEL_NODE_PARAMS *p) { return add_kernel(out, g, d, n, p, false); }
+CUresult cuGraphAddKernelNode_v2(CUgraphNode *out, CUgraph g, const CUgraphNode *d, size_t n, const CUDA_KERNEL_NODE_PARAMS *p) { return add_kernel(out, g, d, n, p, true); }
 
 CUresult cuGraphAddMemcpyNode(CUgraphNode *out, CUgraph g, const CUgraphNode *d, size_t n, const CUDA_MEMCPY3D *p, CUcontext c) {
     READY();
-    (void)d, (void)n, (void)c;
+    (void)c;
     work w = {.type = CU_GRAPH_NODE_TYPE_MEMCPY, .copy = *p};
-    return add(out, g, &w);
+    return add(out, g, d, n, &w);
 }
 
 CUresult cuGraphAddMemsetNode(CUgraphNode *out, CUgraph g, const CUgraphNode *d, size_t n, const CUDA_MEMSET_NODE_PARAMS *p, CUcontext c) {
     READY();
-    (void)d, (void)n, (void)c;
+    (void)c;
     work w = {.type = CU_GRAPH_NODE_TYPE_MEMSET};
     memcpy(&w.fill, p, offsetof(CUDA_MEMSET_NODE_PARAMS, ctx)); /* the first version has no context */
-    return add(out, g, &w);
+    return add(out, g, d, n, &w);
 }
 
 static work memops_work(const CUDA_BATCH_MEM_OP_NODE_PARAMS *p) { return (work){.type = CU_GRAPH_NODE_TYPE_BATCH_MEM_OP, .memops = {p->paramArray, p->count}}; }
 
 CUresult cuGraphAddBatchMemOpNode(CUgraphNode *out, CUgraph g, const CUgraphNode *d, size_t n, const CUDA_BATCH_MEM_OP_NODE_PARAMS *p) {
     READY();
-    (void)d, (void)n;
     work w = memops_work(p); /* whose array stays the caller's */
-    *out = (CUgraphNode)stub_graph_add((graph *)g, &w);
-    return *out ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+    node *made = stub_graph_add((graph *)g, &w);
+    bool ok = made && stub_graph_after(made, (node *const *)d, n);
+    *out = (CUgraphNode)made;
+    return ok ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 CUresult cuGraphAddChildGraphNode(CUgraphNode *out, CUgraph g, const CUgraphNode *d, size_t n, CUgraph child) {
     READY();
-    (void)d, (void)n;
     work w = {.type = CU_GRAPH_NODE_TYPE_GRAPH, .child = (CUgraph)stub_graph_copy((graph *)child)};
-    return add(out, g, &w);
+    return add(out, g, d, n, &w);
 }
 
 CUresult cuGraphAddEmptyNode(CUgraphNode *out, CUgraph g, const CUgraphNode *d, size_t n) {
     READY();
-    (void)d, (void)n;
     work w = {.type = CU_GRAPH_NODE_TYPE_EMPTY};
-    return add(out, g, &w);
+    return add(out, g, d, n, &w);
 }
+
+CUresult cuGraphAddHostNode(CUgraphNode *out, CUgraph g, const CUgraphNode *d, size_t n, const CUDA_HOST_NODE_PARAMS *p) {
+    READY();
+    work w = {.type = CU_GRAPH_NODE_TYPE_HOST, .host = {p->fn, p->userData}};
+    return add(out, g, d, n, &w);
+}
+
+CUresult cuGraphDestroyNode(CUgraphNode h) {
+    READY();
+    stub_graph_remove((node *)h);
+    return CUDA_SUCCESS;
+}
+
+CUresult cuGraphClone(CUgraph *out, CUgraph g) {
+    READY();
+    *out = (CUgraph)stub_graph_copy((graph *)g);
+    return CUDA_SUCCESS;
+}
+
+CUresult cuGraphNodeFindInClone(CUgraphNode *out, CUgraphNode original, CUgraph clone) {
+    READY();
+    for (node *n = ((graph *)clone)->head; n; n = n->next)
+        if (n->original == (node *)original) return *out = (CUgraphNode)n, CUDA_SUCCESS;
+    return CUDA_ERROR_INVALID_VALUE;
+}
+
+/* Edges have no data here. */
+CUresult cuGraphGetEdges_v2(CUgraph g, CUgraphNode *from, CUgraphNode *to, void *data, size_t *n) {
+    READY();
+    (void)data;
+    size_t at = 0;
+    for (node *x = ((graph *)g)->head; x; x = x->next)
+        for (size_t i = 0; i < x->nafter; i++, at++)
+            if (from && at < *n) from[at] = (CUgraphNode)x->after[i], to[at] = (CUgraphNode)x;
+    *n = from && at > *n ? *n : at;
+    return CUDA_SUCCESS;
+}
+CUresult cuGraphGetEdges(CUgraph g, CUgraphNode *from, CUgraphNode *to, size_t *n) { return cuGraphGetEdges_v2(g, from, to, NULL, n); }
 
 CUresult cuGraphGetNodes(CUgraph h, CUgraphNode *nodes, size_t *n) {
     READY();
@@ -185,6 +224,7 @@ CUresult cuGraphChildGraphNodeGetGraph(CUgraphNode h, CUgraph *g) {
 
 typedef struct exec {
     pthread_mutex_t mu;
+    pthread_mutex_t running; /* a graph does not run beside itself */
     graph *g;
     unsigned refs;
 } exec;
@@ -214,6 +254,7 @@ static CUresult instantiate(CUgraphExec *out, CUgraph g) {
     exec *e = calloc(1, sizeof *e);
     if (!e) return CUDA_ERROR_OUT_OF_MEMORY;
     pthread_mutex_init(&e->mu, NULL);
+    pthread_mutex_init(&e->running, NULL);
     e->g = stub_graph_copy((graph *)g);
     e->refs = 1;
     *out = (CUgraphExec)e;
@@ -228,7 +269,9 @@ CUresult cuGraphInstantiateWithParams_ptsz(CUgraphExec *out, CUgraph g, CUDA_GRA
 static CUresult run_exec(stream *s, op *o) {
     (void)s;
     exec *e = o->p;
+    pthread_mutex_lock(&e->running);
     CUresult rc = stub_run_graph((CUgraph)o->a);
+    pthread_mutex_unlock(&e->running);
     unref(e);
     return rc;
 }
@@ -342,6 +385,20 @@ CUresult cuGraphExecBatchMemOpNodeSetParams(CUgraphExec e, CUgraphNode n, const 
 CUresult cuGraphExecChildGraphNodeSetParams(CUgraphExec e, CUgraphNode n, CUgraph child) {
     work w = {.type = CU_GRAPH_NODE_TYPE_GRAPH, .child = child};
     return set_params(e, n, &w);
+}
+
+CUresult cuGraphExecHostNodeSetParams(CUgraphExec e, CUgraphNode n, const CUDA_HOST_NODE_PARAMS *p) {
+    work w = {.type = CU_GRAPH_NODE_TYPE_HOST, .host = {p->fn, p->userData}};
+    return set_params(e, n, &w);
+}
+
+CUresult cuGraphNodeSetEnabled(CUgraphExec h, CUgraphNode original, unsigned enabled) {
+    READY();
+    cuCtxSynchronize();
+    node *n = exec_node(((exec *)h)->g, (node *)original);
+    if (!n) return CUDA_ERROR_INVALID_VALUE;
+    n->disabled = !enabled;
+    return CUDA_SUCCESS;
 }
 
 CUresult cuGraphExecNodeSetParams(CUgraphExec e, CUgraphNode n, CUgraphNodeParams *p) {

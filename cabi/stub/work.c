@@ -112,14 +112,52 @@ node *stub_graph_add(graph *g, const work *w) {
     return n;
 }
 
-CUresult stub_graph_append(CUgraph g, const work *w) { return stub_graph_add((graph *)g, w) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY; }
+bool stub_graph_after(node *n, node *const *after, size_t count) {
+    node **all = realloc(n->after, (n->nafter + count + 1) * sizeof *all);
+    if (!all) return false;
+    for (size_t i = 0; i < count; i++) all[n->nafter + i] = after[i];
+    n->after = all;
+    n->nafter += count;
+    return true;
+}
+
+/* Captured: after what the graph has. */
+CUresult stub_graph_append(CUgraph h, const work *w) {
+    graph *g = (graph *)h;
+    node *last = NULL;
+    for (node *n = g->head; n; n = n->next) last = n;
+    node *n = stub_graph_add(g, w);
+    return n && (!last || stub_graph_after(n, &last, 1)) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+static void free_node(node *n) {
+    if (n->w.type == CU_GRAPH_NODE_TYPE_GRAPH) stub_graph_destroy((graph *)n->w.child);
+    stub_free_work(&n->w);
+    free(n->after);
+    free(n);
+}
+
+void stub_graph_remove(node *n) {
+    graph *g = n->graph;
+    node **at = &g->head;
+    for (; *at != n; at = &(*at)->next) {
+    }
+    *at = n->next;
+    if (g->tail == &n->next) g->tail = at;
+    g->n--;
+    for (node *x = g->head; x; x = x->next) {
+        size_t kept = 0;
+        for (size_t i = 0; i < x->nafter; i++)
+            if (x->after[i] != n) x->after[kept++] = x->after[i];
+        x->nafter = kept;
+    }
+    free_node(n);
+}
 
 void stub_graph_destroy(graph *g) {
     for (node *n = g->head; n;) {
         node *next = n->next;
-        if (n->w.type == CU_GRAPH_NODE_TYPE_GRAPH) stub_graph_destroy((graph *)n->w.child);
-        stub_free_work(&n->w);
-        free(n);
+        free_node(n);
         n = next;
     }
     free(g);
@@ -131,15 +169,34 @@ graph *stub_graph_copy(const graph *from) {
         work w = n->w;
         if (w.type == CU_GRAPH_NODE_TYPE_GRAPH) w.child = (CUgraph)stub_graph_copy((graph *)w.child);
         node *made = stub_graph_add(g, &w);
-        made->original = n->original ? n->original : n;
+        made->original = n;
+        made->type = n->type;
+        made->updatable = n->updatable;
+        made->disabled = n->disabled;
+        for (size_t i = 0; i < n->nafter; i++)
+            for (node *x = g->head; x; x = x->next)
+                if (x->original == n->after[i]) stub_graph_after(made, &x, 1);
     }
     return g;
 }
 
-CUresult stub_run_graph(CUgraph g) {
-    for (node *n = ((graph *)g)->head; n; n = n->next) {
-        CUresult rc = stub_run_work(&n->w);
-        if (rc != CUDA_SUCCESS) return rc;
+static bool ready(const node *n) {
+    for (size_t i = 0; i < n->nafter; i++)
+        if (!n->after[i]->ran) return false;
+    return true;
+}
+
+/* The last node that may run does, so that a dependency that is lacking shows. */
+CUresult stub_run_graph(CUgraph h) {
+    graph *g = (graph *)h;
+    CUresult rc = CUDA_SUCCESS;
+    for (node *n = g->head; n; n = n->next) n->ran = false;
+    for (size_t left = g->n; left && rc == CUDA_SUCCESS; left--) {
+        node *next = NULL;
+        for (node *n = g->head; n; n = n->next)
+            if (!n->ran && ready(n)) next = n;
+        if (!next->disabled) rc = stub_run_work(&next->w);
+        next->ran = true;
     }
-    return CUDA_SUCCESS;
+    return rc;
 }

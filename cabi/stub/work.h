@@ -40,7 +40,10 @@ typedef struct node {
     work w;
     struct node *next;
     struct graph *graph;
-    const struct node *original; /* in an executable graph: the node it was made from */
+    const struct node *original; /* in an executable graph, or a clone: the node it was made from */
+    struct node **after;         /* owned; what it depends on */
+    size_t nafter;
+    bool ran, disabled;
     int type; /* as it is told; that of w, unless stub_tell_type */
     int updatable;
     CUdeviceptr ends[2]; /* of a copy that is told as a batch of one */
@@ -54,6 +57,8 @@ typedef struct graph {
 
 CUgraph stub_graph_new(void);
 node *stub_graph_add(graph *g, const work *w); /* copies w */
+bool stub_graph_after(node *n, node *const *after, size_t count); /* it depends on these, too */
+void stub_graph_remove(node *n);
 CUresult stub_graph_append(CUgraph g, const work *w);
 graph *stub_graph_copy(const graph *from);
 void stub_graph_destroy(graph *g);

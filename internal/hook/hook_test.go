@@ -89,10 +89,11 @@ type shared struct {
 	reportAll, serve, others              uintptr
 	launchHead                            uint64
 	launchArea                            *byte
+	graphBytes                            uint64
 	timingsLost                           uint64
 	ntimings                              uint64
 	timings                               [1024]timed
-	_                                     [32]byte
+	_                                     [24]byte
 }
 
 type timed struct {
@@ -560,7 +561,7 @@ func TestLayout(t *testing.T) {
 		"offsetof(psk_shared,inspect_addr)": unsafe.Offsetof(s.inspectAddr), "offsetof(psk_shared,cpu_waits)": unsafe.Offsetof(s.cpuWaits),
 		"offsetof(psk_shared,refused)": unsafe.Offsetof(s.refused), "offsetof(psk_shared,followed)": unsafe.Offsetof(s.followed), "offsetof(psk_shared,trails)": unsafe.Offsetof(s.trails), "offsetof(psk_func,follows)": unsafe.Offsetof(f.follows), "offsetof(psk_shared,probes)": unsafe.Offsetof(s.probes),
 		"offsetof(psk_shared,probe_word)": unsafe.Offsetof(s.probeWord), "offsetof(psk_shared,probing)": unsafe.Offsetof(s.probing), "offsetof(psk_shared,stamp)": unsafe.Offsetof(s.stamp), "offsetof(psk_shared,report_all)": unsafe.Offsetof(s.reportAll), "offsetof(psk_shared,synchronize_others)": unsafe.Offsetof(s.others),
-		"offsetof(psk_func,record)": unsafe.Offsetof(f.record), "offsetof(psk_shared,unloads)": unsafe.Offsetof(s.unloads), "offsetof(psk_shared,launch_head)": unsafe.Offsetof(s.launchHead), "offsetof(psk_shared,launch_area)": unsafe.Offsetof(s.launchArea),
+		"offsetof(psk_func,record)": unsafe.Offsetof(f.record), "offsetof(psk_shared,unloads)": unsafe.Offsetof(s.unloads), "offsetof(psk_shared,launch_head)": unsafe.Offsetof(s.launchHead), "offsetof(psk_shared,launch_area)": unsafe.Offsetof(s.launchArea), "offsetof(psk_shared,graph_bytes)": unsafe.Offsetof(s.graphBytes),
 		"offsetof(psk_entry,recorded)": unsafe.Offsetof(e.recorded),
 		"offsetof(psk_shared,timing)":  unsafe.Offsetof(s.timing), "offsetof(psk_shared,timings_lost)": unsafe.Offsetof(s.timingsLost), "offsetof(psk_shared,ntimings)": unsafe.Offsetof(s.ntimings), "offsetof(psk_shared,timings)": unsafe.Offsetof(s.timings),
 	}

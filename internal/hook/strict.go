@@ -56,6 +56,11 @@ func (w Word) Reached(ticket uint32) bool { return int32(atomic.LoadUint32(w.p)-
 // device; it may wait for the driver.
 func (h *Shared) ReportAll() { C.psk_report_all(h.s) }
 
+// SetGraphBytes says how much a graph may name to be launched whole.
+func (h *Shared) SetGraphBytes(bytes int64) {
+	atomic.StoreUint64((*uint64)(unsafe.Pointer(&h.s.graph_bytes)), uint64(max(bytes, 0)))
+}
+
 // SetGuarded says that a slot is on the device, and that operations wait which may write to it.
 func (h *Shared) SetGuarded(slot uint32) {
 	if int(slot) < len(h.states) {

@@ -80,6 +80,7 @@ type StrictHook interface {
 	Arrived(word cuda.Ptr)
 	SetArriving(slot, ticket uint32)
 	SetGuarded(slot uint32)
+	SetGraphBytes(bytes int64)
 	Published(p cuda.Ptr) bool
 	PublishPlain(r cuda.Range)
 	WithdrawPlain(r cuda.Range)
@@ -203,7 +204,7 @@ func (e *swap) start() error {
 			t.Add(timeline.Span{Track: timeline.Waits, Name: stallNames[cause], From: from, To: to, Detail: fmt.Sprint("operation ", seq)})
 		})
 	}
-	e.runtime.SetPlainBytes(l.plainBytes.Load())
+	e.plainChanged()
 	e.runtime.Remember(rememberedOps)
 	l.tensors = e.runtime
 	if e.front = l.config.TensorFront; e.front != nil {

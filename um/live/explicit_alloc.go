@@ -250,7 +250,11 @@ func (e *swap) plainDriver(d stitch.Driver) stitch.Driver {
 	return plainDriver{Driver: d, e: e}
 }
 
-func (e *swap) plainChanged() { e.runtime.SetPlainBytes(e.l.plainBytes.Load()) }
+func (e *swap) plainChanged() {
+	plain := e.l.plainBytes.Load()
+	e.runtime.SetPlainBytes(plain)
+	e.hook.SetGraphBytes(e.l.budget - plain)
+}
 
 func (e *swap) segments() bool { return true }
 

@@ -71,7 +71,7 @@ func (p *porter) closeVerifier() (err error) {
 		e.verifying.Store(0)
 	})
 	l.plainBytes.Add(-bytes)
-	e.runtime.SetPlainBytes(l.plainBytes.Load())
+	e.plainChanged()
 	return err
 }
 

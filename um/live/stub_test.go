@@ -69,6 +69,7 @@ func (h *strictHook) Launch(r *hook.Record) *cuda.RecordedLaunch {
 
 func (h *strictHook) Words(_, progress cuda.Ptr)  { h.words = progress }
 func (h *strictHook) Arrived(word cuda.Ptr)       { h.arrived = word }
+func (h *strictHook) SetGraphBytes(bytes int64)   {}
 func (h *strictHook) Refuse(code uint32)          { h.refuses.Store(code) }
 func (h *strictHook) LeaveTrails()                {}
 func (h *strictHook) HeadWord() *uint64           { return &h.head }
