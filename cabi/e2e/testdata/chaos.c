@@ -126,6 +126,36 @@ static void by_graph(worker *w, const operation *o) {
     OK(CALL(cuGraphDestroy, g));
 }
 
+/* A graph of so many tensors that it is launched in parts. */
+static void by_large_graph(worker *w, const operation *o) {
+    enum { MORE = 10, ALL = KEPT + MORE };
+    tensor more[MORE], *all[ALL];
+    uint32_t was[ALL], inc[ALL];
+    for (int i = 0; i < MORE; i++) must(&more[i], 4 * MiB, w->main, o->value + (uint32_t)i);
+    for (int i = 0; i < ALL; i++) {
+        all[i] = i < KEPT ? &w->kept[(o->a + i) % KEPT] : &more[i - KEPT];
+        was[i] = all[i]->value;
+    }
+    CUgraph g;
+    CUgraphExec exec;
+    OK(CALL(cuStreamBeginCapture_v2, w->side, 2));
+    for (int i = 0; i < 2 * ALL; i++) add(o->route, w->side, all[i % ALL], (uint32_t)i);
+    OK(CALL(cuStreamEndCapture, w->side, &g));
+    OK(CALL(cuGraphInstantiateWithFlags, &exec, g, U64(0)));
+    OK(CALL(cuGraphDestroy, g));
+    for (int i = 0; i < ALL; i++) inc[i] = all[i]->value - was[i], all[i]->value = was[i];
+    for (int k = 0; k < 2; k++) {
+        CUstream s = k ? w->side : w->main;
+        if (k) after(w, w->main, w->side);
+        OK(CALL(cuGraphLaunch, exec, s));
+        for (int i = 0; i < ALL; i++) all[i]->value += inc[i];
+    }
+    after(w, w->side, w->main);
+    OK(CALL(cuGraphExecDestroy, exec));
+    if (o->b % 2) SYNC(w->main), check_value(&more[o->b % MORE]);
+    for (int i = 0; i < MORE; i++) drop(&more[i]);
+}
+
 /* A tensor that is computed from two others, by a kernel whose launches can be issued again. */
 static void derive(worker *w, const operation *o) {
     tensor *a = &w->kept[o->a], *b = &w->kept[o->b], *c = &w->kept[(o->b + 1) % KEPT];
@@ -210,7 +240,7 @@ static void run(worker *w, const operation *o) {
         must(a, o->bytes, w->main, o->value);
         break;
     case TABLE: by_table(w, o); break;
-    case GRAPH: by_graph(w, o); break;
+    case GRAPH: o->value % 4 ? by_graph(w, o) : by_large_graph(w, o); break;
     case STREAM: renew_stream(w); break;
     case QUIET: SYNC(w->main), usleep((useconds_t)below(w, 3000)); break;
     case EMPTY: P.empty_cache(); break;
