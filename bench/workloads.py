@@ -14,6 +14,8 @@ little device memory is enough: for ITERS iterations under each cap, lowest firs
 trains as other processes take turns with it (bench/turns.py). --kernels N tells how long kernels
 run, which the CPU has no part in.
 
+--captured makes a step one CUDA graph.
+
 --no-gc does without Python's cyclic garbage collector after the first iteration.
 
 dispatch_s is how long an iteration took to launch, before it was waited for; threads,
@@ -140,6 +142,46 @@ def vision_model(name, batch, changed=lambda model: model, adam=False, checkpoin
     return model, step
 
 
+def multilayer(width=8192, depth=8, batch=16384):
+    """A multilayer perceptron: 2 GiB of weights, and as much of activations four times over."""
+    import torch
+
+    with torch.device("cuda"):
+        model = torch.nn.Sequential(*(m for _ in range(depth) for m in (torch.nn.Linear(width, width), torch.nn.GELU()))).train()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9)
+
+    def step():
+        x = torch.randn(Settings.batch or batch, width, device="cuda")
+        loss = model(x).square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        return loss
+
+    return model, step
+
+
+def captured(step):
+    """The step as a CUDA graph of all that it does, after three that are launched one by one."""
+    import torch
+
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(3):
+            step()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        loss = step()
+
+    def replay():
+        graph.replay()
+        return loss
+
+    return replay
+
+
 GPT2 = ("GPT2Config", "GPT2LMHeadModel")
 BERT = ("BertConfig", "BertForMaskedLM")
 LLAMA_LM = ("LlamaConfig", "LlamaForCausalLM")
@@ -186,6 +228,8 @@ MODELS = {
     "bertl-ckpt": lambda: bert_large(checkpointing=True),
     "bertl-fsdp-offload": lambda: bert_large(instead="fsdp-offload"),
     "moe": lambda: language_model(MIXTRAL_LM, 4, 1024, **MIXTRAL),
+    "mlp": multilayer,
+    "resnet50": lambda: vision_model("resnet50", 128),
     "resnet152": lambda: vision_model("resnet152", 128),
     "resnet152-ckpt": lambda: vision_model("resnet152", 128, checkpointing=True),
     "vitl": vit_large,
@@ -370,6 +414,7 @@ def main():
     parser.add_argument("--no-gc", action="store_true", help="no cyclic garbage collection by Python after the first iteration")
     parser.add_argument("--when-asked", action="store_true", help="a line on stdin says how many iterations to do next, a JSON line answers; ITERS is not used")
     parser.add_argument("--optimizer", default="loop", choices=["loop", "foreach", "fused"], help="of language models: a tensor at a time, operation by operation over many (PyTorch's default), or a kernel for all of a step")
+    parser.add_argument("--captured", action="store_true", help="each step is one launch of a CUDA graph; not of models that AdamW trains")
     parser.add_argument("--kernels", type=int, metavar="N", help="profile N more iterations: kernel_s is what their kernels took on the GPU, in each")
     parser.add_argument("--caps", metavar="BATCH,RATIO,RATIO[,...]", help="for a batch: ratios of what it asks for, lowest first")
     args = parser.parse_args()
@@ -412,6 +457,8 @@ def train(name, iters, args):
         found = least_cap(name, model, step, iters, ratios, int(batch))
         print(json.dumps({**found, "penstock_loaded": "penstock" in sys.modules, "torch": torch.__version__}), flush=True)
         return
+    if args.captured:
+        step = captured(step)
     if args.when_asked:
         when_asked(step)
         return
