@@ -2,6 +2,7 @@ package pool
 
 import (
 	"math/rand/v2"
+	"path/filepath"
 	"testing"
 	"time"
 
@@ -247,5 +248,27 @@ func TestReplayDrawnLengths(t *testing.T) {
 	}
 	if over := float64(reserved)/float64(live) - 1; over > 0.015 {
 		t.Errorf("%.2f %% reserved over what is live", 100*over)
+	}
+}
+
+// TestReplayChanging: recorded jobs of which no two iterations are alike stay as near to what they ask for.
+func TestReplayChanging(t *testing.T) {
+	raced.Skip(t)
+	files, err := filepath.Glob("../testdata/traces/changing/*.pstrace")
+	if err != nil || len(files) < 6 {
+		t.Fatalf("%d recordings: %v", len(files), err)
+	}
+	for _, file := range files {
+		tr, err := trace.Load(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		j := &job{t: t, m: model.New(1 << 40), scale: 1, at: map[uint64]cuda.Ptr{}, bytes: map[uint64]int64{}}
+		j.p = newFronted(t, Config{}, j.m, true)
+		beginning := len(tr.Events) / 4
+		j.run(tr.Events[:beginning])
+		if over := j.run(tr.Events[beginning:]); over > 0.015 {
+			t.Errorf("%s: %.2f %% reserved over what is live", filepath.Base(file), 100*over)
+		}
 	}
 }
