@@ -428,7 +428,7 @@ func TestExplicitGraphParts(t *testing.T) {
 			if all["failure"] != nil || all["dropped_records"] != 0.0 {
 				t.Errorf("%v", all)
 			}
-			if oversize := all["oversize_launches"] != 0.0; oversize != (mode == "whole" || mode == "nested") {
+			if oversize := all["oversize_launches"] != 0.0; oversize != (mode == "whole" || mode == "nested" || mode == "streams") {
 				t.Errorf("launches of more than the budget: %v", all["oversize_launches"])
 			}
 		})

@@ -67,6 +67,12 @@ static void arrange(exec *e) {
     if (e->parts) qsort(e->nodes, e->nnodes, sizeof *e->nodes, by_part);
 }
 
+/* What is launched in their place comes after them, whatever the stream: so it does not come before they are over. */
+static void give_up(psk_parts *parts) {
+    if (parts) psk_parts_wait(parts);
+    psk_parts_free(parts);
+}
+
 /* Replaces all that is known of one; takes the names and the parts over. */
 static void put_exec(CUgraphExec h, psk_names *s, unsigned long long flags, psk_parts *parts) {
     if (s->failed) psk_push(s, psk_unreadable(NULL, NULL));
@@ -78,7 +84,7 @@ static void put_exec(CUgraphExec h, psk_names *s, unsigned long long flags, psk_
         e->next = *bucket(h);
         *bucket(h) = e;
     }
-    exec old = {.nodes = s->list, .nnodes = s->n, .parts = parts};
+    exec old = {.nodes = s->list, .nnodes = s->n, .parts = parts}; /* when there is no memory to know it */
     if (e) {
         old = *e;
         e->nodes = s->list, e->nnodes = s->n, e->cap = s->cap;
@@ -92,7 +98,7 @@ static void put_exec(CUgraphExec h, psk_names *s, unsigned long long flags, psk_
     }
     pthread_mutex_unlock(&mu);
     psk_names_free(old.nodes, old.nnodes);
-    psk_parts_free(old.parts);
+    give_up(old.parts);
 }
 
 /* From now on it is launched whole: the driver has all of it as well. */
@@ -105,7 +111,7 @@ static void make_whole(CUgraphExec h) {
         arrange(e);
     }
     pthread_mutex_unlock(&mu);
-    psk_parts_free(parts);
+    give_up(parts);
 }
 
 static psk_parts *parts_of(CUgraphExec h) {
@@ -162,6 +168,7 @@ static void drop_exec(CUgraphExec h) {
 /* Replaces what a node, and everything nested in it, names. */
 static CUresult replace_node(CUgraphExec h, CUgraphNode node, psk_names *s) {
     CUresult r = flags_of(h) & CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH ? stay(s) : CUDA_SUCCESS;
+    if (s->failed || !psk_divisible(s)) make_whole(h);
     pthread_mutex_lock(&mu);
     exec *e = find(h);
     if (e) {
@@ -251,6 +258,9 @@ static CUresult updated(CUgraphExec e, CUgraph graph) {
     reading x;
     read_graph(&x, graph);
     uint64_t room = room_for(&x, flags);
+    /* One that was launched whole may still run: its parts do not come before it is over. */
+    CUresult (*wait)(void) = room && !parts_of(e) ? (CUresult(*)(void))psk_driver_symbol("cuCtxSynchronize") : NULL;
+    if (wait && psk_relaxed(wait) != CUDA_SUCCESS) room = 0;
     psk_parts *parts = room && hold_fills(&x) == CUDA_SUCCESS ? psk_cut(graph, &x.names, room, flags) : NULL;
     let_go(&x);
     return known(&x, e, flags, parts);

@@ -16,14 +16,15 @@
 #include "cuda_abi.h"
 #include "nodes.h"
 #include "real.h"
+#include "ring.h"
 #include "shared.h"
 
 #include <stdlib.h>
 
 /* A part may name this share of what the device may hold: while one runs the next ones come. */
 #define PARTS_AT_ONCE 8
-/* More are not made: each launch of a part costs as much as a kernel's. */
-#define MOST_PARTS 1024u
+/* More are not made: each costs a launch, and memory of the driver's. */
+#define MOST_PARTS 256u
 /* A part's operation names few enough to be told one by one (PSK_OP_MAX_SLOTS). */
 #define MOST_SLOTS 4096u
 
@@ -44,6 +45,7 @@ typedef struct queries {
     CUresult (*event_destroy)(CUevent);
     CUresult (*record[2])(CUevent, CUstream); /* by ptsz */
     CUresult (*wait[2])(CUstream, CUevent, unsigned);
+    CUresult (*query)(CUevent);
 } queries;
 
 static const queries *get_queries(void) {
@@ -64,6 +66,7 @@ static const queries *get_queries(void) {
         q.record[1] = (CUresult(*)(CUevent, CUstream))psk_driver_symbol("cuEventRecord_ptsz");
         q.wait[0] = (CUresult(*)(CUstream, CUevent, unsigned))psk_driver_symbol("cuStreamWaitEvent");
         q.wait[1] = (CUresult(*)(CUstream, CUevent, unsigned))psk_driver_symbol("cuStreamWaitEvent_ptsz");
+        q.query = (CUresult(*)(CUevent))psk_driver_symbol("cuEventQuery");
         atomic_store(&found, 1);
     }
     return &q;
@@ -71,7 +74,7 @@ static const queries *get_queries(void) {
 
 static bool can_cut(const queries *q) {
     return (q->edges || q->plain_edges) && q->clone && q->in_clone && q->remove && q->destroy && q->instantiate && q->exec_destroy && q->event && q->event_destroy && q->record[0] &&
-           q->record[1] && q->wait[0] && q->wait[1];
+           q->record[1] && q->wait[0] && q->wait[1] && q->query;
 }
 
 /* ---- a graph to cut: its nodes are told by their indices ---- */
@@ -328,10 +331,14 @@ static psk_parts *instantiate_all(const plan *p, CUgraph graph, unsigned long lo
     return NULL;
 }
 
-psk_parts *psk_cut(CUgraph graph, const psk_names *names, uint64_t most, unsigned long long flags) {
-    if (!most || names->failed || !can_cut(get_queries())) return NULL;
+bool psk_divisible(const psk_names *names) {
     for (size_t i = 0; i < names->n; i++)
-        if (names->list[i].opaque || names->list[i].host_bytes) return NULL; /* what the host has put there is looked at by one launch of all */
+        if (names->list[i].opaque || names->list[i].host_bytes) return false; /* what the host puts there is looked at by a launch of all */
+    return true;
+}
+
+psk_parts *psk_cut(CUgraph graph, const psk_names *names, uint64_t most, unsigned long long flags) {
+    if (!most || names->failed || !psk_divisible(names) || !can_cut(get_queries())) return NULL;
     plan p = {0};
     psk_parts *made = NULL;
     if (find_named(&p, names) && divisible(graph, 0) && find_nodes(&p, graph) && find_names(&p, names) && find_dependencies(&p, graph) && put_in_order(&p) &&
@@ -369,4 +376,8 @@ CUresult psk_parts_begin(psk_parts *p, CUstream s, int ptsz) { return p->once ? 
 CUresult psk_parts_end(psk_parts *p, CUstream s, int ptsz) {
     p->once = get_queries()->record[ptsz](p->launched, s) == CUDA_SUCCESS;
     return p->once ? CUDA_SUCCESS : psk_stream_synchronize(s, ptsz); /* a stream of another context than the event's */
+}
+
+void psk_parts_wait(const psk_parts *p) {
+    while (p->once && get_queries()->query(p->launched) == CUDA_ERROR_NOT_READY) psk_nap(50000);
 }

@@ -25,6 +25,8 @@ typedef struct psk_parts {
 
 /* How much the allocations take that are named. */
 uint64_t psk_bytes_named(const psk_names *names);
+/* Whether a graph with these may have parts: all is known of them when it is instantiated. */
+bool psk_divisible(const psk_names *names);
 /* Cuts a graph of which all names are given into parts of at most so many bytes, where one node does not name more; NULL: it
  * stays whole. For the driver the fills of the graph are on the device. */
 psk_parts *psk_cut(CUgraph graph, const psk_names *names, uint64_t most, unsigned long long flags);
@@ -36,4 +38,5 @@ const psk_part_node *psk_part_of(const psk_parts *p, CUgraphNode node);
  * part is on the stream. */
 CUresult psk_parts_begin(psk_parts *p, CUstream s, int ptsz);
 CUresult psk_parts_end(psk_parts *p, CUstream s, int ptsz);
+void psk_parts_wait(const psk_parts *p); /* until its last launch is over */
 #endif

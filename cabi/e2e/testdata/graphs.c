@@ -117,15 +117,34 @@ static void captured(void) {
     check_all();
 }
 
-/* A graph does not run beside itself: launches on other streams come after all of the one before. */
+/* A graph does not run beside itself: launches on other streams come after all of the one before, also where it had other
+ * parts, or none. */
 static void streams(void) {
     CUstream other = new_stream();
-    CUgraphExec e = instantiated(branches());
+    CUgraph g = branches();
+    CUgraphExec e = instantiated(g);
+    CUgraphExecUpdateResultInfo info;
     for (int it = 0; it < 8; it++) {
-        launched(e, it % 2 ? other : s);
+        if (it == 3) OK(CALL(cuGraphExecUpdate_v2, e, g, &info));
+        CHECK(launched(e, it % 2 ? other : s) > 3);
         ran();
     }
-    SYNC(other);
+    /* A copy from pageable memory, which may be a table of addresses. */
+    static uint32_t from[1024];
+    CUDA_MEMCPY3D c = {.srcMemoryType = CU_MEMORYTYPE_HOST, .srcHost = from, .dstMemoryType = CU_MEMORYTYPE_DEVICE, .dstDevice = DEVICE(&t[0]), .WidthInBytes = sizeof from, .Height = 1, .Depth = 1};
+    CUDA_MEMCPY3D within = {.srcMemoryType = CU_MEMORYTYPE_DEVICE, .srcDevice = DEVICE(&t[TENSORS - 1]), .dstMemoryType = CU_MEMORYTYPE_DEVICE, .dstDevice = DEVICE(&t[0]), .WidthInBytes = BYTES, .Height = 1, .Depth = 1};
+    CUgraph copies = branches();
+    CUgraphNode copy;
+    OK(CALL(cuGraphAddMemcpyNode, &copy, copies, &steps[nsteps - 1].node, U64(1), &within, NULL));
+    SYNC(other), SYNC(s);
+    e = instantiated(copies);
+    CHECK(launched(e, other) > 3);
+    ran();
+    t[0].value = t[TENSORS - 1].value;
+    ran();
+    for (size_t i = 0; i < sizeof from / sizeof *from; i++) from[i] = t[0].value;
+    OK(CALL(cuGraphExecMemcpyNodeSetParams, e, copy, &c, NULL));
+    CHECK_EQ(launched(e, s), 1);
     check_all();
 }
 
