@@ -3,8 +3,6 @@ package live
 import (
 	"errors"
 	"fmt"
-	"sync/atomic"
-	"time"
 
 	"go.uber.org/zap"
 
@@ -45,16 +43,6 @@ func (l *Live) recording() (done func()) {
 	l.lock()
 	l.drain()
 	return l.mu.Unlock
-}
-
-// raise makes a peak at least n.
-func raise(peak *atomic.Int64, n int64) {
-	for {
-		old := peak.Load()
-		if n <= old || peak.CompareAndSwap(old, n) {
-			return
-		}
-	}
 }
 
 func (l *Live) malloc(bytes int64, stream uint64) (cuda.Ptr, error) {
@@ -119,36 +107,6 @@ func (l *Live) mallocAfterOverflow(bytes int64, stream uint64, err error) (cuda.
 	return l.engine.malloc(bytes, stream)
 }
 
-// yield lets the engine's threads have the lock for a moment, and takes in what has happened meanwhile.
-// The caller holds it.
-func (l *Live) yield() {
-	l.mu.Unlock()
-	time.Sleep(busyWait)
-	l.mu.Lock()
-	l.drain()
-	l.progress()
-}
-
-// lock takes mu for a thread of the job. It is held for microseconds at a time, so
-// waiting actively is much shorter than being put to sleep and woken.
-func (l *Live) lock() {
-	if l.mu.TryLock() {
-		return
-	}
-	const spins, pause = 1000, 64
-	began := time.Now()
-	defer func() { l.counts.lockWait.Add(int64(time.Since(began))) }()
-	for range spins {
-		for i := range pause { // without touching the lock, which would slow its holder down
-			_ = i
-		}
-		if l.mu.TryLock() {
-			return
-		}
-	}
-	l.mu.Lock()
-}
-
 // Free takes an allocation back; queued work may still use it.
 func (l *Live) Free(p cuda.Ptr) error {
 	if l.sink != nil && !l.config.AllocsToldElsewhere {
@@ -172,32 +130,6 @@ func (l *Live) Free(p cuda.Ptr) error {
 		l.plain.GiveBackEmpty()
 	}
 	return err
-}
-
-// freed counts a free that was one.
-func (l *Live) freed(err error) {
-	if err == nil {
-		l.counts.frees.Add(1)
-	}
-}
-
-// noteTensors keeps the totals of the explicit engine's tensors where they can be read without the lock. What
-// private pools have of them they count themselves.
-func (l *Live) noteTensors() {
-	l.tensorLive.Store(l.tensors.LiveBytes() - l.privateTensors.Load())
-	l.noteReserved()
-}
-
-func (l *Live) noteReserved() {
-	l.tensorReserved.Store(l.tensors.ReservedBytes())
-	l.noteBesides()
-}
-
-func (l *Live) hookHead() uint64 {
-	if l.hook == nil {
-		return 0
-	}
-	return l.hook.Head()
 }
 
 // RecordStream says that work on another stream uses an allocation.
@@ -224,25 +156,6 @@ func (l *Live) EmptyCache() {
 	}
 	l.plain.EmptyCache()
 	l.engine.empty()
-}
-
-// synchronize waits for the device, in whichever context work was queued. From a thread of the job.
-func (l *Live) synchronize() error {
-	if err := l.driver.BindThread(); err != nil {
-		return err
-	}
-	if err := l.driver.Synchronize(); err != nil {
-		return err
-	}
-	return l.synchronizeOthers()
-}
-
-// synchronizeOthers waits for contexts of the process beside the engine's; there is rarely any.
-func (l *Live) synchronizeOthers() error {
-	if l.hook == nil {
-		return nil
-	}
-	return l.hook.SynchronizeOthers()
 }
 
 // SetFraction limits the engine to a fraction of the device's memory.

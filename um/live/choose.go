@@ -9,21 +9,40 @@ import (
 	"github.com/penstock-gpu/penstock/um/explicit"
 )
 
-// engines are those that there are, as they are made for a process.
-var engines = [...]func(*Live) engine{
-	Managed:  func(l *Live) engine { return newPaged(l) },
-	Explicit: func(l *Live) engine { return newSwap(l) },
+// Engine is a way of moving memory.
+type Engine int
+
+// Engines.
+const (
+	Managed  Engine = iota // unified memory, by prefetches
+	Explicit               // physical chunks, by copy engines
+	Auto                   // explicit where it can run, else managed
+)
+
+var engineNames = [...]string{Managed: pagedName, Explicit: swapName, Auto: "auto"}
+
+func (e Engine) String() string { return engineNames[e] }
+
+// EngineFor is the engine of a name in the options.
+func EngineFor(name string) Engine {
+	switch name {
+	case Explicit.String():
+		return Explicit
+	case Auto.String():
+		return Auto
+	}
+	return Managed
 }
 
-// part is that of the engine that the snapshot is of.
-func (s Stats) part() part {
-	switch {
-	case s.Explicit != nil:
-		return explicitPart{s, s.Explicit}
-	case s.Engine == Managed.String():
-		return managedPart{s}
-	}
-	return plainPart{s}
+// engines are those that there are, as they are made for a process.
+var engines = [...]func(*Live) engine{
+	Managed: func(l *Live) engine {
+		return newPaged(l.Process, pagedConfig{LimitBytes: l.config.ManagedLimitBytes, PlainOnly: l.config.PlainOnly})
+	},
+	Explicit: func(l *Live) engine {
+		c := l.config
+		return newSwap(l.Process, swapConfig{Verify: c.Verify, Replay: c.Replay, Packs: c.Packs, Front: c.TensorFront, PlainFront: c.Pool.Front}, blocksOf{l})
+	},
 }
 
 // choose decides between the engines where the configuration leaves it open, and
@@ -36,7 +55,7 @@ func (c Config) choose(caps cuda.Capabilities, hook Hook, hostBytes int64) (e En
 	case c.Engine == Managed:
 		return Managed, "", managedError(caps)
 	}
-	place := explicit.Place{Capabilities: caps, HostBytes: c.defaultHostBudget(hostBytes), Processes: c.LocalProcesses, MissedRoutes: c.MissedRoutes, Policy: c.Policy.Name}
+	place := explicit.Place{Capabilities: caps, HostBytes: defaultHostBudget(hostBytes, c.LocalProcesses), Processes: c.LocalProcesses, MissedRoutes: c.MissedRoutes, Policy: c.Policy.Name}
 	_, place.Hooked = hook.(StrictHook)
 	obstacles := explicit.Obstacles(place)
 	switch {

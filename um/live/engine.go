@@ -78,3 +78,11 @@ type engine interface {
 	// assess is [Live.Judge].
 	assess(s *Stats, command string)
 }
+
+// speedMark is how far the job was at a time.
+type speedMark struct {
+	at     time.Duration
+	ops    int64
+	period int64         // operations of an iteration
+	memory time.Duration // until then: launches waited, or something was on its way for them, and the device may have waited
+}

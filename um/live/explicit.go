@@ -22,10 +22,30 @@ import (
 	"github.com/penstock-gpu/penstock/um/live/timeline"
 )
 
+// swapConfig is what the explicit engine alone is to know.
+type swapConfig struct {
+	Verify bool      // every move is checked by checksum
+	Replay um.Replay // what is made again instead of being moved
+	Packs  bool      // allocations that live together get one range
+	// Front gives out what the job has just freed, nil: nothing does; PlainFront is that of plain memory.
+	Front, PlainFront *front.Front
+}
+
+// Blocks are those of memory that stays on the device.
+type Blocks interface {
+	// Containing is the block that an address lies in.
+	Containing(p cuda.Ptr) (cuda.Range, bool)
+	// TryContaining is the same for the engine's threads, and says that it is busy where Containing would wait: who has the
+	// locks may be waiting for them to make room.
+	TryContaining(p cuda.Ptr) (r cuda.Range, ok, busy bool)
+}
+
 // swap is the explicit engine in a process: what Live has instead of the managed
 // arena. Live's lock guards it.
 type swap struct {
-	l       *Live
+	config  swapConfig
+	blocks  Blocks
+	proc    *Process
 	hook    StrictHook
 	runtime *explicit.Runtime
 	host    *hostpool.Pool
@@ -137,54 +157,58 @@ var mostWrong = 0
 // level is explicit.Config.Level: tests fix it.
 var level = explicit.LevelTried
 
-func newSwap(l *Live) *swap {
+// newSwap returns the engine, which is to be started.
+func newSwap(proc *Process, c swapConfig, b Blocks) *swap {
 	e := &swap{
-		l: l, hook: l.hook.(StrictHook), // whoever chose has looked
+		proc: proc, config: c, blocks: b, hook: proc.hook.(StrictHook), // whoever chose has looked
 		plainHandles: map[cuda.Ptr]cuda.Handle{}, plainMapped: map[cuda.Ptr]int64{}, chasersOf: map[uint32]*chaser{}, requests: map[request]uint64{},
 		accesses: newAccesses(),
 	}
 	for d := range e.wake {
-		e.wake[d] = sync.NewCond(&l.mu)
+		e.wake[d] = sync.NewCond(&proc.mu)
 	}
 	return e
 }
 
-func (e *swap) String() string { return Explicit.String() }
+// swapName is the engine's.
+const swapName = "explicit"
+
+func (e *swap) String() string { return swapName }
 
 // start starts the explicit engine.
 func (e *swap) start() error {
-	l, h := e.l, e.hook
-	hostBudget := l.hostBudget()
+	proc, h := e.proc, e.hook
+	hostBudget := proc.hostBudget()
 	if hostBudget > hostpool.Granularity { // less is refused, by its own size
 		hostBudget = hostBudget / hostpool.Granularity * hostpool.Granularity
 	}
 	var err error
-	if e.kernels, err = kernels.Load(l.driver); err != nil {
+	if e.kernels, err = kernels.Load(proc.driver); err != nil {
 		return fmt.Errorf("device code of the explicit engine: %w", err)
 	}
 	if e.finder, err = e.kernels.NewFinder(findCapacity); err != nil {
 		return err
 	}
-	if e.words, err = l.driver.HostAlloc(2*hook.WordsBytes + 4*wordLine); err != nil {
+	if e.words, err = proc.driver.HostAlloc(2*hook.WordsBytes + 4*wordLine); err != nil {
 		return fmt.Errorf("pinned memory for the engine's words: %w", err)
 	}
-	space := min(addressFactor*(l.budget+hostBudget), mostAddresses) / explicit.PageBytes * explicit.PageBytes
-	base, err := l.driver.AddressReserve(space, explicit.PageBytes, reservationHint)
+	space := min(addressFactor*(proc.budget+hostBudget), mostAddresses) / explicit.PageBytes * explicit.PageBytes
+	base, err := proc.driver.AddressReserve(space, explicit.PageBytes, reservationHint)
 	if err != nil {
 		return fmt.Errorf("reserving %d bytes of address space: %w", space, err)
 	}
 	e.accesses.tries = base >= lowAddresses
-	if e.host, err = hostpool.New(l.driver, hostpool.Config{BudgetBytes: hostBudget}, l.log); err != nil {
+	if e.host, err = hostpool.New(proc.driver, hostpool.Config{BudgetBytes: hostBudget}, proc.log); err != nil {
 		return err
 	}
 	c := explicit.Config{
-		BudgetBytes: l.budget, HostBudgetBytes: hostBudget, Addresses: cuda.Range{Base: base, Bytes: space},
-		Victims: l.config.Policy.Victims, Ahead: l.config.Policy.Fetch == um.FetchAhead, LookaheadBytes: l.config.LookaheadBytes, Depth: mostInFlight / 2,
+		BudgetBytes: proc.budget, HostBudgetBytes: hostBudget, Addresses: cuda.Range{Base: base, Bytes: space},
+		Victims: proc.config.Policy.Victims, Ahead: proc.config.Policy.Fetch == um.FetchAhead, LookaheadBytes: proc.config.LookaheadBytes, Depth: mostInFlight / 2,
 		Checksums: true,
-		Packs:     l.config.Packs && l.sink == nil, // a recording names allocations by their slots
-		Replay:    l.config.Replay, TrustAfter: trustAfter, MostWrong: mostWrong, Level: level,
+		Packs:     e.config.Packs && proc.sink == nil, // a recording names allocations by their slots
+		Replay:    e.config.Replay, TrustAfter: trustAfter, MostWrong: mostWrong, Level: level,
 	}
-	if l.config.Verify {
+	if e.config.Verify {
 		c.Replay = min(c.Replay, um.ReplayInsured) // a copy of all that is dropped is compared with
 	}
 	if c.Replay != um.ReplayOff {
@@ -195,29 +219,29 @@ func (e *swap) start() error {
 	if c.Victims == nil {
 		c.Victims = evict.NextUse
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
+	proc.mu.Lock()
+	defer proc.mu.Unlock()
 	e.runtime = explicit.New(c, swapProcess{e})
-	if t := l.config.Timeline; t != nil {
+	if t := proc.config.Timeline; t != nil {
 		e.runtime.ShowWaits(func(seq uint64, cause um.StallCause, from, to time.Duration) {
 			t.Add(timeline.Span{Track: timeline.Waits, Name: stallNames[cause], From: from, To: to, Detail: fmt.Sprint("operation ", seq)})
 		})
 	}
-	e.runtime.SetPlainBytes(l.plainBytes.Load())
+	e.runtime.SetPlainBytes(proc.plainBytes.Load())
 	e.runtime.Remember(rememberedOps)
-	l.tensors = e.runtime
-	if e.front = l.config.TensorFront; e.front != nil {
+	proc.tensors = e.runtime
+	if e.front = e.config.Front; e.front != nil {
 		e.front.Stand(c.Addresses, um.SmallBytes, explicit.PageBytes, h.HeadWord())
 	}
-	if f := l.config.Pool.Front; f != nil {
+	if f := e.config.PlainFront; f != nil {
 		f.NoteBirths(h.HeadWord()) // for unwritten
 	}
-	l.progressWords = e.words + hook.WordsBytes
-	h.Words(e.words, l.progressWords)
+	proc.progressWords = e.words + hook.WordsBytes
+	h.Words(e.words, proc.progressWords)
 	h.Arrived(e.word(um.In))
 	h.SetProgressEvery(progressEvery)
 	h.SetMode(hook.Strict)
-	l.threads.Add(3)
+	proc.threads.Add(3)
 	go e.loop()
 	go e.worker(um.In)
 	go e.worker(um.Out)
@@ -258,15 +282,15 @@ func (p swapProcess) SetState(slot uint32, s explicit.State, ticket uint32) {
 func (p swapProcess) LastSeq(slot uint32) uint64 { return p.e.hook.LastSeq(slot) }
 
 func (p swapProcess) Offer(r cuda.Range, stream int) bool {
-	return p.e.front != nil && p.e.front.Offer(r.Base, r.Bytes, p.e.l.streams.Handle(stream))
+	return p.e.front != nil && p.e.front.Offer(r.Base, r.Bytes, p.e.proc.streams.Handle(stream))
 }
 
 func (p swapProcess) SetApart(at cuda.Ptr, bytes int64, stream int) bool {
-	return p.e.front == nil || p.e.front.SetApart(at, bytes, p.e.l.streams.Handle(stream))
+	return p.e.front == nil || p.e.front.SetApart(at, bytes, p.e.proc.streams.Handle(stream))
 }
 
 func (p swapProcess) Reserve(r cuda.Range, size int64, stream, after int) bool {
-	f, handle := p.e.front, p.e.l.streams.Handle(stream)
+	f, handle := p.e.front, p.e.proc.streams.Handle(stream)
 	return f != nil && f.Reserve(r, size, handle, p.e.requests[request{size, handle}]+uint64(after))
 }
 
@@ -298,7 +322,7 @@ func (p swapProcess) TakeHost(bytes int64) ([]cuda.Range, bool) {
 
 func (p swapProcess) GiveHost(extents []cuda.Range) {
 	if err := p.e.host.Give(extents); err != nil {
-		p.e.l.log.Error("host memory was not taken back", zap.Error(err))
+		p.e.proc.log.Error("host memory was not taken back", zap.Error(err))
 	}
 }
 
@@ -306,25 +330,25 @@ func (p swapProcess) EndReplay() { p.e.endVerifier = true }
 
 func (p swapProcess) GiveClones(clones []cuda.Range) { p.e.verifier.clones.give(clones) }
 
-func (p swapProcess) Now() time.Duration { return p.e.l.driver.Now() }
+func (p swapProcess) Now() time.Duration { return p.e.proc.driver.Now() }
 
 // op hands an operation of the hook's ring to the runtime.
 func (e *swap) op(rec *hook.Record) {
-	l := e.l
+	proc := e.proc
 	e.hear(rec.Seq - 1)
-	l.tell(rec)
+	proc.tell(rec)
 	if rec.Flags&hook.FlagCaptured != 0 {
 		return // it runs when its graph is launched, and is reported then
 	}
 	var o um.Op
-	l.operation(rec, &o)
+	proc.operation(rec, &o)
 	o.Shape, o.Keep = rec.Grid, rec.Flags&hook.FlagKeep != 0
 	o.ToHost = rec.Kind == hook.Copy && rec.ID == hook.CopyD2H
 	if e.verifier != nil {
 		e.accesses.note(e, rec, &o)
 	}
 	e.runtime.Op(o)
-	if t := l.config.Timeline; t != nil {
+	if t := proc.config.Timeline; t != nil {
 		t.Launched(o.Stream, o.Seq, o.Name, e.runtime.History.Now(), e.runtime.History.Period())
 	}
 	before := e.trails.step(rec)
@@ -342,8 +366,8 @@ func (e *swap) op(rec *hook.Record) {
 // fail ends the explicit engine: launches that would have to wait are refused. What
 // is on the device stays usable. The caller holds the lock.
 func (e *swap) fail(err error) {
-	l := e.l
-	l.failed = illegal(err)
+	proc := e.proc
+	proc.failed = illegal(err)
 	code := uint32(resultUnknown)
 	var driver *cuda.Error
 	var growth *hostpool.GrowthError
@@ -353,7 +377,7 @@ func (e *swap) fail(err error) {
 	case errors.As(err, &driver) && driver.EndsContext():
 		code = uint32(driver.Code) // as the driver answers the job's own calls
 	}
-	l.log.Error("the explicit engine has failed; launches that need what is not on the device are refused from now on", zap.Error(l.failed))
+	proc.log.Error("the explicit engine has failed; launches that need what is not on the device are refused from now on", zap.Error(proc.failed))
 	e.hook.Refuse(code)
 	e.wakeAll()
 }
@@ -367,13 +391,13 @@ func illegal(err error) error {
 }
 
 func (e *swap) autopsy() {
-	l := e.l
-	if l.driver.BindThread() != nil {
+	proc := e.proc
+	if proc.driver.BindThread() != nil {
 		return
 	}
 	var driver *cuda.Error
-	if _, err := l.driver.StreamQuery(0); errors.As(err, &driver) && driver.EndsContext() {
-		l.failed = illegal(err)
+	if _, err := proc.driver.StreamQuery(0); errors.As(err, &driver) && driver.EndsContext() {
+		proc.failed = illegal(err)
 	}
 }
 
@@ -402,12 +426,12 @@ func (e *swap) listen() {}
 // most for another thread that is between taking its place in the ring and writing
 // there. The caller holds the lock, which is released meanwhile.
 func (e *swap) catchUp() {
-	l := e.l
+	proc := e.proc
 	head := e.hook.Head()
-	for l.drain(); e.hook.Read() < head && l.failed == nil && !l.closing; l.drain() {
-		l.mu.Unlock()
+	for proc.drain(); e.hook.Read() < head && proc.failed == nil && !proc.closing; proc.drain() {
+		proc.mu.Unlock()
 		runtime.Gosched()
-		l.mu.Lock()
+		proc.mu.Lock()
 	}
 }
 

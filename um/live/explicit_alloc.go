@@ -16,30 +16,30 @@ import (
 
 // malloc allocates a tensor that can leave the device.
 func (e *swap) malloc(bytes int64, stream uint64) (cuda.Ptr, error) {
-	l := e.l
-	l.lock()
-	defer l.mu.Unlock()
+	proc := e.proc
+	proc.lock()
+	defer proc.mu.Unlock()
 	e.catchUp()
 	if e.front != nil {
 		e.asked(bytes, stream, e.front.Requests(explicit.WholePages(bytes), stream))
 	}
-	p, err := e.runtime.Malloc(bytes, l.streams.Number(stream))
+	p, err := e.runtime.Malloc(bytes, proc.streams.Number(stream))
 	if err != nil {
 		return 0, err
 	}
-	l.noteTensors()
+	proc.noteTensors()
 	e.hearAll()
 	return p, nil
 }
 
 // free takes a tensor back.
 func (e *swap) free(p cuda.Ptr) error {
-	l := e.l
-	l.lock()
-	defer l.mu.Unlock()
+	proc := e.proc
+	proc.lock()
+	defer proc.mu.Unlock()
 	e.catchUp()
 	err := e.runtime.Free(p)
-	l.noteTensors()
+	proc.noteTensors()
 	return err
 }
 
@@ -47,8 +47,8 @@ func (e *swap) free(p cuda.Ptr) error {
 // tensors leave when they must. It is made of physical memory of its own: nothing
 // of the driver's that could wait for the job's streams is called.
 func (e *swap) acquirePlain(bytes int64) (cuda.Ptr, error) {
-	l := e.l
-	if err := l.driver.BindThread(); err != nil {
+	proc := e.proc
+	if err := proc.driver.BindThread(); err != nil {
 		return 0, err
 	}
 	size := explicit.WholePages(bytes)
@@ -61,7 +61,7 @@ func (e *swap) acquirePlain(bytes int64) (cuda.Ptr, error) {
 			e.publishPlain(cuda.Range{Base: p, Bytes: size})
 			return p, nil
 		}
-		l.addPlain(-size)
+		proc.addPlain(-size)
 		if shrunk || !errors.Is(err, cuda.ErrOutOfMemory) {
 			return 0, fmt.Errorf("%w: %w", ErrOutOfMemory, err)
 		}
@@ -71,8 +71,8 @@ func (e *swap) acquirePlain(bytes int64) (cuda.Ptr, error) {
 
 // shrink lowers the budget to what is in use, as the driver has no more.
 func (e *swap) shrink(err error) bool {
-	e.l.mu.Lock()
-	defer e.l.mu.Unlock()
+	e.proc.mu.Lock()
+	defer e.proc.mu.Unlock()
 	e.runtime.Shrink()
 	e.lowered(err)
 	return true
@@ -80,16 +80,16 @@ func (e *swap) shrink(err error) bool {
 
 // lowered says that the budget has become what the card has. The caller holds the lock.
 func (e *swap) lowered(err error) {
-	l := e.l
-	l.budget = e.runtime.Budget()
-	l.log.Warn("the card has less memory than the budget: going on with what there is", zap.Int64("budget_bytes", l.budget), zap.Error(err))
+	proc := e.proc
+	proc.budget = e.runtime.Budget()
+	proc.log.Warn("the card has less memory than the budget: going on with what there is", zap.Int64("budget_bytes", proc.budget), zap.Error(err))
 }
 
 // takePlain takes room of the budget, when it has been made.
 func (e *swap) takePlain(size int64) error {
-	l := e.l
-	l.mu.Lock()
-	defer l.mu.Unlock()
+	proc := e.proc
+	proc.mu.Lock()
+	defer proc.mu.Unlock()
 	var waited, vain process.Idle
 	var nagger process.Nagger
 	for {
@@ -103,24 +103,24 @@ func (e *swap) takePlain(size int64) error {
 			vain.End()
 		}
 		switch {
-		case l.failed != nil:
+		case proc.failed != nil:
 			e.runtime.CancelPlain()
-			return fmt.Errorf("no room is made for plain device memory any more: %w", l.failed)
-		case !fits, l.closing, vain.Duration > e.patience(plainPatience):
+			return fmt.Errorf("no room is made for plain device memory any more: %w", proc.failed)
+		case !fits, proc.closing, vain.Duration > e.patience(plainPatience):
 			e.runtime.CancelPlain()
-			return fmt.Errorf("%w: %d bytes of plain device memory asked for, and no room can be made in the budget of %d: raise --budget", ErrOutOfMemory, size, l.budget)
+			return fmt.Errorf("%w: %d bytes of plain device memory asked for, and no room can be made in the budget of %d: raise --budget", ErrOutOfMemory, size, proc.budget)
 		case nagger.Due(waited.Duration):
-			l.log.Warn("an allocation waits for memory that is in use", zap.Duration("for", waited.Round(time.Second)), zap.Int64("bytes", size), zap.String("state", e.runtime.Explain()))
+			proc.log.Warn("an allocation waits for memory that is in use", zap.Duration("for", waited.Round(time.Second)), zap.Int64("bytes", size), zap.String("state", e.runtime.Explain()))
 		}
 		e.wakeAll()
 		if waited.Duration > reportPatience {
-			l.mu.Unlock()
+			proc.mu.Unlock()
 			e.hook.ReportAll()
-			l.mu.Lock()
+			proc.mu.Lock()
 		}
-		l.yield()
+		proc.yield()
 	}
-	l.plainBytes.Add(size)
+	proc.plainBytes.Add(size)
 	return nil
 }
 
@@ -129,22 +129,22 @@ const emptyPatience = time.Second
 
 // empty has what dead tensors have left on the device given back. The lock is released meanwhile.
 func (e *swap) empty() {
-	l := e.l
+	proc := e.proc
 	e.hook.ReportAll() // or the last thing that streams have done would not be known to be over
-	l.mu.Lock()
-	defer l.mu.Unlock()
+	proc.mu.Lock()
+	defer proc.mu.Unlock()
 	e.catchUp()
-	defer l.noteReserved()
-	l.progress()
+	defer proc.noteReserved()
+	proc.progress()
 	e.runtime.EmptyCache()
 	e.wakeAll()
-	for began := time.Now(); e.runtime.Emptying() && !l.closing && l.failed == nil && time.Since(began) < emptyPatience; {
-		l.yield()
+	for began := time.Now(); e.runtime.Emptying() && !proc.closing && proc.failed == nil && time.Since(began) < emptyPatience; {
+		proc.yield()
 	}
 }
 
 func (e *swap) mapPlain(size int64) (p cuda.Ptr, err error) {
-	d := e.l.driver
+	d := e.proc.driver
 	h, err := d.MemCreate(size, cuda.Device)
 	if err != nil {
 		return 0, err
@@ -170,7 +170,7 @@ func (e *swap) mapPlain(size int64) (p cuda.Ptr, err error) {
 // releasePlain gives a segment back once the device has finished with it: unlike
 // cuMemFree, unmapping does not wait for work that is queued.
 func (e *swap) releasePlain(p cuda.Ptr, bytes int64) error {
-	d := e.l.driver
+	d := e.proc.driver
 	if err := d.BindThread(); err != nil {
 		return err
 	}
@@ -187,7 +187,7 @@ func (e *swap) releasePlain(p cuda.Ptr, bytes int64) error {
 		}
 	}
 	if unasked {
-		if err := e.l.synchronize(); err != nil {
+		if err := e.proc.synchronize(); err != nil {
 			return err
 		}
 	}
@@ -202,7 +202,7 @@ func (e *swap) releasePlain(p cuda.Ptr, bytes int64) error {
 	if err := d.MemRelease(h); err != nil {
 		return err
 	}
-	e.l.addPlain(-size)
+	e.proc.addPlain(-size)
 	return d.AddressFree(p, size)
 }
 
@@ -250,7 +250,7 @@ func (e *swap) plainDriver(d stitch.Driver) stitch.Driver {
 	return plainDriver{Driver: d, e: e}
 }
 
-func (e *swap) plainChanged() { e.runtime.SetPlainBytes(e.l.plainBytes.Load()) }
+func (e *swap) plainChanged() { e.runtime.SetPlainBytes(e.proc.plainBytes.Load()) }
 
 func (e *swap) segments() bool { return true }
 

@@ -34,7 +34,7 @@ const (
 )
 
 func (e *swap) assess(s *Stats, command string) {
-	l := e.l
+	proc := e.proc
 	x := s.Explicit
 	switch {
 	case s.H2DBytes == 0 && s.D2HBytes == 0:
@@ -45,7 +45,7 @@ func (e *swap) assess(s *Stats, command string) {
 		return
 	}
 	in, out := e.fastest(x)
-	evidence := bound.Evidence{Device: l.driver.Info().Name, BudgetBytes: s.BudgetBytes - l.plainBytes.Load(), InBytesPerSecond: in, OutBytesPerSecond: out}
+	evidence := bound.Evidence{Device: proc.driver.Info().Name, BudgetBytes: s.BudgetBytes - proc.plainBytes.Load(), InBytesPerSecond: in, OutBytesPerSecond: out}
 	enough, stop := context.WithTimeout(context.Background(), judgePatience)
 	defer stop()
 	found := make(chan bound.Judgement, 3)
@@ -82,8 +82,8 @@ func (e *swap) assess(s *Stats, command string) {
 	}()
 	x.Bound = bound.Bound{Why: fmt.Sprintf("it would have taken more than %s", judgePatience)}
 	lost := uint64(0)
-	if l.hook != nil {
-		lost = l.hook.TimingsLost()
+	if proc.hook != nil {
+		lost = proc.hook.TimingsLost()
 	}
 	for {
 		select {
@@ -138,8 +138,8 @@ func ask(enough context.Context, command string, b bound.Bound, e *bound.Evidenc
 
 // recent is what the runtime remembers of so many iterations at most, or all of it where none is known.
 func (e *swap) recent(iterations int64) explicit.Recent {
-	e.l.mu.Lock()
-	defer e.l.mu.Unlock()
+	e.proc.mu.Lock()
+	defer e.proc.mu.Unlock()
 	ops := rememberedOps
 	if period := e.runtime.History.Period(); period > 0 {
 		ops = int(min(int64(ops), iterations*period))
@@ -232,7 +232,7 @@ func from(t *trace.Trace, first, last int) *trace.Trace {
 
 // fastest is what copies of this job reached each way, over a while or over all, in bytes a second.
 func (e *swap) fastest(x *ExplicitStats) (in, out float64) {
-	e.l.mu.Lock()
-	defer e.l.mu.Unlock()
+	e.proc.mu.Lock()
+	defer e.proc.mu.Unlock()
 	return max(x.InGBPerSecond*1e9, e.pace[um.In].fastest), max(x.OutGBPerSecond*1e9, e.pace[um.Out].fastest)
 }

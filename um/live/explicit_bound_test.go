@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"go.uber.org/zap"
+
 	"github.com/penstock-gpu/penstock/cuda"
 	"github.com/penstock-gpu/penstock/replay"
 	"github.com/penstock-gpu/penstock/trace"
@@ -122,7 +124,7 @@ func TestJudge(t *testing.T) {
 	if b = judged(t, wrong, fast); b.Share < 1.4 || b.Defects != 2 {
 		t.Errorf("%+v", b)
 	}
-	text := Stats{Engine: "explicit", H2DBytes: 1, Explicit: &ExplicitStats{Judgement: bound.Judgement{Bound: b}}}.Verdict()
+	text := Stats{Part: swapPart{}, Engine: "explicit", H2DBytes: 1, Explicit: &ExplicitStats{Judgement: bound.Judgement{Bound: b}}}.Verdict()
 	if !strings.Contains(text, " 150 % of the speed of an oracle") || !strings.Contains(text, "defect of the oracle") {
 		t.Error(text)
 	}
@@ -154,14 +156,14 @@ func TestJudge(t *testing.T) {
 
 // TestJudgeAJob: whatever the engine remembers, a job's end is not spoiled.
 func TestJudgeAJob(t *testing.T) {
-	l := &Live{driver: newDriver(1 << 30)}
-	l.engine = newPaged(l)
+	l := &Live{Process: newProcess(processConfig{}, newDriver(1<<30), nil, zap.NewNop())}
+	l.engine = newPaged(l.Process, pagedConfig{})
 	s := Stats{Explicit: &ExplicitStats{}, H2DBytes: 1, BudgetBytes: 1 << 30}
 	l.Judge(&s, "") // the managed engine's
 	if s.Explicit.Bound != (bound.Bound{}) {
 		t.Errorf("%+v", s.Explicit.Bound)
 	}
-	e := &swap{l: l}
+	e := &swap{proc: l.Process}
 	l.engine = e
 	l.Judge(&s, "") // which has no runtime
 	if !strings.Contains(s.Explicit.Why, "it failed") {

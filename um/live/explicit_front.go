@@ -34,28 +34,28 @@ func (e *swap) hearAll() {
 
 // dealWith tells the runtime of one call. The caller holds the lock.
 func (e *swap) dealWith(n front.Note) {
-	l := e.l
+	proc := e.proc
 	e.heard++
 	var err error
 	if n.Bytes == 0 {
 		var size int64
 		size, err = e.runtime.Hold(n.At)
 		e.taken -= size
-		l.freed(err)
+		proc.freed(err)
 	} else {
 		var size int64
 		e.asked(n.Bytes, n.Stream, n.Requests)
-		size, err = e.runtime.Retake(n.At, n.Bytes, l.streams.Number(n.Stream))
+		size, err = e.runtime.Retake(n.At, n.Bytes, proc.streams.Number(n.Stream))
 		e.taken += size
-		l.counts.allocs.Add(1)
+		proc.counts.allocs.Add(1)
 	}
 	if err != nil { // the two accounts of what is allocated differ: nothing can be relied on
-		l.fail(err)
+		proc.fail(err)
 		return
 	}
-	l.noteTensors()
+	proc.noteTensors()
 	if n.Bytes > 0 {
-		raise(&l.counts.livePeak, l.liveBytes())
+		raise(&proc.counts.livePeak, proc.liveBytes())
 	}
 }
 

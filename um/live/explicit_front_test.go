@@ -3,11 +3,12 @@ package live
 import (
 	"testing"
 
+	"go.uber.org/zap"
+
 	"github.com/penstock-gpu/penstock/cuda"
 	"github.com/penstock-gpu/penstock/pool/front"
 	"github.com/penstock-gpu/penstock/um"
 	"github.com/penstock-gpu/penstock/um/explicit"
-	"github.com/penstock-gpu/penstock/um/live/process"
 )
 
 // ring is a launch hook whose ring was read up to a place.
@@ -30,8 +31,9 @@ func TestHear(t *testing.T) {
 	}
 	d := newDriver(1 << 30)
 	h := &ring{}
-	l := &Live{driver: d, streams: process.NewStreams(h, nil), plain: &cachingPool{}}
-	e := &swap{l: l, hook: h, front: f, requests: map[request]uint64{}}
+	l := newProcess(processConfig{}, d, h, zap.NewNop())
+	l.plain = &cachingPool{}
+	e := &swap{proc: l, hook: h, front: f, requests: map[request]uint64{}}
 	l.engine = e
 	addresses := cuda.Range{Base: 1 << 40, Bytes: 1 << 30}
 	e.runtime = explicit.New(explicit.Config{BudgetBytes: 64 << 20, HostBudgetBytes: 64 << 20, Addresses: addresses}, swapProcess{e})

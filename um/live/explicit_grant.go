@@ -29,17 +29,17 @@ type question struct {
 // answer grants what the operation that asks may have. The caller holds the lock,
 // which is released while the device searches.
 func (e *swap) answer() {
-	q, l := e.asking, e.l
-	if q == nil || l.failed != nil || !e.runtime.Settled(q.seq) {
+	q, proc := e.asking, e.proc
+	if q == nil || proc.failed != nil || !e.runtime.Settled(q.seq) {
 		return
 	}
 	if !q.settled {
-		q.settled, q.since = true, l.driver.Now()
+		q.settled, q.since = true, proc.driver.Now()
 	}
 	if !q.opaque && !q.searched {
 		found, chases, err := e.search(q)
 		if err != nil && !errors.Is(err, errManyAddresses) {
-			l.fail(err)
+			proc.fail(err)
 			return
 		}
 		q.searched = true
@@ -48,23 +48,23 @@ func (e *swap) answer() {
 			e.judge(q, nil, true)
 			e.extendAll(q.seq)
 			q.settled = false
-			e.grantTime += l.driver.Now() - q.since
+			e.grantTime += proc.driver.Now() - q.since
 			return // when all has come
 		}
 		e.judge(q, found, chases)
-		l.log.Debug("a launch has been searched for addresses", zap.Uint64("operation", q.seq),
-			zap.String("kernel", l.hook.FunctionName(q.function)), zap.Int("addresses", len(found)))
+		proc.log.Debug("a launch has been searched for addresses", zap.Uint64("operation", q.seq),
+			zap.String("kernel", proc.hook.FunctionName(q.function)), zap.Int("addresses", len(found)))
 		if len(found) > 0 {
 			e.chasers++
 			n := e.runtime.Extend(q.seq, found)
 			if n > 0 {
 				q.settled = false
-				e.grantTime += l.driver.Now() - q.since
+				e.grantTime += proc.driver.Now() - q.since
 				return // when they have come
 			}
 		}
 	}
-	e.grantTime += l.driver.Now() - q.since
+	e.grantTime += proc.driver.Now() - q.since
 	e.asking = nil
 	e.runtime.Granted(q.seq)
 	e.hook.Grant(q.seq)
@@ -77,7 +77,7 @@ var errManyAddresses = errors.New("more addresses than can be followed")
 func (e *swap) extendAll(seq uint64) {
 	e.unresolved++
 	if err := e.runtime.ExtendAll(seq); err != nil {
-		e.l.fail(err)
+		e.proc.fail(err)
 	}
 }
 
@@ -91,7 +91,7 @@ const foreignBytes = 16 << 20
 // looked: what a grouped GEMM left in memory that is now a kernel's output would have that one searched for ever. The
 // caller holds the lock, which is released meanwhile.
 func (e *swap) search(q *question) (found []cuda.Ptr, chases bool, err error) {
-	l := e.l
+	proc := e.proc
 	seq, addresses := e.hook.Inspection()
 	if seq != q.seq {
 		return nil, false, fmt.Errorf("operation %d asks for a grant while %d is inspected", q.seq, seq)
@@ -108,13 +108,13 @@ func (e *swap) search(q *question) (found []cuda.Ptr, chases bool, err error) {
 	}
 	lo, hi := e.runtime.Span()
 	spans := [2]kernels.Span{{Lo: lo, Hi: hi}}
-	stream := cuda.Stream(l.streams.HandleAt(q.stream))
+	stream := cuda.Stream(proc.streams.HandleAt(q.stream))
 	if stream <= defaultStreams {
 		stream = 0
 	}
-	l.mu.Unlock()
+	proc.mu.Unlock()
 	for _, p := range plain {
-		if r, ok := l.containing(p); !ok {
+		if r, ok := e.blocks.Containing(p); !ok {
 			if r, ok := e.foreign(p); ok {
 				ranges[r] = true
 			}
@@ -123,7 +123,7 @@ func (e *swap) search(q *question) (found []cuda.Ptr, chases bool, err error) {
 		}
 	}
 	if len(ranges) == 0 { // nor is the stream waited for
-		l.mu.Lock()
+		proc.mu.Lock()
 		return nil, false, nil
 	}
 	e.plainSpanMu.Lock()
@@ -131,14 +131,14 @@ func (e *swap) search(q *question) (found []cuda.Ptr, chases bool, err error) {
 	e.plainSpanMu.Unlock()
 	err = e.finder.Search(slices.Collect(maps.Keys(ranges)), spans, stream)
 	if err == nil {
-		err = l.driver.StreamSynchronize(stream)
+		err = proc.driver.StreamSynchronize(stream)
 	}
 	if err == nil {
 		words, total := e.finder.Found(1)
 		// What was not kept may be such.
-		chases = total > int64(len(words)) || slices.ContainsFunc(unique(words), func(p cuda.Ptr) bool { _, ok := l.containing(p); return ok })
+		chases = total > int64(len(words)) || slices.ContainsFunc(unique(words), func(p cuda.Ptr) bool { _, ok := e.blocks.Containing(p); return ok })
 	}
-	l.mu.Lock()
+	proc.mu.Lock()
 	if err != nil {
 		return nil, false, err
 	}
@@ -160,7 +160,7 @@ func (e *swap) foreign(p cuda.Ptr) (r cuda.Range, ok bool) {
 	if e.hook.Published(p) {
 		return r, false
 	}
-	if r, ok = e.l.driver.AllocationAt(p); ok && r.Bytes > foreignBytes {
+	if r, ok = e.proc.driver.AllocationAt(p); ok && r.Bytes > foreignBytes {
 		r = cuda.Range{Base: p, Bytes: min(foreignBytes, int64(r.End()-p))}
 	}
 	return r, ok
@@ -175,7 +175,7 @@ func (e *swap) unwritten(base cuda.Ptr, seq uint64) bool {
 
 // bornAt is the seq of the operation before which a block of plain memory was given out, where that is known.
 func (e *swap) bornAt(base cuda.Ptr) (seq uint64, known bool) {
-	f := e.l.config.Pool.Front
+	f := e.config.PlainFront
 	if f == nil {
 		return 0, false
 	}

@@ -16,7 +16,7 @@ import (
 // else. While no page table is to be written (givesWay) the next piece is queued shortly before the one before it
 // ends, so that it follows at once; else once it has ended, which lets the tables be written in between (explicit.PieceBytes).
 type lane struct {
-	l         *Live
+	proc      *Process
 	copier    *explicit.Copier
 	word      hook.Word
 	gives     *givesWay
@@ -69,12 +69,12 @@ const (
 	spinLongest = time.Millisecond
 )
 
-func newLane(l *Live, word cuda.Ptr, gives *givesWay) (*lane, error) {
-	c, err := explicit.NewCopier(l.driver, word)
+func newLane(proc *Process, word cuda.Ptr, gives *givesWay) (*lane, error) {
+	c, err := explicit.NewCopier(proc.driver, word)
 	if err != nil {
 		return nil, err
 	}
-	return &lane{l: l, copier: c, word: hook.NewWord(word), gives: gives, moves: make(chan *explicit.Move, mostInFlight)}, nil
+	return &lane{proc: proc, copier: c, word: hook.NewWord(word), gives: gives, moves: make(chan *explicit.Move, mostInFlight)}, nil
 }
 
 // start puts a move at the end of the lane: it is copied when reached says so of its ticket.
@@ -96,10 +96,10 @@ func (n *lane) err() error {
 
 // run copies until the lane is closed.
 func (n *lane) run() {
-	defer n.l.threads.Done()
+	defer n.proc.threads.Done()
 	runtime.LockOSThread()
 	process.FinePauses()
-	err := n.l.driver.BindThread()
+	err := n.proc.driver.BindThread()
 	for err == nil {
 		if len(n.queued) == 0 {
 			if !n.more(true) {
@@ -193,8 +193,8 @@ func (n *lane) wait() error {
 	}
 	n.ended = time.Now()
 	n.queued = append(n.queued[:0], n.queued[1:]...)
-	now := n.l.driver.Now()
-	n.l.config.Timeline.Add(timeline.Span{Track: timeline.Bus, Name: "copy out", From: now - n.ended.Sub(began), To: now, Bytes: p.Bytes})
+	now := n.proc.driver.Now()
+	n.proc.config.Timeline.Add(timeline.Span{Track: timeline.Bus, Name: "copy out", From: now - n.ended.Sub(began), To: now, Bytes: p.Bytes})
 	waited := int64(n.ended.Sub(waiting))
 	n.spent[laneWait].Add(waited)
 	took := float64(n.ended.Sub(began)) / float64(p.Bytes)

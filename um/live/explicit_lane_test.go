@@ -9,6 +9,7 @@ import (
 	"time"
 	"unsafe"
 
+	"go.uber.org/zap"
 	"golang.org/x/sys/unix"
 
 	"github.com/penstock-gpu/penstock/cuda"
@@ -84,7 +85,7 @@ func startLane(t *testing.T) (*lane, *pieceDriver) {
 		t.Fatal(err)
 	}
 	d := &pieceDriver{fakeDriver: newDriver(1 << 30), t: t, word: (*uint32)(unsafe.Pointer(&page[0]))}
-	l := &Live{driver: d}
+	l := newProcess(processConfig{}, d, nil, zap.NewNop())
 	n, err := newLane(l, cuda.Ptr(uintptr(unsafe.Pointer(&page[0]))), &d.gives)
 	if err != nil {
 		t.Fatal(err)

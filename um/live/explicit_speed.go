@@ -19,7 +19,7 @@ func (e *swap) progressed() (m speedMark, settled, replays bool) {
 	for _, spent := range e.runtime.Stalls.Spent {
 		m.memory += spent
 	}
-	replays = e.l.config.Replay != um.ReplayOff
+	replays = e.config.Replay != um.ReplayOff
 	settled = !replays || !e.runtime.Stats().Trying
 	return m, settled, replays
 }

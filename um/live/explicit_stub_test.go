@@ -469,7 +469,7 @@ func TestExplicitHostMemoryRefused(t *testing.T) {
 		if err := e.deadlock(); err != nil {
 			t.Errorf("it was given up at once: %v", err)
 		}
-		e.l.vain.Duration = growthPatience // as if so much had passed
+		e.proc.vain.Duration = growthPatience // as if so much had passed
 	})
 	var refused *cuda.Error
 	if err := <-done; !errors.As(err, &refused) || refused.Code != resultOOM {
@@ -494,15 +494,15 @@ func TestExplicitDeadlock(t *testing.T) {
 		if p := e.patience(watchdogPatience); p != hostPatience {
 			t.Errorf("where the host budget is spent it is waited for %s", p)
 		}
-		e.l.vain.Duration = hostPatience
+		e.proc.vain.Duration = hostPatience
 		if err := e.deadlock(); !errors.Is(err, hostpool.ErrHostBudget) {
 			t.Errorf("the reason is not said: %v", err)
 		}
-		e.hostErr, e.l.vain.Duration = nil, watchdogPatience
+		e.hostErr, e.proc.vain.Duration = nil, watchdogPatience
 		if err := e.deadlock(); err == nil || !strings.Contains(err.Error(), "without any move being possible") {
 			t.Errorf("the reason is not said: %v", err)
 		}
-		e.l.vain.Duration = 0
+		e.proc.vain.Duration = 0
 	})
 	for i, p := range tensors {
 		j.has(p, stubTensor, uint32(i))

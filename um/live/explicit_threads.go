@@ -19,24 +19,24 @@ import (
 
 // loop feeds the runtime, answers what launches ask, and wakes the workers.
 func (e *swap) loop() {
-	l := e.l
-	defer l.threads.Done()
+	proc := e.proc
+	defer proc.threads.Done()
 	runtime.LockOSThread()
 	process.FinePauses()
-	if !l.bindThread() {
+	if !proc.bindThread() {
 		return
 	}
 	var reported, checked time.Time
 	for {
-		l.mu.Lock()
-		if l.closing {
-			l.mu.Unlock()
+		proc.mu.Lock()
+		if proc.closing {
+			proc.mu.Unlock()
 			return
 		}
-		l.drain()
-		l.progress()
-		l.timings()
-		l.tensorReserved.Store(e.runtime.ReservedBytes())
+		proc.drain()
+		proc.progress()
+		proc.timings()
+		proc.tensorReserved.Store(e.runtime.ReservedBytes())
 		e.epoch.Store(e.runtime.Epoch())
 		held := e.runtime.Held() || e.asking != nil
 		if n := e.runtime.Epoch(); n != e.waked || held && !e.runtime.Moving() { // what was refused may be possible now, such as host memory
@@ -49,8 +49,8 @@ func (e *swap) loop() {
 		// The last operations of streams that nobody is launching on have not been
 		// reported, and would keep what they name on the device for ever.
 		ask := held && !e.runtime.Moving() && idle > reportPatience && time.Since(reported) > reportPatience
-		check := (held || e.runtime.WantsPlain()) && e.lane != nil && l.failed == nil && time.Since(checked) > checkPatience
-		l.mu.Unlock()
+		check := (held || e.runtime.WantsPlain()) && e.lane != nil && proc.failed == nil && time.Since(checked) > checkPatience
+		proc.mu.Unlock()
 		if ask {
 			e.hook.ReportAll()
 			reported = time.Now()
@@ -62,7 +62,7 @@ func (e *swap) loop() {
 		if busy {
 			process.Pause(process.PauseAfter(idle))
 		} else {
-			l.hook.Wait(idleWait)
+			proc.hook.Wait(idleWait)
 		}
 	}
 }
@@ -100,15 +100,15 @@ var partNames = [porterParts]string{"lock", "plan", "begin", "finish", "rest", "
 
 // timed runs what takes time without the lock.
 func (p *porter) timed(part int, f func()) {
-	l := p.e.l
+	proc := p.e.proc
 	p.e.epoch.Store(p.e.runtime.Epoch())
-	began := l.driver.Now()
-	l.mu.Unlock()
+	began := proc.driver.Now()
+	proc.mu.Unlock()
 	f()
-	ended := l.driver.Now()
-	l.mu.Lock()
+	ended := proc.driver.Now()
+	proc.mu.Lock()
 	p.spent[part] += ended - began
-	locked := l.driver.Now()
+	locked := proc.driver.Now()
 	p.spent[portLock] += locked - ended
 	p.show(part, began, ended)
 	p.show(portLock, ended, locked)
@@ -121,7 +121,7 @@ func (p *porter) show(part int, from, to time.Duration) {
 	if p.direction == um.Out {
 		track = timeline.WorkOut
 	}
-	p.e.l.config.Timeline.Add(timeline.Span{Track: track, Name: partNames[part], From: from, To: to})
+	p.e.proc.config.Timeline.Add(timeline.Span{Track: track, Name: partNames[part], From: from, To: to})
 }
 
 // showMove puts a move that has ended into the time line.
@@ -130,9 +130,9 @@ func (p *porter) showMove(f *flight) {
 	if p.direction == um.Out {
 		track = timeline.Out
 	}
-	t := p.e.l.config.Timeline
+	t := p.e.proc.config.Timeline
 	if t != nil {
-		t.Add(timeline.Span{Track: track, Name: f.move.Doing(), From: f.began, To: p.e.l.driver.Now(), Bytes: f.move.Bytes, Detail: f.move.By})
+		t.Add(timeline.Span{Track: track, Name: f.move.Doing(), From: f.began, To: p.e.proc.driver.Now(), Bytes: f.move.Bytes, Detail: f.move.By})
 	}
 }
 
@@ -149,18 +149,18 @@ type flight struct {
 
 // worker is a porter's thread.
 func (e *swap) worker(d um.Direction) {
-	l := e.l
-	defer l.threads.Done()
+	proc := e.proc
+	defer proc.threads.Done()
 	runtime.LockOSThread()
 	process.FinePauses()
-	l.mu.Lock()
-	defer l.mu.Unlock()
+	proc.mu.Lock()
+	defer proc.mu.Unlock()
 	p, err := e.newPorter(d)
 	if err == nil {
 		err = p.run()
 	}
 	if err != nil {
-		l.fail(err)
+		proc.fail(err)
 	}
 	if p == nil {
 		return
@@ -168,20 +168,20 @@ func (e *swap) worker(d um.Direction) {
 	if p.lane != nil {
 		close(p.lane.moves)
 	}
-	l.log.Debug("a porter ends", zap.Int("direction", int(d)), zap.Durations("lock_plan_begin_finish_rest_idle", p.spent[:]))
+	proc.log.Debug("a porter ends", zap.Int("direction", int(d)), zap.Durations("lock_plan_begin_finish_rest_idle", p.spent[:]))
 }
 
 func (e *swap) newPorter(d um.Direction) (*porter, error) {
-	l := e.l
-	if err := l.driver.BindThread(); err != nil {
+	proc := e.proc
+	if err := proc.driver.BindThread(); err != nil {
 		return nil, err
 	}
-	mover, err := explicit.NewMover(l.driver, e.word(d))
+	mover, err := explicit.NewMover(proc.driver, e.word(d))
 	if err != nil {
 		return nil, err
 	}
-	if d == um.Out || l.config.Verify {
-		if err := mover.Checksums(e.kernels, mostInFlight, l.config.Verify); err != nil {
+	if d == um.Out || e.config.Verify {
+		if err := mover.Checksums(e.kernels, mostInFlight, e.config.Verify); err != nil {
 			return nil, err
 		}
 	}
@@ -190,7 +190,7 @@ func (e *swap) newPorter(d um.Direction) (*porter, error) {
 		e.verifying.Store(uintptr(mover.Stream()))
 	}
 	if e.verifier != nil && d == um.In {
-		if p.maker, err = explicit.NewMover(l.driver, e.makings()); err != nil {
+		if p.maker, err = explicit.NewMover(proc.driver, e.makings()); err != nil {
 			return nil, err
 		}
 		if err := p.maker.Checksums(e.kernels, mostInFlight, false); err != nil {
@@ -199,11 +199,11 @@ func (e *swap) newPorter(d um.Direction) (*porter, error) {
 		p.made = hook.NewWord(e.makings())
 	}
 	if d == um.Out {
-		if p.lane, err = newLane(l, e.pieces(), &e.gives); err != nil {
+		if p.lane, err = newLane(proc, e.pieces(), &e.gives); err != nil {
 			return nil, err
 		}
 		e.lane = p.lane
-		l.threads.Add(1)
+		proc.threads.Add(1)
 		go p.lane.run()
 	}
 	return p, nil
@@ -212,14 +212,14 @@ func (e *swap) newPorter(d um.Direction) (*porter, error) {
 // run carries out moves until the engine ends. The caller holds the lock, which is
 // released for everything that takes time.
 func (p *porter) run() error {
-	e, l := p.e, p.e.l
-	for !l.closing && l.failed == nil {
+	e, proc := p.e, p.e.proc
+	for !proc.closing && proc.failed == nil {
 		if err := p.land(); err != nil {
 			return err
 		}
-		began := l.driver.Now()
-		l.drain() // what is already queued decides better than what was known before
-		l.progress()
+		began := proc.driver.Now()
+		proc.drain() // what is already queued decides better than what was known before
+		proc.progress()
 		if p.direction == um.Out {
 			e.hostErr, e.growing = nil, false // it is asked for again
 			if e.endVerifier {
@@ -229,7 +229,7 @@ func (p *porter) run() error {
 			}
 		}
 		m, ok := e.runtime.Next(p.direction)
-		asked := l.driver.Now()
+		asked := proc.driver.Now()
 		p.spent[portPlan] += asked - began
 		p.show(portPlan, began, asked)
 		p.press(asked)
@@ -239,11 +239,11 @@ func (p *porter) run() error {
 			err = p.begin(m)
 		case len(p.flights) > 0:
 			err = p.rest()
-		case l.closing || l.failed != nil: // since the lock was last released: nobody will wake this thread
+		case proc.closing || proc.failed != nil: // since the lock was last released: nobody will wake this thread
 		default:
 			e.wake[p.direction].Wait()
-			p.spent[portIdle] += l.driver.Now() - asked
-			p.show(portIdle, asked, l.driver.Now())
+			p.spent[portIdle] += proc.driver.Now() - asked
+			p.show(portIdle, asked, proc.driver.Now())
 		}
 		if err != nil {
 			return err
@@ -285,7 +285,7 @@ func (p *porter) note() {
 	if copying == p.copying {
 		return
 	}
-	now := p.e.l.driver.Now()
+	now := p.e.proc.driver.Now()
 	if p.copying {
 		p.e.moveTime[p.direction] += now - p.since
 	}
@@ -295,7 +295,7 @@ func (p *porter) note() {
 
 // land ends the flights that are done. Those that are not copied overtake others.
 func (p *porter) land() error {
-	e, l := p.e, p.e.l
+	e, proc := p.e, p.e.proc
 	defer p.note()
 	for i := 0; i < len(p.flights); {
 		if err := p.settle(&p.flights[i]); err != nil {
@@ -307,7 +307,7 @@ func (p *porter) land() error {
 		}
 		f := p.flights[i]
 		if f.copied {
-			e.pace[p.direction].ended(f.move.Bytes, l.driver.Now())
+			e.pace[p.direction].ended(f.move.Bytes, proc.driver.Now())
 		}
 		p.flights = slices.Delete(p.flights, i, i+1)
 		p.checked = time.Now()
@@ -316,14 +316,14 @@ func (p *porter) land() error {
 		case f.move.Kind == explicit.MoveVerify:
 			if f.move.Isolated && !e.accesses.judge(e, f.move) {
 				f.move.Untried = true
-				l.log.Debug("launches wrote to what was not known to be written to", zap.String("kernel", f.move.By), zap.Int("inputs", len(f.move.Changed)))
+				proc.log.Debug("launches wrote to what was not known to be written to", zap.String("kernel", f.move.By), zap.Int("inputs", len(f.move.Changed)))
 				e.runtime.Cancelled(f.move)
 			} else {
 				e.runtime.Done(f.move)
 			}
 			continue
 		case f.move.Kind == explicit.MoveEvict && !f.move.Copied() && !f.move.Clean:
-			l.log.Debug("what leaves is not what its recipe makes", zap.String("kernel", f.move.By), zap.Int64("bytes", f.move.Bytes))
+			proc.log.Debug("what leaves is not what its recipe makes", zap.String("kernel", f.move.By), zap.Int64("bytes", f.move.Bytes))
 			e.runtime.Cancelled(f.move)
 			continue
 		}
@@ -336,9 +336,9 @@ func (p *porter) land() error {
 		if err != nil {
 			return err
 		}
-		now := l.driver.Now()
-		if l.sink != nil && !l.paused && !f.move.Clean && f.move.Copied() && f.move.Kind != explicit.MoveMake {
-			l.sink.Move([]cuda.Range{{Base: f.move.Chunk.Base, Bytes: f.move.Bytes}}, p.direction, f.began, now)
+		now := proc.driver.Now()
+		if proc.sink != nil && !proc.paused && !f.move.Clean && f.move.Copied() && f.move.Kind != explicit.MoveMake {
+			proc.sink.Move([]cuda.Range{{Base: f.move.Chunk.Base, Bytes: f.move.Bytes}}, p.direction, f.began, now)
 		}
 		e.runtime.Done(f.move)
 		e.wake[um.In+um.Out-p.direction].Signal()
@@ -432,12 +432,12 @@ var (
 
 // begin starts a move.
 func (p *porter) begin(m *explicit.Move) error {
-	e, l := p.e, p.e.l
+	e, proc := p.e, p.e.proc
 	if p.direction == um.Out && !e.timing { // the job will be judged
 		e.timing = true
 		e.hook.SetTiming(true)
 	}
-	f := flight{move: m, began: l.driver.Now()}
+	f := flight{move: m, began: proc.driver.Now()}
 	var err, refused, unverified error
 	unloads := e.accesses.unloads // when the launches were recorded
 	makes, verifies := m.Direction() == um.In && len(m.Launches) > 0, m.Kind == explicit.MoveVerify
@@ -452,13 +452,13 @@ func (p *porter) begin(m *explicit.Move) error {
 		outside, byTrial = m.Outside(), e.accesses.ofTrials(m)
 		if m.Isolated = e.accesses.trials(m); overwrites && !m.Isolated {
 			m.Untried = true
-			l.log.Debug("it is known by now that launches write to what they were to read", zap.String("kernel", m.By))
+			proc.log.Debug("it is known by now that launches write to what they were to read", zap.String("kernel", m.By))
 			e.runtime.Cancelled(m)
 			return nil
 		}
 		if m.Isolated && (m.Proven || !p.mover.MayTry(m, e.verifier.scratch.Bytes)) {
 			m.Untried = true
-			l.log.Debug("there is no room to try launches", zap.String("kernel", m.By), zap.Int64("bytes", m.Bytes), zap.Int("inputs", len(m.Inputs)))
+			proc.log.Debug("there is no room to try launches", zap.String("kernel", m.By), zap.Int64("bytes", m.Bytes), zap.Int("inputs", len(m.Inputs)))
 			e.runtime.Cancelled(m)
 			return nil
 		}
@@ -492,10 +492,10 @@ func (p *porter) begin(m *explicit.Move) error {
 			p.copy(&f)
 		}
 	})
-	l.moved()
+	proc.moved()
 	if unverified != nil {
 		m.Untried = errors.Is(unverified, errPoolBusy)
-		l.log.Debug("what leaves cannot be made again", zap.String("kernel", m.By), zap.Int64("bytes", m.Bytes), zap.Error(unverified))
+		proc.log.Debug("what leaves cannot be made again", zap.String("kernel", m.By), zap.Int64("bytes", m.Bytes), zap.Error(unverified))
 		e.runtime.Cancelled(m)
 		return nil
 	}
@@ -511,7 +511,7 @@ func (p *porter) begin(m *explicit.Move) error {
 	case refused != nil && !m.Copied():
 		return fmt.Errorf("%s was dropped and cannot be made again: %w", m.What(), refused)
 	case refused != nil:
-		l.log.Warn("a launch cannot be issued again: what it made is fetched", zap.Error(refused))
+		proc.log.Warn("a launch cannot be issued again: what it made is fetched", zap.Error(refused))
 		if err := p.fetchInstead(&f); err != nil {
 			return err
 		}

@@ -17,14 +17,11 @@ const (
 	mostCPU        = 0.7  // of an iteration, for the job's own CPU to be what limits it
 )
 
-// explicitPart is the explicit engine's part of a verdict.
-type explicitPart struct {
-	Stats
-	x *ExplicitStats
-}
+// swapPart is the explicit engine's part of a verdict.
+type swapPart struct{}
 
-func (s explicitPart) lines(line func(format string, args ...any)) {
-	x := s.x
+func (swapPart) Lines(s *Stats, line func(format string, args ...any)) {
+	x := s.Explicit
 	line("moved %s to the device (%.1f GB/s while copying) and %s to the host (%.1f GB/s)",
 		size.Text(s.H2DBytes), x.InGBPerSecond, size.Text(s.D2HBytes), x.OutGBPerSecond)
 	if x.Made+x.Unmade > 0 {
@@ -59,8 +56,8 @@ func levelText(seconds map[string]float64) string {
 	return strings.Join(parts, ", ")
 }
 
-func (s explicitPart) limit() string {
-	x := s.x
+func (swapPart) Limit(s *Stats) string {
+	x := s.Explicit
 	worst := max(x.FetchStallSeconds, x.SpaceStallSeconds, x.MapStallSeconds, x.GrantStallSeconds)
 	switch {
 	case s.D2HBytes == 0 && s.H2DBytes == 0 && x.CleanBytes == 0:
@@ -84,8 +81,8 @@ func (s explicitPart) limit() string {
 }
 
 // warnings are about jobs that the engine serves badly.
-func (s explicitPart) warnings() (w []string) {
-	x := s.x
+func (swapPart) Warnings(s *Stats) (w []string) {
+	x := s.Explicit
 	if s.Launches < enoughLaunches {
 		return nil
 	}

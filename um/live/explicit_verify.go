@@ -29,7 +29,7 @@ type verifier struct {
 // openVerifier takes memory of the budget, before anything else does, and answers what may be verified there at most: 0 where
 // nothing is to be made again.
 func (e *swap) openVerifier(size int64) (scratchBytes int64, err error) {
-	l := e.l
+	proc := e.proc
 	clonesSize, tempsSize := explicit.WholePages(size/clonesPart), explicit.TempsBytes(size)
 	all := size + tempsSize + clonesSize
 	if size == 0 {
@@ -42,7 +42,7 @@ func (e *swap) openVerifier(size int64) (scratchBytes int64, err error) {
 	if err != nil {
 		return 0, fmt.Errorf("memory to verify in that tensors can be made again: %w", err)
 	}
-	l.plainBytes.Add(all)
+	proc.plainBytes.Add(all)
 	e.verifier = &verifier{scratch: cuda.Range{Base: base, Bytes: size}, temps: base + cuda.Ptr(size)}
 	e.verifier.bytes = all
 	e.verifier.clones = clones{left: cuda.Range{Base: base + cuda.Ptr(size+tempsSize), Bytes: clonesSize}, free: map[int64][]cuda.Ptr{}}
@@ -51,7 +51,7 @@ func (e *swap) openVerifier(size int64) (scratchBytes int64, err error) {
 
 // closeVerifier gives the memory back, as nothing is made again any more. The caller holds the lock.
 func (p *porter) closeVerifier() (err error) {
-	e, l := p.e, p.e.l
+	e, proc := p.e, p.e.proc
 	e.endVerifier = false
 	at, bytes := e.verifier.scratch.Base, e.verifier.bytes
 	e.verifier = nil
@@ -66,12 +66,12 @@ func (p *porter) closeVerifier() (err error) {
 		delete(e.plainHandles, at)
 		e.plainMu.Unlock()
 		if err = e.unmapPlain(at, bytes); err == nil {
-			err = errors.Join(l.driver.MemRelease(h), l.driver.AddressFree(at, bytes))
+			err = errors.Join(proc.driver.MemRelease(h), proc.driver.AddressFree(at, bytes))
 		}
 		e.verifying.Store(0)
 	})
-	l.plainBytes.Add(-bytes)
-	e.runtime.SetPlainBytes(l.plainBytes.Load())
+	proc.plainBytes.Add(-bytes)
+	e.runtime.SetPlainBytes(proc.plainBytes.Load())
 	return err
 }
 
@@ -131,7 +131,7 @@ func (p *porter) remake(f *flight) error {
 			explicit.ErrMismatch, m.What(), m.By, f.makings, m.Sum)
 	}
 	e.runtime.Doubted(m)
-	e.l.log.Warn("what was made again is not what was dropped: it is made once more", zap.String("kernel", m.By))
+	e.proc.log.Warn("what was made again is not what was dropped: it is made once more", zap.String("kernel", m.By))
 	var err error
 	p.timed(portBegin, func() { f.ticket, err = p.maker.Make(m, e.verifier.temps) })
 	return err

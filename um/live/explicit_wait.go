@@ -23,41 +23,41 @@ func (e *swap) unfinished() bool {
 // watch ends the engine when a launch waits in vain, says when one waits for long, and answers for how
 // long nothing has moved. The caller holds the lock.
 func (e *swap) watch(held bool) (idle time.Duration) {
-	l, now := e.l, time.Now()
-	l.idle.Look(now)
-	l.vain.Look(now)
+	proc, now := e.proc, time.Now()
+	proc.idle.Look(now)
+	proc.vain.Look(now)
 	switch {
 	case !held || e.runtime.Moving():
-		l.moved()
+		proc.moved()
 	case e.unfinished():
-		l.vain.End()
+		proc.vain.End()
 	}
-	if held && !e.runtime.Moving() && l.idle.Duration > lookAgainPatience && now.Sub(e.lookedAgain) > lookAgainPatience {
+	if held && !e.runtime.Moving() && proc.idle.Duration > lookAgainPatience && now.Sub(e.lookedAgain) > lookAgainPatience {
 		e.lookedAgain = now
 		e.runtime.LookAgain()
-		l.log.Debug("a launch waits and nothing moves: everything is looked at again", zap.Duration("for", l.idle.Round(time.Millisecond)), zap.String("state", e.runtime.Explain()))
+		proc.log.Debug("a launch waits and nothing moves: everything is looked at again", zap.Duration("for", proc.idle.Round(time.Millisecond)), zap.String("state", e.runtime.Explain()))
 	}
-	if l.nagger.Due(l.idle.Duration) {
-		l.log.Warn("a launch waits for memory that is in use", zap.Duration("for", l.idle.Round(time.Second)), zap.String("state", e.runtime.Explain()),
+	if proc.nagger.Due(proc.idle.Duration) {
+		proc.log.Warn("a launch waits for memory that is in use", zap.Duration("for", proc.idle.Round(time.Second)), zap.String("state", e.runtime.Explain()),
 			zap.Bool("asks", e.asking != nil), zap.Uint64("reported", e.runtime.Reported()), zap.Uint64("head", e.hook.Head()))
 	}
-	if held && !e.runtime.Moving() && l.failed == nil {
+	if held && !e.runtime.Moving() && proc.failed == nil {
 		err := e.runtime.Hopeless()
 		if err == nil {
 			err = e.deadlock()
 		}
 		if err != nil {
-			l.fail(err)
+			proc.fail(err)
 		}
 	}
-	return l.idle.Duration
+	return proc.idle.Duration
 }
 
 // deadlock is why the launch that waits will do so for ever: nothing has moved for so long, and nothing that runs can
 // change that. The caller holds the lock.
 func (e *swap) deadlock() error {
 	switch {
-	case e.l.vain.Duration < e.patience(watchdogPatience):
+	case e.proc.vain.Duration < e.patience(watchdogPatience):
 		return nil
 	case e.hostErr != nil:
 		return e.hostErr
@@ -80,11 +80,11 @@ func (e *swap) patience(usual time.Duration) time.Duration {
 
 // check finds out whether the context has ended. The lock is not held: the driver may be busy for long.
 func (e *swap) check() {
-	_, err := e.l.driver.StreamQuery(e.lane.copier.Stream())
+	_, err := e.proc.driver.StreamQuery(e.lane.copier.Stream())
 	if err == nil {
 		return
 	}
-	e.l.mu.Lock()
-	defer e.l.mu.Unlock()
-	e.l.fail(fmt.Errorf("while something waited for memory: %w", err))
+	e.proc.mu.Lock()
+	defer e.proc.mu.Unlock()
+	e.proc.fail(fmt.Errorf("while something waited for memory: %w", err))
 }

@@ -727,13 +727,13 @@ func TestStatsJSON(t *testing.T) {
 }
 
 func TestVerdict(t *testing.T) {
-	managed := Stats{Engine: "managed", Hooked: true, Faults: unavailable, PredictionHitRate: unavailable}
+	managed := Stats{Part: pagedPart{}, Engine: "managed", Hooked: true, Faults: unavailable, PredictionHitRate: unavailable}
 	for _, c := range []struct {
 		name   string
 		change func(*Stats)
 		want   string
 	}{
-		{"fits", func(s *Stats) { s.Engine = "plain" }, "nothing was moved"},
+		{"fits", func(s *Stats) { s.Engine, s.Part = "plain", nil }, "nothing was moved"},
 		{"nothing left", func(s *Stats) {}, "nothing had to leave"},
 		{"failure", func(s *Stats) { s.Failure = "no luck" }, "failure of the engine: no luck"},
 		{"oversize", func(s *Stats) { s.D2HBytes, s.OversizeLaunches, s.OversizeName, s.OversizeBytes = 1, 1, "gemm", 3<<30 }, "gemm touches 3 GiB"},
@@ -815,13 +815,13 @@ func TestExplicitVerdict(t *testing.T) {
 		{"foreach", func(s *Stats, x *ExplicitStats) { x.WaitedLaunches, x.WaitedForeach = 4000, 1200 }, "warning: 30 % of the launches that waited work on many tensors"},
 	} {
 		x := &ExplicitStats{}
-		s := Stats{Engine: "explicit", Hooked: true, Faults: unavailable, PredictionHitRate: unavailable, H2DBytes: 3 << 30, D2HBytes: 4 << 30, Launches: 2000, Explicit: x}
+		s := Stats{Part: swapPart{}, Engine: "explicit", Hooked: true, Faults: unavailable, PredictionHitRate: unavailable, H2DBytes: 3 << 30, D2HBytes: 4 << 30, Launches: 2000, Explicit: x}
 		c.change(&s, x)
 		if text := s.Verdict(); !strings.Contains(text, c.want) || strings.Count(text, "\n") > 10 {
 			t.Errorf("%s: %q is not in\n%s", c.name, c.want, text)
 		}
 	}
-	few := Stats{Engine: "explicit", Hooked: true, Launches: 2000, Explicit: &ExplicitStats{Unresolved: 20, Chasers: 20, WaitedLaunches: 8000, WaitedForeach: 1900}}
+	few := Stats{Part: swapPart{}, Engine: "explicit", Hooked: true, Launches: 2000, Explicit: &ExplicitStats{Unresolved: 20, Chasers: 20, WaitedLaunches: 8000, WaitedForeach: 1900}}
 	if text := few.Verdict(); strings.Contains(text, "warning") {
 		t.Errorf("one launch of a hundred is no reason to warn:\n%s", text)
 	}

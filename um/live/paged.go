@@ -16,10 +16,23 @@ import (
 	"github.com/penstock-gpu/penstock/um/managed"
 )
 
+// pagedConfig is what the managed engine alone is to know.
+type pagedConfig struct {
+	LimitBytes int64 // most managed address space; 0 = no limit
+	PlainOnly  bool  // it is never opened
+}
+
+const (
+	addressSlack = 2                      // address space over memory, so that fragmentation of addresses does not matter
+	headPatience = 100 * time.Millisecond // for a launch that no move helps; then it may fault
+	roomPatience = time.Second            // for tensors to leave before plain memory grows
+)
+
 // paged is the managed engine in a process. Without a budget it is opened when the card is full for the first time;
 // until then all memory is plain. Live's lock guards it.
 type paged struct {
-	l       *Live
+	config  pagedConfig
+	proc    *Process
 	opened  atomic.Bool // runtime is set and will stay
 	runtime *managed.Runtime
 	work    [2]*sync.Cond // by direction: its workers may have something to do
@@ -40,18 +53,22 @@ type paged struct {
 	faults        faultFeed
 }
 
-func newPaged(l *Live) *paged {
-	e := &paged{l: l}
+// newPaged returns the engine, which is to be started.
+func newPaged(proc *Process, c pagedConfig) *paged {
+	e := &paged{proc: proc, config: c}
 	for d := range e.work {
-		e.work[d] = sync.NewCond(&l.mu)
+		e.work[d] = sync.NewCond(&proc.mu)
 	}
 	return e
 }
 
-func (e *paged) String() string { return Managed.String() }
+// pagedName is the engine's.
+const pagedName = "managed"
+
+func (e *paged) String() string { return pagedName }
 
 func (e *paged) start() error {
-	if c := e.l.config; c.BudgetBytes == 0 || c.PlainOnly {
+	if e.proc.config.BudgetBytes == 0 || e.config.PlainOnly {
 		return nil
 	}
 	return e.open()
@@ -59,14 +76,14 @@ func (e *paged) start() error {
 
 func (e *paged) serving() bool { return e.opened.Load() }
 
-func (e *paged) startsWhenFull() bool { return !e.l.config.PlainOnly }
+func (e *paged) startsWhenFull() bool { return !e.config.PlainOnly }
 
 func (e *paged) owns(p cuda.Ptr) bool { return e.opened.Load() && e.runtime.Owns(p) }
 
 // open starts the managed engine: from now on allocations can leave the device.
 func (e *paged) open() error {
-	l := e.l
-	l.plain.ServeFront(false) // its lock comes before mu
+	proc := e.proc
+	proc.plain.ServeFront(false) // its lock comes before mu
 	p, bytes, err := e.reserveArena()
 	if err != nil {
 		return err
@@ -74,36 +91,36 @@ func (e *paged) open() error {
 	if p%managed.BlockBytes != 0 {
 		return fmt.Errorf("the driver returned managed memory at %#x, not aligned to %d bytes", uint64(p), managed.BlockBytes)
 	}
-	if e.space, err = uvm.Open(cuda.Range{Base: p, Bytes: bytes}, l.driver.Info()); err != nil {
-		l.log.Warn("the unified-memory driver cannot be asked directly: launches are not held back, and fault for what comes late", zap.Error(err))
+	if e.space, err = uvm.Open(cuda.Range{Base: p, Bytes: bytes}, proc.driver.Info()); err != nil {
+		proc.log.Warn("the unified-memory driver cannot be asked directly: launches are not held back, and fault for what comes late", zap.Error(err))
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
+	proc.mu.Lock()
+	defer proc.mu.Unlock()
 	e.runtime = managed.New(managed.Config{
-		Policy: l.config.Policy, BudgetBytes: l.budget, HostBudgetBytes: l.hostBudget(), ArenaBytes: bytes,
-		LookaheadBytes: l.config.LookaheadBytes,
+		Policy: proc.config.Policy, BudgetBytes: proc.budget, HostBudgetBytes: proc.hostBudget(), ArenaBytes: bytes,
+		LookaheadBytes: proc.config.LookaheadBytes,
 	}, pagedProcess{e}, p)
-	l.tensors = e.runtime
+	proc.tensors = e.runtime
 	e.tellPlain()
 	e.arenaBytes = bytes
 	e.opened.Store(true)
 	e.openFaults()
-	if l.hook == nil {
+	if proc.hook == nil {
 		return nil
 	}
 	if err := e.startHook(); err != nil {
 		return err
 	}
-	l.threads.Add(1)
+	proc.threads.Add(1)
 	go e.loop()
 	// Several take out: the driver maps each page for the CPU, and the maps of
 	// different blocks can be made beside each other.
 	for _, d := range []um.Direction{um.In, um.Out, um.Out, um.Out} {
-		l.threads.Add(1)
+		proc.threads.Add(1)
 		go e.worker(d)
 	}
-	if e.space != nil && l.config.Policy.Fetch != um.FetchOnFault { // demand paging is left as it is
-		l.threads.Add(1)
+	if e.space != nil && proc.config.Policy.Fetch != um.FetchOnFault { // demand paging is left as it is
+		proc.threads.Add(1)
 		go e.prepare()
 	}
 	return nil
@@ -111,17 +128,17 @@ func (e *paged) open() error {
 
 // reserveArena takes address space for the arena: with slack if it can be had.
 func (e *paged) reserveArena() (p cuda.Ptr, bytes int64, err error) {
-	l := e.l
+	proc := e.proc
 	for slack := int64(addressSlack); slack > 0; slack-- {
-		bytes = slack * (l.budget + l.hostBudget())
-		if limit := l.config.ManagedLimitBytes; limit > 0 {
+		bytes = slack * (proc.budget + proc.hostBudget())
+		if limit := e.config.LimitBytes; limit > 0 {
 			bytes = min(bytes, limit)
 		}
 		bytes = bytes / managed.BlockBytes * managed.BlockBytes
 		if bytes < managed.BlockBytes {
-			return 0, 0, fmt.Errorf("a managed limit of %d bytes leaves no room for an arena: raise PENSTOCK_MANAGED_LIMIT", l.config.ManagedLimitBytes)
+			return 0, 0, fmt.Errorf("a managed limit of %d bytes leaves no room for an arena: raise PENSTOCK_MANAGED_LIMIT", e.config.LimitBytes)
 		}
-		if p, err = l.driver.MemAllocManaged(bytes); err == nil {
+		if p, err = proc.driver.MemAllocManaged(bytes); err == nil {
 			return p, bytes, nil
 		}
 	}
@@ -132,21 +149,21 @@ func (e *paged) reserveArena() (p cuda.Ptr, bytes int64, err error) {
 // only if the engine can then still act whatever the job's threads do in libcuda;
 // without that the hook still reports how far each stream has got.
 func (e *paged) startHook() error {
-	l := e.l
-	if !l.driver.Capabilities().StreamMemOps {
+	proc := e.proc
+	if !proc.driver.Capabilities().StreamMemOps {
 		// Nothing would say how far a stream has got, and memory must not be taken for
 		// idle on a guess: the hook stays off, and kernels fault.
-		l.log.Warn("this driver has no stream memory operations: nothing can be foreseen, and kernels fault for what is away")
+		proc.log.Warn("this driver has no stream memory operations: nothing can be foreseen, and kernels fault for what is away")
 		return nil
 	}
-	words, err := l.driver.HostAlloc(2 * hook.WordsBytes)
+	words, err := proc.driver.HostAlloc(2 * hook.WordsBytes)
 	if err != nil {
 		return fmt.Errorf("pinned memory for the gates: %w", err)
 	}
-	e.gateWords, l.progressWords = words, words+hook.WordsBytes
-	l.hook.Words(e.gateWords, l.progressWords)
-	l.hook.SetProgressEvery(progressEvery)
-	l.hook.SetMode(hook.Gated)
+	e.gateWords, proc.progressWords = words, words+hook.WordsBytes
+	proc.hook.Words(e.gateWords, proc.progressWords)
+	proc.hook.SetProgressEvery(progressEvery)
+	proc.hook.SetMode(hook.Gated)
 	return nil
 }
 
@@ -154,49 +171,49 @@ func (e *paged) startHook() error {
 type pagedProcess struct{ e *paged }
 
 // holdsBack says whether launches wait for absent memory.
-func (e *paged) holdsBack() bool { return e.space != nil && e.l.failed == nil }
+func (e *paged) holdsBack() bool { return e.space != nil && e.proc.failed == nil }
 
 func (p pagedProcess) Publish(slot uint32, r cuda.Range, resident bool) {
-	if h := p.e.l.hook; h != nil {
+	if h := p.e.proc.hook; h != nil {
 		h.Publish(slot, r, resident || !p.e.holdsBack())
 	}
 }
 
 func (p pagedProcess) Withdraw(slot uint32, r cuda.Range) {
-	if h := p.e.l.hook; h != nil {
+	if h := p.e.proc.hook; h != nil {
 		h.Withdraw(slot, r)
 	}
 }
 
 func (p pagedProcess) SetResident(slot uint32, resident bool) {
-	if h := p.e.l.hook; h != nil {
+	if h := p.e.proc.hook; h != nil {
 		h.SetResident(slot, resident || !p.e.holdsBack())
 	}
 }
 
 func (p pagedProcess) OpenGate(stream int, seq uint64) {
-	l := p.e.l
-	if l.failed != nil {
+	proc := p.e.proc
+	if proc.failed != nil {
 		return // it is open, far ahead
 	}
-	if i := l.streams.Index(stream); i >= 0 && p.e.gateWords != 0 {
-		l.hook.OpenGate(i, seq)
+	if i := proc.streams.Index(stream); i >= 0 && p.e.gateWords != 0 {
+		proc.hook.OpenGate(i, seq)
 	}
 }
 
-func (p pagedProcess) Now() time.Duration { return p.e.l.driver.Now() }
+func (p pagedProcess) Now() time.Duration { return p.e.proc.driver.Now() }
 
 // letRun opens every gate for what is queued and for long after. The caller holds the lock.
 func (e *paged) letRun() {
-	l := e.l
-	if l.hook == nil || e.runtime == nil {
+	proc := e.proc
+	if proc.hook == nil || e.runtime == nil {
 		return
 	}
 	e.runtime.OpenAll()
 	const farAhead = 1 << 30 // half the range of the cyclic comparison
-	for i := range l.hook.Streams() {
+	for i := range proc.hook.Streams() {
 		if e.gateWords != 0 {
-			l.hook.OpenGate(i, l.hook.Head()+farAhead)
+			proc.hook.OpenGate(i, proc.hook.Head()+farAhead)
 		}
 	}
 }
@@ -210,10 +227,10 @@ func (e *paged) wakeAll() {
 
 // fail opens every gate, and they stay open. The hook stays on, for the streams' progress says which dead memory may be used again.
 func (e *paged) fail(err error) {
-	l := e.l
-	l.failed = err
-	l.log.Error("the engine has failed; the job goes on under the driver's own demand paging", zap.Error(err))
-	l.drain()
+	proc := e.proc
+	proc.failed = err
+	proc.log.Error("the engine has failed; the job goes on under the driver's own demand paging", zap.Error(err))
+	proc.drain()
 	e.letRun()
 	if e.runtime != nil {
 		e.runtime.Republish()
@@ -224,10 +241,10 @@ func (e *paged) fail(err error) {
 func (e *paged) refuse() {} // nothing is ever refused
 
 func (e *paged) end() {
-	l := e.l
-	if l.hook != nil {
-		l.hook.SetMode(hook.Off)
-		l.drain()
+	proc := e.proc
+	if proc.hook != nil {
+		proc.hook.SetMode(hook.Off)
+		proc.drain()
 	}
 	if e.runtime != nil {
 		e.runtime.OpenAll()
@@ -256,14 +273,14 @@ func (e *paged) hearAll() {
 }
 
 func (e *paged) op(rec *hook.Record) {
-	l := e.l
+	proc := e.proc
 	e.bury(rec.Seq - 1)
-	l.tell(rec)
+	proc.tell(rec)
 	if rec.Flags&hook.FlagCaptured != 0 {
 		return // it runs when its graph is launched, and is reported then
 	}
 	var op um.Op
-	l.operation(rec, &op)
+	proc.operation(rec, &op)
 	op.Gated, op.Reports = rec.Flags&hook.FlagGated != 0, rec.Flags&hook.FlagProgress != 0
 	e.runtime.Op(op)
 	if rec.Stream == hook.SharedStream {
@@ -271,7 +288,7 @@ func (e *paged) op(rec *hook.Record) {
 	}
 }
 
-func (e *paged) catchUp() { e.l.drain() }
+func (e *paged) catchUp() { e.proc.drain() }
 
 func (e *paged) timed(uint64, time.Duration) {}
 

@@ -73,7 +73,7 @@ func (e *paged) bury(reported uint64) {
 	for ; k < len(heard) && heard[k].when <= reported; k++ {
 		e.runtime.Reserved(heard[k].when)
 		if err := e.runtime.Free(heard[k].at); err != nil {
-			e.l.log.Error("two accounts of what is allocated differ", zap.Error(err)) // its memory stays taken
+			e.proc.log.Error("two accounts of what is allocated differ", zap.Error(err)) // its memory stays taken
 		}
 	}
 	if k > 0 {
@@ -83,12 +83,12 @@ func (e *paged) bury(reported uint64) {
 
 // free takes a tensor back.
 func (e *paged) free(p cuda.Ptr) error {
-	l := e.l
-	bytes, ok := e.deaths.note(p, l.hookHead())
+	proc := e.proc
+	bytes, ok := e.deaths.note(p, proc.hookHead())
 	if !ok {
 		return fmt.Errorf("%w: %#x", um.ErrNotOurs, uint64(p))
 	}
-	l.tensorLive.Add(-bytes)
-	l.noteBesides()
+	proc.tensorLive.Add(-bytes)
+	proc.noteBesides()
 	return nil
 }

@@ -29,40 +29,40 @@ type faultFeed struct {
 
 // openFaults subscribes to the driver's events, or says why it cannot.
 func (e *paged) openFaults() {
-	l := e.l
+	proc := e.proc
 	var o faults.Options
 	if e.space != nil {
 		o.SpaceFD = e.space.FD()
 	}
-	if l.sink != nil {
+	if proc.sink != nil {
 		o.Kinds = faults.Everything
 	}
 	s, err := faults.Open(o)
-	if l.sink != nil {
+	if proc.sink != nil {
 		why := ""
 		if err != nil {
 			why = err.Error()
 		}
-		l.sink.FaultSource(why)
+		proc.sink.FaultSource(why)
 	}
 	if err != nil {
 		var no *faults.Unavailable
 		if errors.As(err, &no) {
-			l.log.Info("page faults cannot be seen here", zap.String("why", no.Why), zap.String("what_to_do", no.WhatToDo))
+			proc.log.Info("page faults cannot be seen here", zap.String("why", no.Why), zap.String("what_to_do", no.WhatToDo))
 		} else {
-			l.log.Warn("page faults cannot be seen here", zap.Error(err))
+			proc.log.Warn("page faults cannot be seen here", zap.Error(err))
 		}
 		return
 	}
 	e.faults.source = s
-	if l.sink == nil {
+	if proc.sink == nil {
 		return
 	}
 	if e.faults.counters, err = s.Counters(); err != nil {
-		l.log.Info("the driver's own sums are not recorded", zap.Error(err))
+		proc.log.Info("the driver's own sums are not recorded", zap.Error(err))
 	}
 	e.faults.stop = make(chan struct{})
-	l.threads.Add(1)
+	proc.threads.Add(1)
 	go e.flushFaults()
 }
 
@@ -76,22 +76,22 @@ const (
 )
 
 func (e *paged) flushFaults() {
-	l := e.l
-	defer l.threads.Done()
+	proc := e.proc
+	defer proc.threads.Done()
 	for tick := time.NewTicker(flushEvery); ; {
 		select {
 		case <-e.faults.stop:
 			tick.Stop()
 			return
 		case <-tick.C:
-			l.mu.Lock()
-			paused := l.paused
-			l.mu.Unlock()
+			proc.mu.Lock()
+			paused := proc.paused
+			proc.mu.Unlock()
 			if paused {
 				continue
 			}
 			if err := e.faults.source.Flush(); err != nil {
-				l.log.Debug("flushing the driver's events", zap.Error(err))
+				proc.log.Debug("flushing the driver's events", zap.Error(err))
 			}
 		}
 	}
@@ -99,19 +99,19 @@ func (e *paged) flushFaults() {
 
 // recordFaults hands what was drained to the sink. The caller holds the lock.
 func (e *paged) recordFaults() {
-	l := e.l
+	proc := e.proc
 	f := &e.faults
 	if len(f.events) > 0 {
-		l.progress() // what had finished when these were read
-		l.sink.Faults(f.events, f.source.Lost())
+		proc.progress() // what had finished when these were read
+		proc.sink.Faults(f.events, f.source.Lost())
 	}
-	if l.hook == nil || l.progressWords == 0 {
+	if proc.hook == nil || proc.progressWords == 0 {
 		return
 	}
 	faulting := slices.ContainsFunc(f.events, func(e faults.Event) bool { return e.Kind == trace.KindFault })
 	switch now := time.Now(); {
 	case faulting && f.lastAt.IsZero():
-		l.hook.SetProgressEvery(progressWhileFaulting)
+		proc.hook.SetProgressEvery(progressWhileFaulting)
 		f.lastAt = now
 	case faulting:
 		f.lastAt = now
@@ -125,28 +125,28 @@ func (e *paged) askSeldom() {
 	if e.faults.lastAt.IsZero() {
 		return
 	}
-	e.l.hook.SetProgressEvery(progressEvery)
+	e.proc.hook.SetProgressEvery(progressEvery)
 	e.faults.lastAt = time.Time{}
 }
 
 func (e *paged) closeFaults() {
-	l := e.l
+	proc := e.proc
 	if s := e.faults.source; s != nil {
 		if err := s.Flush(); err == nil {
-			l.mu.Lock()
+			proc.mu.Lock()
 			e.feedFaults()
-			l.mu.Unlock()
+			proc.mu.Unlock()
 		}
 		if c := e.faults.counters; c != nil {
-			l.mu.Lock()
-			l.sink.DriverSums(c.Read())
-			l.mu.Unlock()
+			proc.mu.Lock()
+			proc.sink.DriverSums(c.Read())
+			proc.mu.Unlock()
 			if err := c.Close(); err != nil {
-				l.log.Debug("closing the driver's counters", zap.Error(err))
+				proc.log.Debug("closing the driver's counters", zap.Error(err))
 			}
 		}
 		if err := s.Close(); err != nil {
-			l.log.Debug("closing the fault source", zap.Error(err))
+			proc.log.Debug("closing the fault source", zap.Error(err))
 		}
 	}
 }
@@ -158,7 +158,7 @@ func (e *paged) feedFaults() {
 		return
 	}
 	f.events = f.source.Drain(f.events[:0])
-	if e.l.sink != nil && !e.l.paused {
+	if e.proc.sink != nil && !e.proc.paused {
 		e.recordFaults()
 	}
 	for i := range f.events {

@@ -11,17 +11,17 @@ func (e *paged) report(s *Stats) {
 	if e.runtime == nil {
 		return
 	}
-	l := e.l
+	proc := e.proc
 	r := e.runtime.Stats()
-	s.Engine = Managed.String()
+	s.Engine, s.Part = e.String(), pagedPart{}
 	s.InSeconds, s.OutSeconds = e.moveTime[um.In].Seconds(), e.moveTime[um.Out].Seconds()
 	s.ResidentBytes += r.ResidentBytes
 	s.ResidentPeakBytes = max(s.ResidentPeakBytes, r.DevicePeakBytes)
 	s.H2DBytes, s.D2HBytes = r.FetchedBytes, r.EvictedBytes
 	s.FetchedBytes, s.EvictedBytes, s.DiscardedBytes, s.PopulatedBytes = r.FetchedBytes, r.EvictedBytes, r.DiscardedBytes, r.PopulatedBytes
 	s.Fetches, s.Evictions, s.Discards, s.Populates = r.Fetches, r.Evictions, r.Discards, r.Populates
-	s.PlainTensors = l.counts.beside.Load()
-	s.LockWaitSeconds = time.Duration(l.counts.lockWait.Load()).Seconds()
+	s.PlainTensors = proc.counts.beside.Load()
+	s.LockWaitSeconds = time.Duration(proc.counts.lockWait.Load()).Seconds()
 	s.StallSeconds, s.SpaceStallSeconds = r.Stalled().Seconds(), r.Stall[um.ForSpace].Seconds()
 	s.GatedLaunches, s.LateLaunches = r.GatedOps, r.LateOps
 	s.OversizeLaunches, s.OversizeName, s.OversizeBytes = r.OversizeOps, r.OversizeName, r.OversizeBytes

@@ -16,40 +16,40 @@ import (
 // distance. A gate's word compares cyclically: one that was opened so long ago that 2^31
 // operations have come since would hold nothing back. The caller holds the lock.
 func (e *paged) keepGates() {
-	l := e.l
+	proc := e.proc
 	const distance = 1 << 29
-	read := l.hook.Read()
+	read := proc.hook.Read()
 	if e.gateWords == 0 || read-e.gatesKept < distance {
 		return
 	}
 	e.gatesKept = read
 	for i := range hook.MaxStreams {
-		if number, _ := l.streams.At(i); number < 0 || !e.runtime.HeldOn(number) {
-			l.hook.OpenGate(i, read)
+		if number, _ := proc.streams.At(i); number < 0 || !e.runtime.HeldOn(number) {
+			proc.hook.OpenGate(i, read)
 		}
 	}
 }
 
 // loop feeds the runtime.
 func (e *paged) loop() {
-	l := e.l
-	defer l.threads.Done()
+	proc := e.proc
+	defer proc.threads.Done()
 	runtime.LockOSThread()
-	if !l.bindThread() {
+	if !proc.bindThread() {
 		return
 	}
 	for {
-		l.mu.Lock()
-		if l.closing {
-			l.mu.Unlock()
+		proc.mu.Lock()
+		if proc.closing {
+			proc.mu.Unlock()
 			return
 		}
-		l.drain()
-		l.progress()
-		l.timings()
-		l.tensorReserved.Store(e.runtime.ReservedBytes())
+		proc.drain()
+		proc.progress()
+		proc.timings()
+		proc.tensorReserved.Store(e.runtime.ReservedBytes())
 		e.feedFaults()
-		if l.failed != nil {
+		if proc.failed != nil {
 			e.letRun() // also streams that are new, and before far ahead is reached
 		} else {
 			e.keepGates()
@@ -61,27 +61,27 @@ func (e *paged) loop() {
 		}
 		busy := e.runtime.Queued() > 0
 		now := time.Now()
-		l.vain.Look(now)
-		idle := l.idle.Look(now)
+		proc.vain.Look(now)
+		idle := proc.idle.Look(now)
 		if idle > headPatience && e.runtime.AwaitsWork() { // for whose end the driver may keep a move waiting
-			l.vain.End()
+			proc.vain.End()
 		}
-		if l.nagger.Due(idle) {
-			l.log.Warn("a launch is held back, and no move is made", zap.Duration("for", idle.Round(time.Second)), zap.Bool("moving", e.runtime.Moving()))
+		if proc.nagger.Due(idle) {
+			proc.log.Warn("a launch is held back, and no move is made", zap.Duration("for", idle.Round(time.Second)), zap.Bool("moving", e.runtime.Moving()))
 		}
 		switch {
 		case !held:
 			e.moved()
-		case l.vain.Duration > watchdogPatience:
-			l.fail(fmt.Errorf("a launch has been held back for %s without any move being made", watchdogPatience))
+		case proc.vain.Duration > watchdogPatience:
+			proc.fail(fmt.Errorf("a launch has been held back for %s without any move being made", watchdogPatience))
 		case idle > headPatience && !e.runtime.Moving():
 			e.letHeadGo()
 		}
-		l.mu.Unlock()
+		proc.mu.Unlock()
 		if busy {
 			time.Sleep(busyWait) // no doorbell: a launch need not pay for waking this thread
 		} else {
-			l.hook.Wait(idleWait)
+			proc.hook.Wait(idleWait)
 		}
 	}
 }
@@ -105,7 +105,7 @@ func (e *paged) letHeadGo() {
 
 // moved notes that something went on. The caller holds the lock.
 func (e *paged) moved() {
-	e.l.moved()
+	e.proc.moved()
 	e.askedAt, e.lookedAt = 0, [2]uint64{}
 }
 
@@ -126,22 +126,22 @@ func (e *paged) wakeDue(epoch uint64, held bool) bool {
 // prepare makes host pages for address space that is not used yet, while there is
 // nothing else to do for the bus.
 func (e *paged) prepare() {
-	l := e.l
-	defer l.threads.Done()
+	proc := e.proc
+	defer proc.threads.Done()
 	const blocks = 32
 	mover := managed.NewDirect(e.space)
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for !l.closing && l.failed == nil && e.preparedBytes < l.hostBudget() {
+	proc.mu.Lock()
+	defer proc.mu.Unlock()
+	for !proc.closing && proc.failed == nil && e.preparedBytes < proc.hostBudget() {
 		m, ok := e.runtime.Prepare(blocks)
 		if !ok {
 			return
 		}
-		l.mu.Unlock()
+		proc.mu.Unlock()
 		err := mover.Do(m)
-		l.mu.Lock()
+		proc.mu.Lock()
 		if err != nil {
-			l.fail(err)
+			proc.fail(err)
 			return
 		}
 		e.preparedBytes += blocks * managed.BlockBytes
@@ -151,33 +151,33 @@ func (e *paged) prepare() {
 
 // worker carries out the moves of one direction.
 func (e *paged) worker(d um.Direction) {
-	l := e.l
-	defer l.threads.Done()
+	proc := e.proc
+	defer proc.threads.Done()
 	runtime.LockOSThread()
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if err := l.driver.BindThread(); err != nil {
-		l.fail(err)
+	proc.mu.Lock()
+	defer proc.mu.Unlock()
+	if err := proc.driver.BindThread(); err != nil {
+		proc.fail(err)
 		return
 	}
 	var mover managed.Mover
 	if e.space != nil {
 		mover = managed.NewDirect(e.space)
 	} else {
-		s, err := managed.NewStreamed(l.driver)
+		s, err := managed.NewStreamed(proc.driver)
 		if err != nil {
-			l.fail(err)
+			proc.fail(err)
 			return
 		}
 		mover = s
 	}
 	defer func() {
 		if err := mover.Close(); err != nil {
-			l.log.Debug("closing a mover", zap.Error(err))
+			proc.log.Debug("closing a mover", zap.Error(err))
 		}
 	}()
-	for !l.closing && l.failed == nil {
-		l.drain() // what is already queued decides better than what was known before
+	for !proc.closing && proc.failed == nil {
+		proc.drain() // what is already queued decides better than what was known before
 		m, ok := e.runtime.Next(d)
 		if !ok {
 			e.lookedAt[d] = e.runtime.Epoch()
@@ -185,21 +185,21 @@ func (e *paged) worker(d um.Direction) {
 			continue
 		}
 		e.work[d].Signal() // one at a time: the next looks while this one moves
-		l.mu.Unlock()
-		began := l.driver.Now()
+		proc.mu.Unlock()
+		began := proc.driver.Now()
 		err := mover.Do(m)
-		ended := l.driver.Now()
-		l.mu.Lock()
+		ended := proc.driver.Now()
+		proc.mu.Lock()
 		e.moved()
 		if err != nil {
-			l.fail(err)
+			proc.fail(err)
 			return
 		}
-		l.progress()
+		proc.progress()
 		e.runtime.Done(m)
 		e.moveTime[d] += ended - began
-		if l.sink != nil && !l.paused && (m.Kind == managed.MoveFetch || m.Kind == managed.MoveEvict) {
-			l.sink.Move(m.Ranges, d, began, ended)
+		if proc.sink != nil && !proc.paused && (m.Kind == managed.MoveFetch || m.Kind == managed.MoveEvict) {
+			proc.sink.Move(m.Ranges, d, began, ended)
 		}
 		e.work[um.In+um.Out-d].Signal() // what came or went may be what the other side waits for
 	}

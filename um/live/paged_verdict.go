@@ -6,10 +6,10 @@ import (
 	"github.com/penstock-gpu/penstock/internal/size"
 )
 
-// managedPart is the managed engine's part of a verdict.
-type managedPart struct{ Stats }
+// pagedPart is the managed engine's part of a verdict.
+type pagedPart struct{}
 
-func (s managedPart) lines(line func(format string, args ...any)) {
+func (pagedPart) Lines(s *Stats, line func(format string, args ...any)) {
 	line("moved %s to the device and %s to the host; populated %s, discarded %s of dead memory without moving it",
 		size.Text(s.H2DBytes), size.Text(s.D2HBytes), size.Text(s.PopulatedBytes), size.Text(s.DiscardedBytes))
 	faults := "unavailable (no driver event queue here)"
@@ -22,7 +22,7 @@ func (s managedPart) lines(line func(format string, args ...any)) {
 	line("faults: %s; predicted exactly: %s; stalled %.2f s (%.2f s of it for space)", faults, s.predicted(), s.StallSeconds, s.SpaceStallSeconds)
 }
 
-func (s managedPart) limit() string {
+func (pagedPart) Limit(s *Stats) string {
 	switch {
 	case s.D2HBytes == 0:
 		return "everything fitted in the budget: nothing had to leave"
@@ -36,7 +36,7 @@ func (s managedPart) limit() string {
 	return "not limited by memory: every move was hidden behind work"
 }
 
-func (s managedPart) warnings() (w []string) {
+func (pagedPart) Warnings(s *Stats) (w []string) {
 	if !s.Hooked {
 		w = append(w, "no launch hook was loaded, so nothing could be foreseen: start the job with `penstock run`")
 	}

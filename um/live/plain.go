@@ -47,7 +47,7 @@ func (l *Live) serveFront() {
 // caching allocator.
 func (l *Live) openPlain() error {
 	if !l.driver.Capabilities().VirtualMemory {
-		l.plain = &cachingPool{caching: pool.NewCaching(plainSource{l}, eventFences{l.driver, l.hook})}
+		l.havePlain(&cachingPool{caching: pool.NewCaching(plainSource{l}, eventFences{l.driver, l.hook})})
 		return nil
 	}
 	c := l.config.Pool
@@ -57,9 +57,11 @@ func (l *Live) openPlain() error {
 	if err != nil {
 		return err
 	}
-	l.plain = &stitchedPool{Pool: p}
+	l.havePlain(&stitchedPool{Pool: p})
 	return nil
 }
+
+func (l *Live) havePlain(p plainPool) { l.plain, l.Process.plain = p, p }
 
 // stitchedPool is the pool where the driver can map memory.
 type stitchedPool struct {
@@ -179,14 +181,6 @@ func (b plainBudget) Take(bytes int64) error {
 }
 
 func (b plainBudget) Give(bytes int64) { b.l.addPlain(-bytes) }
-
-// addPlain accounts for plain device memory.
-func (l *Live) addPlain(bytes int64) {
-	l.plainBytes.Add(bytes)
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.engine.plainChanged()
-}
 
 // plainSource provides segments of plain device memory within the budget.
 type plainSource struct{ l *Live }

@@ -164,11 +164,12 @@ func (l *Live) notePrivate() {
 	l.anyPrivate.Store(len(l.privates) > 0)
 }
 
-// noteBesides tells the pool what is live beside it.
-func (l *Live) noteBesides() { l.plain.NoteBesides(l.privateLive.Load() + l.tensorLive.Load()) }
+// blocksOf are the blocks of plain memory, private pools among it.
+type blocksOf struct{ l *Live }
 
-// containing is the block of plain memory that an address lies in.
-func (l *Live) containing(p cuda.Ptr) (cuda.Range, bool) {
+// Containing is the block that an address lies in.
+func (b blocksOf) Containing(p cuda.Ptr) (cuda.Range, bool) {
+	l := b.l
 	if r, ok := l.plain.Containing(p); ok {
 		return r, true
 	}
@@ -177,8 +178,9 @@ func (l *Live) containing(p cuda.Ptr) (cuda.Range, bool) {
 	return l.privateContaining(p)
 }
 
-// tryContaining is the same for the engine's threads: who has the locks may be waiting for them to make room.
-func (l *Live) tryContaining(p cuda.Ptr) (r cuda.Range, ok, busy bool) {
+// TryContaining is the same, and says that it is busy where Containing would wait.
+func (b blocksOf) TryContaining(p cuda.Ptr) (r cuda.Range, ok, busy bool) {
+	l := b.l
 	if r, ok, busy = l.plain.TryContaining(p); ok || busy {
 		return r, ok, busy
 	}

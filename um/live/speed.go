@@ -31,14 +31,6 @@ const (
 	noShare    = float64(unavailable)
 )
 
-// speedMark is how far the job was at a time.
-type speedMark struct {
-	at     time.Duration
-	ops    int64
-	period int64         // operations of an iteration
-	memory time.Duration // until then: launches waited, or something was on its way for them, and the device may have waited
-}
-
 // speed is how fast the job is, and how fast it would be in memory.
 type speed struct {
 	marks    []speedMark       // of the same period

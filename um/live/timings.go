@@ -22,18 +22,18 @@ func (x *emptyEvents) median() time.Duration {
 }
 
 // timings tells of operations that were timed. What events themselves take is not theirs. The caller holds the lock, and has drained.
-func (l *Live) timings() {
-	if l.hook == nil {
+func (p *Process) timings() {
+	if p.hook == nil {
 		return
 	}
-	l.hook.Timings(func(seq uint64, took, empty time.Duration) {
-		l.emptyEvents.add(empty)
-		if took -= l.emptyEvents.median(); took <= 0 {
+	p.hook.Timings(func(seq uint64, took, empty time.Duration) {
+		p.emptyEvents.add(empty)
+		if took -= p.emptyEvents.median(); took <= 0 {
 			return
 		}
-		if l.sink != nil && !l.paused {
-			l.sink.Timing(seq, took)
+		if p.sink != nil && !p.paused {
+			p.sink.Timing(seq, took)
 		}
-		l.engine.timed(seq, took)
+		p.engine.timed(seq, took)
 	})
 }

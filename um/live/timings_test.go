@@ -5,6 +5,8 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	"go.uber.org/zap"
 )
 
 // TestTimings: what events take without anything in between is no part of an operation's time, however disturbed one of them was.
@@ -12,8 +14,8 @@ func TestTimings(t *testing.T) {
 	const us = time.Microsecond
 	h := newHook()
 	var sink recording
-	l := &Live{driver: newDriver(1 << 30), hook: h, sink: &sink}
-	l.engine = newPaged(l)
+	l := newProcess(processConfig{Sink: &sink}, newDriver(1<<30), h, zap.NewNop())
+	l.engine = newPaged(l, pagedConfig{})
 	for seq := uint64(1); seq <= 9; seq++ {
 		h.timed = append(h.timed, timing{seq: seq, took: 22 * us, empty: 2 * us})
 	}

@@ -15,28 +15,33 @@ func Speaker(label string) string {
 	return "penstock[" + label + "]"
 }
 
-// part is an engine's part of a verdict.
-type part interface {
-	lines(line func(format string, args ...any))
-	limit() string // what limited the job
-	warnings() []string
+// Part is an engine's part of a verdict.
+type Part interface {
+	Lines(s *Stats, line func(format string, args ...any))
+	// Limit is what limited the job.
+	Limit(s *Stats) string
+	Warnings(s *Stats) []string
 }
 
 // plainPart is that where nothing can leave the device.
-type plainPart struct{ Stats }
+type plainPart struct{}
 
-func (s plainPart) lines(line func(format string, args ...any)) {
+func (plainPart) Lines(s *Stats, line func(format string, args ...any)) {
 	if s.PlanWhy != "" {
 		line("no plan is followed: %s", s.PlanWhy)
 	}
 }
 
-func (s plainPart) limit() string { return "everything fitted on the device: nothing was moved" }
+func (plainPart) Limit(*Stats) string { return "everything fitted on the device: nothing was moved" }
 
-func (s plainPart) warnings() []string { return nil }
+func (plainPart) Warnings(*Stats) []string { return nil }
 
 // Verdict says in a few lines what happened and what limited the job.
 func (s Stats) Verdict() string {
+	part := s.Part
+	if part == nil {
+		part = plainPart{}
+	}
 	var b strings.Builder
 	line := func(format string, args ...any) { fmt.Fprintf(&b, Speaker(s.Process)+": "+format+"\n", args...) }
 	line("peak %s allocated, %s on the device of a budget of %s (%s engine, %s policy)",
@@ -44,7 +49,7 @@ func (s Stats) Verdict() string {
 	if s.EngineWhy != "" {
 		line("%s engine chosen: %s", s.Engine, s.EngineWhy)
 	}
-	s.part().lines(line)
+	part.Lines(&s, line)
 	if s.PlannedAllocs+s.Stitches > 0 {
 		line("reserved %s at most for %s; %d allocations planned and %d beside the plan; %d ranges stitched of %d handles",
 			size.Text(s.ReservedPeakBytes), size.Text(s.AllocatedPeakBytes), s.PlannedAllocs, s.UnplannedAllocs, s.Stitches, s.StitchedHandles)
@@ -52,9 +57,9 @@ func (s Stats) Verdict() string {
 	if s.Failure != "" {
 		line("limited by a failure of the engine: %s", s.Failure)
 	} else {
-		line("%s", s.part().limit())
+		line("%s", part.Limit(&s))
 	}
-	for _, w := range append(s.part().warnings(), s.warnings()...) {
+	for _, w := range append(part.Warnings(&s), s.warnings()...) {
 		line("warning: %s", w)
 	}
 	return b.String()

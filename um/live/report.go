@@ -1,0 +1,142 @@
+package live
+
+import "github.com/penstock-gpu/penstock/um/live/bound"
+
+// unavailable stands for a number that cannot be had here; it is never printed as zero.
+const unavailable = -1
+
+// Stats is a snapshot of the engine. Its JSON keys are those of penstock_stats (cabi/penstock.h).
+type Stats struct {
+	AllocatedBytes     int64   `json:"allocated_bytes"`
+	AllocatedPeakBytes int64   `json:"allocated_peak_bytes"`
+	ReservedBytes      int64   `json:"reserved_bytes"`
+	ReservedPeakBytes  int64   `json:"reserved_peak_bytes"`
+	ResidentBytes      int64   `json:"resident_bytes"`
+	ResidentPeakBytes  int64   `json:"resident_peak_bytes"`
+	BudgetBytes        int64   `json:"budget_bytes"`
+	HostBudgetBytes    int64   `json:"host_budget_bytes"`
+	DeviceTotalBytes   int64   `json:"device_total_bytes"`
+	DeviceFreeBytes    int64   `json:"device_free_bytes"`
+	Allocations        int64   `json:"allocations"`
+	AllocationsLive    int64   `json:"allocations_live"`
+	Frees              int64   `json:"frees"`
+	Retries            int64   `json:"retries"`
+	OOMs               int64   `json:"ooms"`
+	H2DBytes           int64   `json:"h2d_bytes"`
+	D2HBytes           int64   `json:"d2h_bytes"`
+	Faults             int64   `json:"faults"`
+	DroppedEvents      int64   `json:"dropped_events"`
+	StallSeconds       float64 `json:"stall_seconds"`
+	Launches           int64   `json:"launches"`
+	PredictionHitRate  float64 `json:"prediction_hit_rate"`
+	Process            string  `json:"process,omitempty"` // of the job, as in the names of its files: rank1
+	Engine             string  `json:"engine"`
+	EngineWhy          string  `json:"engine_why,omitempty"` // it was chosen, where the choice was open
+	Policy             string  `json:"policy"`
+
+	FetchedBytes      int64          `json:"fetched_bytes"`
+	EvictedBytes      int64          `json:"evicted_bytes"`
+	DiscardedBytes    int64          `json:"discarded_bytes"`
+	PopulatedBytes    int64          `json:"populated_bytes"`
+	Fetches           int64          `json:"fetches"`
+	Evictions         int64          `json:"evictions"`
+	Discards          int64          `json:"discards"`
+	Populates         int64          `json:"populates"`
+	InSeconds         float64        `json:"in_seconds"`  // the worker that brings in was busy
+	OutSeconds        float64        `json:"out_seconds"` // the worker that takes out was busy
+	SpaceStallSeconds float64        `json:"space_stall_seconds"`
+	PlanState         string         `json:"plan_state"`            // of memory that stays on the device
+	PlanWhy           string         `json:"plan_why,omitempty"`    // it is not followed
+	PlanBytes         int64          `json:"plan_bytes"`            // planned addresses
+	PlannedAllocs     int64          `json:"planned_allocations"`   // served by the plan
+	ScriptedAllocs    int64          `json:"scripted_allocations"`  // of these, without a call into the engine
+	UnplannedAllocs   int64          `json:"unplanned_allocations"` // not served by it while it was followed
+	Stitches          int64          `json:"stitches"`              // ranges made of scattered memory
+	StitchedHandles   int64          `json:"stitched_handles"`      // in them
+	StitchReuses      int64          `json:"stitch_reuses"`         // allocations served by ranges made before
+	PlainTensors      int64          `json:"plain_tensors"`         // served from plain memory because the arena had no range in one piece
+	LockWaitSeconds   float64        `json:"lock_wait_seconds"`     // the job's threads waited for the engine's lock
+	GatedLaunches     int64          `json:"gated_launches"`
+	LateLaunches      int64          `json:"late_launches"`
+	OpaqueLaunches    int64          `json:"opaque_launches"`
+	DroppedRecords    int64          `json:"dropped_records"`
+	UnhookedSymbols   int64          `json:"unhooked_symbols"`
+	MissedRoutes      []string       `json:"missed_routes,omitempty"` // ways to the driver that the hook does not stand on, from the self-test at start
+	OversizeLaunches  int64          `json:"oversize_launches"`
+	OversizeName      string         `json:"oversize_name,omitempty"`
+	OversizeBytes     int64          `json:"oversize_bytes,omitempty"`
+	Explicit          *ExplicitStats `json:"explicit,omitempty"`
+	FaultBatches      int64          `json:"fault_batches"`
+	FaultedBytes      int64          `json:"faulted_bytes"`
+	IterationLaunches int64          `json:"iteration_launches"`        // operations in the learned iteration; 0 when none is known
+	IterationSeconds  float64        `json:"iteration_seconds"`         // one takes at present; 0 while that is not known
+	InMemoryShare     float64        `json:"in_memory_share_estimated"` // of the speed in memory, at present; -1 where that is not known
+	Moving            bool           `json:"moving"`                    // a move is under way: the residency is about to change
+	Hooked            bool           `json:"hooked"`
+	Failure           string         `json:"failure,omitempty"`
+	Part              Part           `json:"-"` // of the verdict: that of the engine the snapshot is of, nil where there is none
+}
+
+// ExplicitStats are what only the explicit engine has.
+type ExplicitStats struct {
+	InGBPerSecond     float64  `json:"in_gb_per_second"`  // while anything was copied that way
+	OutGBPerSecond    float64  `json:"out_gb_per_second"` // likewise
+	FetchStallSeconds float64  `json:"fetch_stall_seconds"`
+	SpaceStallSeconds float64  `json:"space_stall_seconds"`
+	MapStallSeconds   float64  `json:"map_stall_seconds"`
+	GrantStallSeconds float64  `json:"grant_stall_seconds"` // the queue was drained, and memory searched for addresses
+	CleanBytes        int64    `json:"clean_bytes"`         // left without a copy
+	Dropped           int64    `json:"dropped"`             // chunks that were found able to be made again when they left
+	DroppedBytes      int64    `json:"dropped_bytes"`
+	DropsWrong        int64    `json:"drops_wrong"`              // that were found not to be, and stayed or were copied
+	GuardWaits        int64    `json:"guard_waits"`              // launches and copies that waited for what had to be made before they might write
+	Made              int64    `json:"made"`                     // moves in that made what had left again
+	MadeBytes         int64    `json:"made_bytes"`               // which is not in h2d_bytes
+	Unmade            int64    `json:"unmade"`                   // makings that did not give what had left, which was fetched
+	Verified          int64    `json:"verified"`                 // recipes that were tried before something was to leave
+	RecordedFunctions int      `json:"recorded_functions"`       // whose launches were tried
+	TrustedFunctions  int      `json:"trusted_functions"`        // what these make leaves without a copy
+	BannedFunctions   int      `json:"banned_functions"`         // that are not used any more
+	BannedKernels     []string `json:"banned_kernels,omitempty"` // their names, and how often they were right
+	// Makes is how much is made again (explicit.Level); LevelSeconds is how long an iteration took at each level when it was last tried.
+	Makes        string             `json:"makes_again,omitempty"`
+	LevelSeconds map[string]float64 `json:"level_seconds,omitempty"`
+	// CopiedBytes is what was copied out instead of being dropped, by why (explicit.Cause).
+	CopiedBytes        map[string]int64 `json:"copied_bytes_because,omitempty"`
+	InPlaceBytes       int64            `json:"in_place_bytes"`  // used in host memory
+	WaitedLaunches     int64            `json:"waited_launches"` // and copies
+	WaitedForMap       int64            `json:"waited_for_map"`
+	WaitedForFetch     int64            `json:"waited_for_fetch"`
+	WaitedForLeaving   int64            `json:"waited_for_leaving"`
+	WaitedForeach      int64            `json:"waited_foreach_launches"`
+	HostBytes          int64            `json:"host_bytes"`      // pinned memory in use
+	HostKeptBytes      int64            `json:"host_kept_bytes"` // of these: copies of what is on the device, given back when they are wanted
+	HostPeakBytes      int64            `json:"host_peak_bytes"`
+	HostNeedBytes      int64            `json:"host_need_bytes"` // at most, without what was kept
+	HostPinnedBytes    int64            `json:"host_pinned_bytes"`
+	HostWaitSeconds    float64          `json:"host_wait_seconds"` // for memory to be pinned
+	PlainBytes         int64            `json:"plain_bytes"`       // of the budget, memory that does not leave the device
+	Maps               int64            `json:"maps"`
+	Reclaims           int64            `json:"reclaims"`
+	HandlesCreated     int64            `json:"handles_created"`
+	HandlesReleased    int64            `json:"handles_released"`
+	ReusedRanges       int64            `json:"reused_ranges"`
+	FreshRanges        int64            `json:"fresh_ranges"`
+	LooksAgain         int64            `json:"looks_again,omitempty"` // nothing had moved for long while a launch waited, and everything was looked at again
+	BorrowedRanges     int64            `json:"borrowed_ranges"`       // allocations in ranges of a larger size
+	FrontAllocs        int64            `json:"front_allocs"`          // allocations that did not wait for the engine
+	Packs              int64            `json:"packs"`                 // ranges that allocations shared
+	PackedAllocs       int64            `json:"packed_allocs"`
+	EvictionsTakenBack int64            `json:"evictions_taken_back"`
+	Inspected          int64            `json:"inspected_launches"`
+	Chasers            int64            `json:"pointer_chasing_launches"`
+	Followed           int64            `json:"followed_launches"` // that were not searched, as they reach what the launch before them names
+	Unresolved         int64            `json:"unresolved_launches"`
+	CPUWaitSeconds     float64          `json:"cpu_wait_seconds"`
+	Plans              int64            `json:"plans"`
+	// WorkerSeconds is what the time of the threads that bring in (in_), take out (out_) and copy
+	// what leaves (lane_) went to, and which calls of the driver that to begin and to finish
+	// moves was spent in.
+	WorkerSeconds   map[string]float64 `json:"worker_seconds"`
+	bound.Judgement                    // at the end of the job only
+}
