@@ -13,7 +13,7 @@ import (
 )
 
 // combine makes out = (a + b) * by, word by word, with a kernel whose launches are recorded once one has been seen.
-func (j *stubJob) combine(out, a, b cuda.Ptr, by uint64) {
+func (j *swapJob) combine(out, a, b cuda.Ptr, by uint64) {
 	j.Helper()
 	params := binary.LittleEndian.AppendUint64(nil, productBytes/4)
 	for _, x := range []uint64{by, uint64(out), uint64(a), uint64(b)} {
@@ -26,7 +26,7 @@ func (j *stubJob) combine(out, a, b cuda.Ptr, by uint64) {
 }
 
 // products makes n tensors of two inputs.
-func (j *stubJob) products(n int) (inputs [2]cuda.Ptr, products []cuda.Ptr) {
+func (j *swapJob) products(n int) (inputs [2]cuda.Ptr, products []cuda.Ptr) {
 	j.Helper()
 	for i := range inputs {
 		inputs[i] = j.malloc(productBytes)
@@ -49,7 +49,7 @@ func (j *stubJob) products(n int) (inputs [2]cuda.Ptr, products []cuda.Ptr) {
 }
 
 // haveProducts fails unless the products are what they were made as. Their inputs are read in between, and so stay on the device.
-func (j *stubJob) haveProducts(in [2]cuda.Ptr, products []cuda.Ptr) {
+func (j *swapJob) haveProducts(in [2]cuda.Ptr, products []cuda.Ptr) {
 	j.Helper()
 	for i, p := range products {
 		j.has(in[0], productBytes, 1)
@@ -59,14 +59,14 @@ func (j *stubJob) haveProducts(in [2]cuda.Ptr, products []cuda.Ptr) {
 }
 
 // dropping reads products until they are dropped and made again without a copy.
-func (j *stubJob) dropping(in [2]cuda.Ptr, products []cuda.Ptr) {
+func (j *swapJob) dropping(in [2]cuda.Ptr, products []cuda.Ptr) {
 	j.Helper()
 	j.withoutCopies(func() { j.haveProducts(in, products) })
 }
 
 // withoutCopies goes through tensors until, once, some are made again and none is copied in or out: on a busy machine an input may have
 // to leave now and then.
-func (j *stubJob) withoutCopies(through func()) {
+func (j *swapJob) withoutCopies(through func()) {
 	j.Helper()
 	for range 30 {
 		before := j.l.Stats()
@@ -79,7 +79,7 @@ func (j *stubJob) withoutCopies(through func()) {
 	j.Fatalf("nothing is dropped without a copy\n%+v", j.l.Stats().Explicit)
 }
 
-func replaying(t *testing.T, r um.Replay) Config {
+func replaying(t *testing.T, r um.Replay) swapJobConfig {
 	trustAfter, level = 8, explicit.LevelAll
 	t.Cleanup(func() { trustAfter, level = 0, explicit.LevelTried })
 	c := explicitConfig()
@@ -97,7 +97,7 @@ func TestExplicitMakesAgain(t *testing.T) {
 	for _, verify := range []bool{false, true} {
 		c := replaying(t, um.ReplayInsured)
 		c.Verify = verify
-		j := newStubJob(t, c)
+		j := newSwapJob(t, c)
 		in, products := j.products(stubProducts)
 		for range 2 {
 			j.haveProducts(in, products)
@@ -114,7 +114,7 @@ func TestExplicitMakesAgain(t *testing.T) {
 // TestExplicitDrops: once a kernel has made the same often enough, nothing of what it makes is copied, in or out, and the budget holds.
 func TestExplicitDrops(t *testing.T) {
 	c := replaying(t, um.ReplayOn)
-	j := newStubJob(t, c)
+	j := newSwapJob(t, c)
 	in, products := j.products(stubProducts)
 	j.dropping(in, products)
 	if s := j.l.Stats().Explicit; s.DropsWrong+s.Unmade != 0 {
@@ -129,7 +129,7 @@ func TestExplicitDrops(t *testing.T) {
 // TestExplicitDropsClones: what launches read of small memory is kept for them, whatever becomes of it.
 func TestExplicitDropsClones(t *testing.T) {
 	const words = 1024
-	j := newStubJob(t, replaying(t, um.ReplayOn))
+	j := newSwapJob(t, replaying(t, um.ReplayOn))
 	in, products := j.products(stubProducts)
 	j.dropping(in, products)
 	for _, p := range products {
@@ -154,7 +154,7 @@ func TestExplicitDropsClones(t *testing.T) {
 		t.Errorf("%d dropped, %d found wrong", s.Dropped-dropped, s.DropsWrong)
 	}
 	j.closed()
-	if free := j.l.engine.(*swap).verifier.clones.free; len(free[4*words]) == 0 {
+	if free := j.e.verifier.clones.free; len(free[4*words]) == 0 {
 		t.Error("no copy of the small memory was given back")
 	}
 }
@@ -162,17 +162,17 @@ func TestExplicitDropsClones(t *testing.T) {
 // TestExplicitGuards: what dropped tensors are made of is written to, by something of which nothing is known, or freed: they are
 // still what they were.
 func TestExplicitGuards(t *testing.T) {
-	for name, change := range map[string]func(j *stubJob, in [2]cuda.Ptr){
-		"written": func(j *stubJob, in [2]cuda.Ptr) { j.increase(in[0], productBytes, 100) },
-		"freed":   func(j *stubJob, in [2]cuda.Ptr) { j.must(j.l.Free(in[0])); j.must(j.l.Free(in[1])) },
-		"freed and taken again": func(j *stubJob, in [2]cuda.Ptr) {
+	for name, change := range map[string]func(j *swapJob, in [2]cuda.Ptr){
+		"written": func(j *swapJob, in [2]cuda.Ptr) { j.increase(in[0], productBytes, 100) },
+		"freed":   func(j *swapJob, in [2]cuda.Ptr) { j.must(j.l.Free(in[0])); j.must(j.l.Free(in[1])) },
+		"freed and taken again": func(j *swapJob, in [2]cuda.Ptr) {
 			j.must(j.l.Free(in[0]))
 			j.fill(j.malloc(productBytes), productBytes, 77)
 		},
-		"overwritten by a known one": func(j *stubJob, in [2]cuda.Ptr) { j.combine(in[0], in[1], in[1], 9) },
+		"overwritten by a known one": func(j *swapJob, in [2]cuda.Ptr) { j.combine(in[0], in[1], in[1], 9) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			j := newStubJob(t, replaying(t, um.ReplayOn))
+			j := newSwapJob(t, replaying(t, um.ReplayOn))
 			in, products := j.products(stubProducts)
 			j.dropping(in, products)
 			change(j, in)
@@ -195,7 +195,7 @@ func TestExplicitGuards(t *testing.T) {
 // TestExplicitDropsFoundWrong: what was written to by something that nobody knows of is not what its launch makes, which is found out when it
 // is to leave: it is moved.
 func TestExplicitDropsFoundWrong(t *testing.T) {
-	j := newStubJob(t, replaying(t, um.ReplayInsured))
+	j := newSwapJob(t, replaying(t, um.ReplayInsured))
 	in, products := j.products(stubProducts)
 	j.increase(in[0], productBytes, 100)
 	for range 2 {
@@ -214,12 +214,12 @@ func TestExplicitDropsFoundWrong(t *testing.T) {
 // TestExplicitMadeWrongly: an input is written to by something that nobody sees, while what is made of it is away: where there is
 // a copy that comes in, where there is none the job ends, and what was wrong is named.
 func TestExplicitMadeWrongly(t *testing.T) {
-	unseen := func(j *stubJob, in cuda.Ptr) {
+	unseen := func(j *swapJob, in cuda.Ptr) {
 		j.must(j.kernel(j.add, uint64(in), productBytes/4, 100))
 		j.must(j.d.StreamSynchronize(j.stream))
 	}
 	t.Run("insured", func(t *testing.T) {
-		j := newStubJob(t, replaying(t, um.ReplayInsured))
+		j := newSwapJob(t, replaying(t, um.ReplayInsured))
 		in, products := j.products(stubProducts)
 		j.haveProducts(in, products)
 		unseen(j, in[0])
@@ -234,7 +234,7 @@ func TestExplicitMadeWrongly(t *testing.T) {
 		j.closed()
 	})
 	t.Run("on", func(t *testing.T) {
-		j := newStubJob(t, replaying(t, um.ReplayOn))
+		j := newSwapJob(t, replaying(t, um.ReplayOn))
 		in, products := j.products(stubProducts)
 		j.dropping(in, products)
 		unseen(j, in[0])
@@ -255,7 +255,7 @@ func TestExplicitMadeWrongly(t *testing.T) {
 
 // TestExplicitForgetsLaunches: when modules are unloaded, no launch of before is issued again.
 func TestExplicitForgetsLaunches(t *testing.T) {
-	j := newStubJob(t, replaying(t, um.ReplayInsured))
+	j := newSwapJob(t, replaying(t, um.ReplayInsured))
 	in, products := j.products(stubProducts)
 	j.haveProducts(in, products)
 	before := j.l.Stats().Explicit
@@ -269,7 +269,7 @@ func TestExplicitForgetsLaunches(t *testing.T) {
 
 // TestExplicitDropsThroughFreed: what was made of something that the job has freed since is made again with that.
 func TestExplicitDropsThroughFreed(t *testing.T) {
-	j := newStubJob(t, replaying(t, um.ReplayOn))
+	j := newSwapJob(t, replaying(t, um.ReplayOn))
 	in, first := j.products(stubProducts)
 	j.dropping(in, first)
 	for _, p := range first {
@@ -300,7 +300,7 @@ func TestExplicitDropsThroughFreed(t *testing.T) {
 // TestExplicitEndsReplay: where nothing can be made again, the memory to verify it in goes back to the job after a while.
 func TestExplicitEndsReplay(t *testing.T) {
 	c := replaying(t, um.ReplayOn)
-	j := newStubJob(t, c)
+	j := newSwapJob(t, c)
 	j.products(1) // has the kernel's launches recorded
 	tensors := j.oversubscribe(stubTensors)
 	kept := j.l.Stats().Explicit.PlainBytes
@@ -332,7 +332,7 @@ func TestExplicitEndsReplay(t *testing.T) {
 
 // TestHiddenAddresses: an address lies in one parameter.
 func TestHiddenAddresses(t *testing.T) {
-	j := newStubJob(t, replaying(t, um.ReplayOn))
+	j := newSwapJob(t, replaying(t, um.ReplayOn))
 	defer j.closed()
 	const p = cuda.Ptr(0x3_0200_0000) // as low as those of a card
 	j.h.PublishPlain(cuda.Range{Base: p, Bytes: productBytes})

@@ -156,26 +156,19 @@ func TestJudge(t *testing.T) {
 
 // TestJudgeAJob: whatever the engine remembers, a job's end is not spoiled.
 func TestJudgeAJob(t *testing.T) {
-	l := &Live{Process: newProcess(processConfig{}, newDriver(1<<30), nil, zap.NewNop())}
-	l.engine = newPaged(l.Process, pagedConfig{})
 	s := Stats{Explicit: &ExplicitStats{}, H2DBytes: 1, BudgetBytes: 1 << 30}
-	l.Judge(&s, "") // the managed engine's
-	if s.Explicit.Bound != (bound.Bound{}) {
-		t.Errorf("%+v", s.Explicit.Bound)
-	}
-	e := &swap{proc: l.Process}
-	l.engine = e
-	l.Judge(&s, "") // which has no runtime
+	e := &swap{proc: newProcess(processConfig{}, newDriver(1<<30), nil, zap.NewNop())}
+	e.assess(&s, "") // which has no runtime
 	if !strings.Contains(s.Explicit.Why, "it failed") {
 		t.Errorf("%+v", s.Explicit.Bound)
 	}
 	e.runtime = explicit.New(explicit.Config{BudgetBytes: 64 * mib, HostBudgetBytes: 64 * mib, Addresses: cuda.Range{Base: 1 << 40, Bytes: 1 << 30}}, swapProcess{e})
-	l.Judge(&s, "")
+	e.assess(&s, "")
 	if s.Explicit.Why != "no launch was seen to end" {
 		t.Errorf("%+v", s.Explicit.Bound)
 	}
 	s.H2DBytes = 0
-	if l.Judge(&s, ""); s.Explicit.Why != "nothing was moved" {
+	if e.assess(&s, ""); s.Explicit.Why != "nothing was moved" {
 		t.Errorf("%+v", s.Explicit.Bound)
 	}
 }

@@ -32,7 +32,7 @@ func TestHear(t *testing.T) {
 	d := newDriver(1 << 30)
 	h := &ring{}
 	l := newProcess(processConfig{}, d, h, zap.NewNop())
-	l.plain = &cachingPool{}
+	l.plain = noPlain{}
 	e := &swap{proc: l, hook: h, front: f, requests: map[request]uint64{}}
 	l.engine = e
 	addresses := cuda.Range{Base: 1 << 40, Bytes: 1 << 30}

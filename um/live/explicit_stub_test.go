@@ -9,7 +9,6 @@ import (
 
 	"github.com/penstock-gpu/penstock/cuda"
 	"github.com/penstock-gpu/penstock/internal/hook"
-	"github.com/penstock-gpu/penstock/pool"
 	"github.com/penstock-gpu/penstock/um"
 	"github.com/penstock-gpu/penstock/um/explicit"
 	"github.com/penstock-gpu/penstock/um/explicit/hostpool"
@@ -24,7 +23,7 @@ func TestExplicitKeepsBytes(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			c := explicitConfig()
 			c.Verify = verify
-			j := newStubJob(t, c)
+			j := newSwapJob(t, c)
 			const rounds = 2
 			tensors := j.oversubscribe(stubTensors)
 			for range rounds {
@@ -63,7 +62,7 @@ func TestExplicitKeepsBytes(t *testing.T) {
 }
 
 // fails waits for the engine to have failed, and answers what a launch of something absent is refused with.
-func (j *stubJob) fails(tensors []cuda.Ptr) (refused *cuda.Error) {
+func (j *swapJob) fails(tensors []cuda.Ptr) (refused *cuda.Error) {
 	j.Helper()
 	for range 2 { // rounds, if it fails in the middle
 		for _, p := range tensors {
@@ -91,7 +90,7 @@ func TestExplicitFailures(t *testing.T) {
 		{"copy:1", 214, "ECC"},
 	} {
 		t.Run(test.fail, func(t *testing.T) {
-			j := newStubJob(t, explicitConfig())
+			j := newSwapJob(t, explicitConfig())
 			tensors := j.oversubscribe(stubTensors)
 			j.must(j.d.StreamSynchronize(j.stream))
 			j.d.Fail(test.fail)
@@ -111,7 +110,7 @@ func TestExplicitFailures(t *testing.T) {
 func TestExplicitVerifyFindsAWrongByte(t *testing.T) {
 	c := explicitConfig()
 	c.Verify = true
-	j := newStubJob(t, c)
+	j := newSwapJob(t, c)
 	tensors := j.oversubscribe(stubTensors)
 	j.must(j.d.StreamSynchronize(j.stream))
 	j.d.Fail("flip:1")
@@ -125,7 +124,7 @@ func TestExplicitVerifyFindsAWrongByte(t *testing.T) {
 
 // TestExplicitLessMemoryThanTheBudget: where the driver has no more, the budget becomes what there is, and all goes on in it.
 func TestExplicitLessMemoryThanTheBudget(t *testing.T) {
-	j := newStubJob(t, explicitConfig())
+	j := newSwapJob(t, explicitConfig())
 	first := j.oversubscribe(3)
 	j.d.Fail("cuMemCreate:1+")
 	for i := range stubTensors - 3 {
@@ -145,7 +144,7 @@ func TestExplicitLessMemoryThanTheBudget(t *testing.T) {
 // TestExplicitContextEnds: the job's own kernel reaches what is not mapped. What waits for memory meanwhile ends with what
 // the driver answers from then on, and the error says what it can mean.
 func TestExplicitContextEnds(t *testing.T) {
-	j := newStubJob(t, explicitConfig())
+	j := newSwapJob(t, explicitConfig())
 	tensors := j.oversubscribe(5)
 	more := j.malloc(stubTensor)
 	// An operation that never finishes keeps all of the memory that there is.
@@ -161,12 +160,12 @@ func TestExplicitContextEnds(t *testing.T) {
 }
 
 // asks launches a kernel whose parameters may lead to more than they name.
-func (j *stubJob) asks(id uint32, flags int, f cuda.Function, names, addresses []cuda.Ptr, args ...uint64) error {
+func (j *swapJob) asks(id uint32, flags int, f cuda.Function, names, addresses []cuda.Ptr, args ...uint64) error {
 	return j.launch(work{kind: hook.Launch, flags: flags, id: id, names: names, addresses: addresses, queue: func() error { return j.kernel(f, args...) }})
 }
 
 // table writes a table of addresses at an address of a tensor.
-func (j *stubJob) table(at cuda.Ptr, entries ...cuda.Ptr) {
+func (j *swapJob) table(at cuda.Ptr, entries ...cuda.Ptr) {
 	j.Helper()
 	j.must(j.d.StreamSynchronize(j.stream))
 	for i, p := range entries {
@@ -179,7 +178,7 @@ func (j *stubJob) table(at cuda.Ptr, entries ...cuda.Ptr) {
 // TestExplicitPointers: what a kernel reaches through a table of addresses is on the device when it runs, whether the table
 // is in a tensor, in plain memory or in pinned memory of the job's own.
 func TestExplicitPointers(t *testing.T) {
-	j := newStubJob(t, explicitConfig())
+	j := newSwapJob(t, explicitConfig())
 	tensors := j.oversubscribe(stubTensors)
 	a, b := tensors[0], tensors[1] // which have left
 	own := j.malloc(stubTensor)
@@ -216,7 +215,7 @@ func TestExplicitPointers(t *testing.T) {
 // TestExplicitFollows: a kernel that has reached sixteen times what the one before it names is searched no longer; once
 // it reaches something else it is, for good.
 func TestExplicitFollows(t *testing.T) {
-	j := newStubJob(t, explicitConfig())
+	j := newSwapJob(t, explicitConfig())
 	at, a, stranger := j.malloc(stubTensor), j.malloc(stubTensor), j.malloc(stubTensor)
 	for _, p := range []cuda.Ptr{at, a, stranger} {
 		j.fill(p, stubTensor, 0)
@@ -253,7 +252,7 @@ func TestExplicitFollows(t *testing.T) {
 // TestExplicitCleared: a kernel in whose memory something was found, and then sixteen times nothing, is searched as
 // seldom as any other.
 func TestExplicitCleared(t *testing.T) {
-	j := newStubJob(t, explicitConfig())
+	j := newSwapJob(t, explicitConfig())
 	at, a := j.malloc(stubTensor), j.malloc(stubTensor)
 	j.fill(at, stubTensor, 0)
 	j.fill(a, stubTensor, 0)
@@ -275,7 +274,7 @@ func TestExplicitCleared(t *testing.T) {
 // TestExplicitManyPlainAddresses: where more of plain memory's addresses are found than can be kept, one that leads somewhere may be
 // among the others: the kernel is searched again.
 func TestExplicitManyPlainAddresses(t *testing.T) {
-	j := newStubJob(t, explicitConfig())
+	j := newSwapJob(t, explicitConfig())
 	at, first, dead, last := j.malloc(stubTensor), j.malloc(4096), j.malloc(4096), j.malloc(4096)
 	j.must(j.l.Free(dead)) // between two that live
 	if dead < min(first, last) || dead > max(first, last) {
@@ -300,7 +299,7 @@ func TestExplicitManyPlainAddresses(t *testing.T) {
 // TestExplicitOpaque: everything is on the device for a launch of which nobody knows what it touches; where that
 // cannot be, the engine says so.
 func TestExplicitOpaque(t *testing.T) {
-	j := newStubJob(t, explicitConfig())
+	j := newSwapJob(t, explicitConfig())
 	tensors := j.oversubscribe(4)
 	last := tensors[3]
 	j.must(j.asks(kernelOther, hook.FlagOpaque, j.add, nil, nil, uint64(tensors[0]), stubTensor/4, 7))
@@ -322,55 +321,22 @@ func TestExplicitOpaque(t *testing.T) {
 	}
 }
 
-// TestExplicitPrivatePools: small segments of private pools are physical memory of their own, counted in the budget and
-// given back; large ones are tensors.
-func TestExplicitPrivatePools(t *testing.T) {
-	j := newStubJob(t, explicitConfig())
-	id := PoolID{1, 2}
-	j.must(j.l.BeginPool(id))
-	small, large := j.malloc(4096), j.malloc(2*pool.SmallSegmentBytes)
-	j.must(j.l.EndPool(id))
-	plain := func() int64 { return j.l.Stats().Explicit.PlainBytes }
-	if plain() != pool.SmallSegmentBytes || j.d.Count("physical_bytes") != pool.SmallSegmentBytes || j.l.engine.(*swap).runtime.LiveBytes() == 0 {
-		t.Errorf("%d bytes plain, %d of device memory", plain(), j.d.Count("physical_bytes"))
-	}
-	if !j.h.Published(small) {
-		t.Error("the hook does not know the segment")
-	}
-	x := words(small, 4096)
-	x[0], x[1023] = 1, 2 // it is mapped
-	j.must(j.launch(work{kind: hook.Launch, queue: func() error { return j.kernel(j.add, uint64(small), 1024, 1) }}))
-	j.must(j.l.Free(small))
-	j.must(j.l.Free(large))
-	j.must(j.l.ReleasePool(id))
-	if plain() != 0 || j.h.Published(small) {
-		t.Errorf("%d bytes plain after its release", plain())
-	}
-	j.l.EmptyCache()
-	if n := j.d.Count("physical_bytes"); n != 0 {
-		t.Errorf("%d bytes of device memory", n)
-	}
-	if n := j.l.engine.(*swap).runtime.LiveBytes(); n != 0 {
-		t.Errorf("%d bytes of tensors", n)
-	}
-	j.closed()
-}
-
 // TestExplicitPlainFails: what fails on the way to a segment of plain memory is undone, and its room is given back.
 func TestExplicitPlainFails(t *testing.T) {
-	j := newStubJob(t, explicitConfig())
+	j := newSwapJob(t, explicitConfig())
 	for _, fail := range []string{"cuMemCreate:1+", "cuMemAddressReserve:1+", "cuMemMap:1+", "cuMemSetAccess:1+"} {
-		j.must(j.l.BeginPool(PoolID{1}))
 		j.d.Fail(fail)
-		if _, err := j.l.Malloc(4096, 0); !errors.Is(err, ErrOutOfMemory) {
+		if _, err := j.e.acquirePlain(4096); !errors.Is(err, ErrOutOfMemory) {
 			t.Errorf("%s: %v", fail, err)
 		}
 		j.d.Fail("")
-		j.must(j.l.EndPool(PoolID{1}))
 		if plain, on := j.l.Stats().Explicit.PlainBytes, j.d.Count("physical_bytes"); plain != 0 || on != 0 {
 			t.Errorf("%s: %d bytes of plain memory are counted, %d made", fail, plain, on)
 		}
-		j.must(j.l.SetFraction(1)) // the budget, which has become what there was
+		j.locked(func(e *swap) { // the budget has become what there was
+			e.proc.budget = explicitConfig().BudgetBytes
+			e.runtime.SetBudget(e.proc.budget)
+		})
 	}
 	j.closed()
 }
@@ -378,12 +344,12 @@ func TestExplicitPlainFails(t *testing.T) {
 // TestExplicitPlainTakesRoom: tensors leave for plain memory, and keep what they hold; what stays does not, and then
 // the request is refused with what to do.
 func TestExplicitPlainTakesRoom(t *testing.T) {
-	j := newStubJob(t, explicitConfig())
+	j := newSwapJob(t, explicitConfig())
 	tensors := j.oversubscribe(5) // of 12 MiB in 64
 	j.must(j.d.StreamSynchronize(j.stream))
-	source := plainSource{j.l}
+	source := j.e
 	const segment = 16 * mib
-	p, err := source.Acquire(segment)
+	p, err := source.acquirePlain(segment)
 	j.must(err)
 	for i, p := range tensors {
 		j.has(p, stubTensor, uint32(i))
@@ -391,14 +357,14 @@ func TestExplicitPlainTakesRoom(t *testing.T) {
 	if most := j.d.Count("physical_peak_bytes"); most > explicitConfig().BudgetBytes {
 		t.Errorf("%d bytes of device memory at most", most)
 	}
-	if _, err := source.Acquire(explicitConfig().BudgetBytes); !errors.Is(err, ErrOutOfMemory) || !strings.Contains(err.Error(), "raise --budget") {
+	if _, err := source.acquirePlain(explicitConfig().BudgetBytes); !errors.Is(err, ErrOutOfMemory) || !strings.Contains(err.Error(), "raise --budget") {
 		t.Errorf("more than the budget: %v", err)
 	}
 	// Addresses of four of them are where no launch shows them: they stay.
 	j.must(j.launch(work{kind: hook.Launch, flags: hook.FlagKeep, names: tensors[:4], queue: func() error { return nil }}))
-	j.must(source.Release(p, segment))
+	j.must(source.releasePlain(p, segment))
 	began := time.Now()
-	if _, err := source.Acquire(segment + mib); !errors.Is(err, ErrOutOfMemory) {
+	if _, err := source.acquirePlain(segment + mib); !errors.Is(err, ErrOutOfMemory) {
 		t.Errorf("what stays made room: %v", err)
 	}
 	if took := time.Since(began); took < plainPatience {
@@ -414,16 +380,16 @@ func TestExplicitPlainTakesRoom(t *testing.T) {
 // the whole device where one cannot.
 func TestExplicitReleaseAsksEveryStream(t *testing.T) {
 	for _, handles := range [][]uint64{{0, hook.StreamMany}, {0, hook.StreamGone}, {0, hook.StreamPerThread}} {
-		j := newStubJob(t, explicitConfig())
-		source := plainSource{j.l}
-		p, err := source.Acquire(explicit.PageBytes)
+		j := newSwapJob(t, explicitConfig())
+		source := j.e
+		p, err := source.acquirePlain(explicit.PageBytes)
 		j.must(err)
 		const us = 20000
 		j.must(j.kernel(j.d.Function("slow_add"), uint64(p), 1024, 1, us))
 		j.h.mu.Lock()
 		j.h.handles = append(slices.Clone(handles), uint64(j.stream))
 		j.h.mu.Unlock()
-		j.must(source.Release(p, explicit.PageBytes))
+		j.must(source.releasePlain(p, explicit.PageBytes))
 		if err := j.d.StreamSynchronize(j.stream); err != nil {
 			t.Errorf("%x: the memory was unmapped under a kernel: %v", handles, err)
 		}
@@ -433,10 +399,10 @@ func TestExplicitReleaseAsksEveryStream(t *testing.T) {
 
 // TestExplicitAfterFailure: when the engine has failed no room is made any more, and the error says why.
 func TestExplicitAfterFailure(t *testing.T) {
-	j := newStubJob(t, explicitConfig())
+	j := newSwapJob(t, explicitConfig())
 	j.oversubscribe(5)
 	j.l.GiveUp(errors.New("its accounts are wrong"))
-	if _, err := (plainSource{j.l}).Acquire(16 * mib); err == nil || !strings.Contains(err.Error(), "its accounts are wrong") {
+	if _, err := j.e.acquirePlain(16 * mib); err == nil || !strings.Contains(err.Error(), "its accounts are wrong") {
 		t.Errorf("plain memory after a failure: %v", err)
 	}
 	if code := j.h.refuses.Load(); code != resultUnknown {
@@ -450,7 +416,7 @@ func TestExplicitAfterFailure(t *testing.T) {
 // TestExplicitHostMemoryRefused: when the machine pins no memory nothing can leave, and a launch that waits for room is
 // given up, later than where nothing could come of waiting.
 func TestExplicitHostMemoryRefused(t *testing.T) {
-	j := newStubJob(t, explicitConfig(), "STUB_FAIL=cuMemHostRegister")
+	j := newSwapJob(t, explicitConfig(), "STUB_FAIL=cuMemHostRegister")
 	j.oversubscribe(5)
 	more := j.malloc(stubTensor)
 	done := make(chan error, 1)
@@ -483,7 +449,7 @@ func TestExplicitHostMemoryRefused(t *testing.T) {
 
 // TestExplicitDeadlock: a launch that waits while nothing moves and nothing runs is given up, and what it waits for is said.
 func TestExplicitDeadlock(t *testing.T) {
-	j := newStubJob(t, explicitConfig())
+	j := newSwapJob(t, explicitConfig())
 	tensors := j.oversubscribe(5)
 	j.must(j.d.StreamSynchronize(j.stream))
 	j.locked(func(e *swap) {

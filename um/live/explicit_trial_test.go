@@ -11,7 +11,7 @@ import (
 )
 
 // multiply makes out = 3 a + b with a kernel of a matrix library, which leaves its workspace as it is not to find it: the job clears it.
-func (j *stubJob) multiply(out, a, b, workspace cuda.Ptr, scribbles uint32) {
+func (j *swapJob) multiply(out, a, b, workspace cuda.Ptr, scribbles uint32) {
 	j.Helper()
 	j.fill(workspace, productBytes, 0)
 	var params []byte
@@ -37,7 +37,7 @@ func TestExplicitTrials(t *testing.T) {
 		mostWrong = x.mostWrong
 		c := replaying(t, um.ReplayOn)
 		c.BudgetBytes += 32 * mib
-		j := newStubJob(t, c)
+		j := newSwapJob(t, c)
 		in := [2]cuda.Ptr{j.malloc(productBytes), j.malloc(productBytes)}
 		j.fill(in[0], productBytes, 1)
 		workspace := j.malloc(productBytes)
@@ -88,7 +88,7 @@ func TestExplicitTrials(t *testing.T) {
 
 // TestTrialBeginsAnew: where a word is an address that never was one, it has to be tried again what is written to.
 func TestTrialBeginsAnew(t *testing.T) {
-	j := newStubJob(t, replaying(t, um.ReplayOn))
+	j := newSwapJob(t, replaying(t, um.ReplayOn))
 	defer j.closed()
 	p, q := j.malloc(productBytes), j.malloc(productBytes)
 	params := binary.LittleEndian.AppendUint64(binary.LittleEndian.AppendUint64(nil, uint64(p)), uint64(q))
@@ -132,7 +132,7 @@ func TestSuspects(t *testing.T) {
 func TestWorkspaceInSharedRange(t *testing.T) {
 	c := replaying(t, um.ReplayOn)
 	c.Packs = true
-	j := newStubJob(t, c)
+	j := newSwapJob(t, c)
 	defer j.closed()
 	const bytes = 3 * mib / 2
 	weights, workspace := j.malloc(bytes), j.malloc(bytes)
@@ -185,7 +185,7 @@ func TestWorkspaceInSharedRange(t *testing.T) {
 
 // TestStaleWords: words that are addresses of nothing alive, as lists with room for more carry them, do not keep a launch from being issued again.
 func TestStaleWords(t *testing.T) {
-	j := newStubJob(t, replaying(t, um.ReplayOn))
+	j := newSwapJob(t, replaying(t, um.ReplayOn))
 	defer j.closed()
 	out, in, dead := j.malloc(productBytes), j.malloc(productBytes), j.malloc(productBytes)
 	j.fill(in, productBytes, 1)

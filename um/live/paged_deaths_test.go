@@ -11,7 +11,7 @@ import (
 // TestFreeDoesNotWait: a free is done, and counted, while the engine's lock is taken;
 // its address is given out again once the engine has heard of it.
 func TestFreeDoesNotWait(t *testing.T) {
-	r := newRig(t, defaults())
+	r := newPagedRig(t, pagedDefaults())
 	p := r.malloc(8*mib, 0)
 	r.l.mu.Lock()
 	freed := make(chan error)
@@ -38,17 +38,17 @@ func TestFreeDoesNotWait(t *testing.T) {
 // TestFreeIsHeardInOrder: the engine hears of a free after what was queued before it, and
 // before what came after.
 func TestFreeIsHeardInOrder(t *testing.T) {
-	r := newRig(t, defaults())
+	r := newPagedRig(t, pagedDefaults())
 	p := r.malloc(8*mib, 0)
 	r.l.mu.Lock()
 	first, _ := r.h.launch(0, p)
 	r.must(r.l.Free(p))
 	r.h.launch(0)
 	var live []int64
-	r.paged().deaths.hear()
+	r.e.deaths.hear()
 	for _, reported := range []uint64{first - 1, first} {
-		r.paged().bury(reported)
-		live = append(live, r.paged().runtime.LiveBytes())
+		r.e.bury(reported)
+		live = append(live, r.e.runtime.LiveBytes())
 	}
 	r.l.mu.Unlock()
 	if live[0] != 8*mib || live[1] != 0 {

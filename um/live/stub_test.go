@@ -2,189 +2,19 @@ package live
 
 import (
 	"slices"
-	"sync/atomic"
 	"testing"
 	"time"
-	"unsafe"
-
-	"go.uber.org/zap"
 
 	"github.com/penstock-gpu/penstock/cuda"
 	"github.com/penstock-gpu/penstock/internal/cudastub"
 	"github.com/penstock-gpu/penstock/internal/hook"
 )
 
-// strictHook is the launch hook in strict mode, as the test double of the driver needs it: what a launch names is
-// waited for by the thread that launches. How far streams are is written by the streams, as on a card.
-type strictHook struct {
-	*fakeHook
-	t         *testing.T
-	words     cuda.Ptr // of progress
-	arrived   cuda.Ptr
-	lastSeq   map[uint32]uint64
-	tickets   map[uint32]uint32 // of slots that arrive
-	plain     map[cuda.Ptr]int64
-	inspected uint64
-	addresses []uint64
-	granted   uint64
-	states    map[uint32]hook.Inspect // of functions
-	follows   map[uint32]uint32
-	refuses   atomic.Uint32
-	served    int               // times that every stream was asked
-	names     map[uint32]string // of functions, where they are not all the same
-	launches  map[uint64]*cuda.RecordedLaunch
-	recorded  map[uint32]bool // functions of which launches are
-	told      map[uint32]int  // how many of their operands they write to: the first that are named
-	guarded   map[uint32]bool // slots
-	unloads   atomic.Uint32
-}
-
-func (h *strictHook) FunctionName(id uint32) string {
-	if name := h.names[id]; name != "" {
-		return name
-	}
-	return h.fakeHook.FunctionName(id)
-}
-
-func (h *strictHook) Unloads() uint32 { return h.unloads.Load() }
-
-func (h *strictHook) SetRecord(function uint32, written []uint32) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.recorded[function], h.told[function] = true, len(written)
-}
-
-func (h *strictHook) EndRecord(function uint32) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	delete(h.recorded, function)
-	delete(h.told, function)
-}
-
-func (h *strictHook) Launch(r *hook.Record) *cuda.RecordedLaunch {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.launches[r.Seq]
-}
-
-func (h *strictHook) Words(_, progress cuda.Ptr)  { h.words = progress }
-func (h *strictHook) Arrived(word cuda.Ptr)       { h.arrived = word }
-func (h *strictHook) Refuse(code uint32)          { h.refuses.Store(code) }
-func (h *strictHook) LeaveTrails()                {}
-func (h *strictHook) HeadWord() *uint64           { return &h.head }
-func (h *strictHook) progressWord(i int) cuda.Ptr { return h.words + cuda.Ptr(64*i) }
-
-func (h *strictHook) Progress(stream int) uint64 {
-	return uint64(atomic.LoadUint32((*uint32)(pointer(h.progressWord(stream)))))
-}
-
-func (h *strictHook) Publish(slot uint32, r cuda.Range, resident bool) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.slotOf[r.Base], h.resident[slot] = slot, resident
-	delete(h.lastSeq, slot)
-	delete(h.tickets, slot)
-	delete(h.guarded, slot)
-}
-
-func (h *strictHook) SetResident(slot uint32, resident bool) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.resident[slot] = resident
-	delete(h.tickets, slot)
-	delete(h.guarded, slot)
-}
-
-func (h *strictHook) SetGuarded(slot uint32) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.resident[slot], h.guarded[slot] = false, true
-	delete(h.tickets, slot)
-}
-
-func (h *strictHook) SetArriving(slot, ticket uint32) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.resident[slot], h.tickets[slot] = false, ticket
-	delete(h.guarded, slot)
-}
-
-func (h *strictHook) LastSeq(slot uint32) uint64 {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.lastSeq[slot]
-}
-
-func (h *strictHook) PublishPlain(r cuda.Range) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.plain[r.Base] = r.Bytes
-}
-
-func (h *strictHook) WithdrawPlain(r cuda.Range) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	delete(h.plain, r.Base)
-}
-
-func (h *strictHook) Published(p cuda.Ptr) bool {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	for base, bytes := range h.plain {
-		if p >= base && p < base+cuda.Ptr(bytes) {
-			return true
-		}
-	}
-	return false
-}
-
-func (h *strictHook) Inspection() (seq uint64, addresses []uint64) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.inspected, h.addresses
-}
-
-func (h *strictHook) Grant(seq uint64) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.granted = seq
-}
-
-func (h *strictHook) SetInspect(function uint32, s hook.Inspect) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.states[function] = s
-	delete(h.follows, function)
-}
-
-func (h *strictHook) Follow(function, after uint32) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.follows[function] = after
-}
-
-func (h *strictHook) ReportAll() {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.served++
-}
-
-// state is when launches of a function ask, and after which other one they need not.
-func (h *strictHook) state(function uint32) (s hook.Inspect, after uint32) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.states[function], h.follows[function]
-}
-
-func pointer(p cuda.Ptr) unsafe.Pointer { return *(*unsafe.Pointer)(unsafe.Pointer(&p)) }
-
-func words(p cuda.Ptr, bytes int64) []uint32 { return unsafe.Slice((*uint32)(pointer(p)), bytes/4) }
-
 // stubJob is a job under the explicit engine on the test double of the driver: what it launches really reads and
 // writes memory, and memory that is away is not mapped.
 type stubJob struct {
 	*testing.T
-	l      *Live
+	l      memory
 	d      *cudastub.Driver
 	h      *strictHook
 	stream cuda.Stream // its only one, index 1 of the hook's
@@ -193,21 +23,23 @@ type stubJob struct {
 	add, sum, addByTable, makeTable cuda.Function
 }
 
-const (
-	stubTensor = 12 * mib // one and a half chunks at the least budget
-)
+// stubTensor is the size of a job's tensors: one and a half chunks at the least budget.
+const stubTensor = 12 * mib
 
-func explicitConfig() Config {
-	c := defaults()
-	c.Engine, c.HostBudgetBytes = Explicit, 256*mib
-	return c
+// memory is who serves a job.
+type memory interface {
+	Malloc(bytes int64, stream uint64) (cuda.Ptr, error)
+	Free(p cuda.Ptr) error
+	Stats() Stats
+	Close() error
 }
 
-func newStubJob(t *testing.T, c Config, env ...string) *stubJob {
+// newStubJob starts a job, which is served by what serve makes for its driver and its launch hook.
+func newStubJob(t *testing.T, serve func(d *cudastub.Driver, h *strictHook) memory, env ...string) *stubJob {
 	t.Helper()
 	j := &stubJob{T: t, d: cudastub.Open(t, append(env, "STUB_SCRIBBLE=1")...)}
 	j.h = &strictHook{
-		fakeHook: newHook(), t: t, lastSeq: map[uint32]uint64{}, tickets: map[uint32]uint32{}, plain: map[cuda.Ptr]int64{},
+		fakeHook: newHook(), lastSeq: map[uint32]uint64{}, tickets: map[uint32]uint32{}, plain: map[cuda.Ptr]int64{},
 		states: map[uint32]hook.Inspect{}, follows: map[uint32]uint32{}, launches: map[uint64]*cuda.RecordedLaunch{}, recorded: map[uint32]bool{}, told: map[uint32]int{}, guarded: map[uint32]bool{},
 		names: map[uint32]string{kernelElementwise: elementwise, kernelGemm: "stub_gemm"},
 	}
@@ -220,16 +52,8 @@ func newStubJob(t *testing.T, c Config, env ...string) *stubJob {
 		t.Fatal(err)
 	}
 	j.add, j.sum, j.addByTable, j.makeTable = j.d.Function("touch_add"), j.d.Function("vec_add"), j.d.Function("table_add"), j.d.Function("make_table")
-	if j.l, err = New(c, j.d, j.h, zap.NewNop()); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		_ = j.l.Close() // tests that expect nothing else close it themselves
-		// Pinned memory, which a job has to its end, is more than a machine has for all these jobs together.
-		if e, ok := j.l.engine.(*swap); ok && j.d.StreamSynchronize(j.stream) == nil {
-			_ = e.host.Close()
-		}
-	})
+	j.l = serve(j.d, j.h)
+	t.Cleanup(func() { _ = j.l.Close() }) // tests that expect nothing else close it themselves
 	return j
 }
 
@@ -393,13 +217,6 @@ func (j *stubJob) eventually(what string, holds func() bool) {
 			j.Fatalf("not so after 20 s: %s\n%+v", what, j.l.Stats())
 		}
 	}
-}
-
-// locked runs with the engine's lock.
-func (j *stubJob) locked(f func(e *swap)) {
-	j.l.mu.Lock()
-	defer j.l.mu.Unlock()
-	f(j.l.engine.(*swap))
 }
 
 // closed ends the engine, which must have kept its accounts.

@@ -1,0 +1,79 @@
+package live
+
+import (
+	"testing"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/penstock-gpu/penstock/cuda"
+	"github.com/penstock-gpu/penstock/cuda/uvm"
+	"github.com/penstock-gpu/penstock/um"
+)
+
+// pagedRig is the engine between test doubles of the driver and of the launch hook.
+type pagedRig struct {
+	*testing.T
+	l *above
+	d *fakeDriver
+	h *fakeHook
+	e *paged
+}
+
+func pagedDefaults() processConfig {
+	return processConfig{Policy: um.Penstock, BudgetBytes: 64 * mib, HostBudgetBytes: 64 * mib}
+}
+
+func newPagedRig(t *testing.T, c processConfig, limit ...int64) *pagedRig {
+	t.Helper()
+	r := &pagedRig{T: t, d: newDriver(1 << 30), h: newHook()}
+	proc := newProcess(c, r.d, r.h, zap.NewNop())
+	own := pagedConfig{}
+	if len(limit) > 0 {
+		own.LimitBytes = limit[0]
+	}
+	r.e = newPaged(proc, own)
+	r.l = &above{Process: proc}
+	r.l.serve(t, r.e)
+	r.must(r.e.start())
+	t.Cleanup(func() { _ = r.l.Close() }) // tests that expect nothing else close it themselves
+	return r
+}
+
+// holdBack makes the engine believe that it can hold launches back, as with the
+// unified-memory driver at hand. Its movers stay those of the fake driver.
+func (r *pagedRig) holdBack() {
+	const workers = 4
+	r.eventually("every worker has its mover", func() bool {
+		r.d.mu.Lock()
+		defer r.d.mu.Unlock()
+		return r.d.streams == workers
+	})
+	r.l.mu.Lock()
+	defer r.l.mu.Unlock()
+	r.e.space = new(uvm.Space)
+}
+
+func (r *pagedRig) malloc(bytes int64, stream uint64) cuda.Ptr {
+	r.Helper()
+	p, err := r.l.Malloc(bytes, stream)
+	r.must(err)
+	return p
+}
+
+func (r *pagedRig) must(err error) {
+	r.Helper()
+	if err != nil {
+		r.Fatal(err)
+	}
+}
+
+// eventually waits for what the engine's threads bring about.
+func (r *pagedRig) eventually(what string, holds func() bool) {
+	r.Helper()
+	for until := time.Now().Add(20 * time.Second); !holds(); time.Sleep(100 * time.Microsecond) {
+		if time.Now().After(until) {
+			r.Fatalf("not so after 20 s: %s\n%+v", what, r.l.Stats())
+		}
+	}
+}

@@ -1,0 +1,45 @@
+package live
+
+import (
+	"strings"
+	"testing"
+)
+
+func TestVerdict(t *testing.T) {
+	managed := Stats{Part: pagedPart{}, Engine: "managed", Hooked: true, Faults: unavailable, PredictionHitRate: unavailable}
+	for _, c := range []struct {
+		name   string
+		change func(*Stats)
+		want   string
+	}{
+		{"fits", func(s *Stats) { s.Engine, s.Part = "plain", nil }, "nothing was moved"},
+		{"nothing left", func(s *Stats) {}, "nothing had to leave"},
+		{"failure", func(s *Stats) { s.Failure = "no luck" }, "failure of the engine: no luck"},
+		{"oversize", func(s *Stats) { s.D2HBytes, s.OversizeLaunches, s.OversizeName, s.OversizeBytes = 1, 1, "gemm", 3<<30 }, "gemm touches 3 GiB"},
+		{"out", func(s *Stats) { s.D2HBytes, s.StallSeconds, s.OutSeconds = 1, 1, 2 }, "limited by eviction"},
+		{"in", func(s *Stats) { s.D2HBytes, s.StallSeconds, s.InSeconds = 1, 1, 2 }, "limited by prefetch"},
+		{"no hook", func(s *Stats) { s.Hooked = false }, "no launch hook"},
+		{"faults unseen", func(s *Stats) {}, "faults: unavailable"},
+		{"events lost", func(s *Stats) { s.Faults, s.DroppedEvents = 5, 2 }, "2 events were lost"},
+		{"late", func(s *Stats) { s.LateLaunches = 4 }, "4 launches went out with memory missing"},
+		{"over the budget", func(s *Stats) { s.BudgetBytes, s.ResidentPeakBytes = 3<<30, 3<<30+8<<20 }, "8 MiB more than the budget"},
+		{"ring full", func(s *Stats) { s.DroppedRecords = 4 }, "4 launch records were lost"},
+		{"opaque", func(s *Stats) { s.OpaqueLaunches = 4 }, "4 launches had parameters"},
+		{"unhooked", func(s *Stats) { s.UnhookedSymbols = 4 }, "4 driver entry points"},
+	} {
+		s := managed
+		c.change(&s)
+		text := s.Verdict()
+		if !strings.Contains(text, c.want) {
+			t.Errorf("%s: %q is not in\n%s", c.name, c.want, text)
+		}
+		for label, speaker := range map[string]string{"": "penstock: ", "rank1": "penstock[rank1]: "} {
+			s.Process = label
+			for line := range strings.Lines(s.Verdict()) {
+				if !strings.HasPrefix(line, speaker) {
+					t.Errorf("%s: a line without its source: %q, want %q", c.name, line, speaker)
+				}
+			}
+		}
+	}
+}
