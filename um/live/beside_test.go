@@ -20,12 +20,12 @@ func TestBeside(t *testing.T) {
 	var p [16]cuda.Ptr
 	for i := range p {
 		p[i] = r.malloc(8*mib, 0)
-		seq, _ := r.h.launch(0, p[i])
+		seq, _ := r.h.Queue(0, p[i])
 		for range 17 { // plans are made anew after some events only
-			seq, _ = r.h.launch(0)
+			seq, _ = r.h.Queue(0)
 		}
-		r.eventually("the tensor is brought in", func() bool { return r.d.holds(cuda.Range{Base: p[i], Bytes: 8 * mib}) })
-		r.h.finish(0, seq)
+		r.eventually("the tensor is brought in", func() bool { return r.d.Holds(cuda.Range{Base: p[i], Bytes: 8 * mib}) })
+		r.h.Finish(0, seq)
 	}
 	for i := 0; i < len(p); i += 2 {
 		r.must(r.l.Free(p[i])) // what is free is in pieces now
@@ -38,34 +38,34 @@ func TestBeside(t *testing.T) {
 	for range 3 {
 		began := time.Now()
 		big := r.malloc(bytes, 0)
-		if r.l.engine.owns(big) {
+		if r.l.Engine.Owns(big) {
 			t.Fatal("the arena has a range for it: nothing is tested")
 		}
 		if d := time.Since(began); d >= roomPatience {
 			t.Errorf("waited %v for room that others could make", d)
 		}
-		if n := r.d.blocks()*managed.BlockBytes + r.d.plainUsed(); n > c.BudgetBytes {
+		if n := r.d.Blocks()*managed.BlockBytes + r.d.PlainUsed(); n > c.BudgetBytes {
 			t.Errorf("%d bytes on the device, the budget is %d", n, c.BudgetBytes)
 		}
-		r.l.mu.Lock()
-		plain := r.l.tensors.(*managed.Runtime).Stats().PlainBytes
-		r.l.mu.Unlock()
-		if want := r.l.plainBytes.Load(); plain != want {
+		r.l.Mu.Lock()
+		plain := r.l.Tensors.(*managed.Runtime).Stats().PlainBytes
+		r.l.Mu.Unlock()
+		if want := r.l.PlainBytes.Load(); plain != want {
 			t.Errorf("the arena leaves room for %d bytes of plain memory, there are %d", plain, want)
 		}
 		r.must(r.l.Free(big))
-		r.d.reachEvents()
+		r.d.ReachEvents()
 		r.eventually("its memory is given back", func() bool {
 			r.must(r.l.Free(small))
 			small = r.malloc(mib/2, 0)
-			return r.d.plainUsed() < bytes
+			return r.d.PlainUsed() < bytes
 		})
 	}
 	s := r.l.Stats()
 	if s.PlainTensors != 3 {
 		t.Errorf("%d tensors in plain memory, want 3", s.PlainTensors)
 	}
-	if most := r.d.peakBytes(); most > c.BudgetBytes || s.ResidentPeakBytes > c.BudgetBytes {
+	if most := r.d.PeakBytes(); most > c.BudgetBytes || s.ResidentPeakBytes > c.BudgetBytes {
 		t.Errorf("%d bytes were on the device at a time, and said to be %d, of a budget of %d", most, s.ResidentPeakBytes, c.BudgetBytes)
 	}
 	r.must(r.l.Close())

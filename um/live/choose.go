@@ -7,6 +7,7 @@ import (
 	"github.com/penstock-gpu/penstock/cuda"
 	"github.com/penstock-gpu/penstock/um"
 	"github.com/penstock-gpu/penstock/um/explicit"
+	"github.com/penstock-gpu/penstock/um/live/process"
 )
 
 // Engine is a way of moving memory.
@@ -35,11 +36,11 @@ func EngineFor(name string) Engine {
 }
 
 // engines are those that there are, as they are made for a process.
-var engines = [...]func(*Live) engine{
-	Managed: func(l *Live) engine {
+var engines = [...]func(*Live) process.Engine{
+	Managed: func(l *Live) process.Engine {
 		return newPaged(l.Process, pagedConfig{LimitBytes: l.config.ManagedLimitBytes, PlainOnly: l.config.PlainOnly})
 	},
-	Explicit: func(l *Live) engine {
+	Explicit: func(l *Live) process.Engine {
 		c := l.config
 		return newSwap(l.Process, swapConfig{Verify: c.Verify, Replay: c.Replay, Packs: c.Packs, Front: c.TensorFront, PlainFront: c.Pool.Front}, blocksOf{l})
 	},
@@ -48,14 +49,14 @@ var engines = [...]func(*Live) engine{
 // choose decides between the engines where the configuration leaves it open, and
 // says why. The explicit engine is taken wherever it can run: it moves several
 // times the bytes in the same time. The host has so much memory available.
-func (c Config) choose(caps cuda.Capabilities, hook Hook, hostBytes int64) (e Engine, why string, err error) {
+func (c Config) choose(caps cuda.Capabilities, hook process.Hook, hostBytes int64) (e Engine, why string, err error) {
 	switch {
 	case c.PlainOnly:
 		return Managed, "", nil // which is never opened
 	case c.Engine == Managed:
 		return Managed, "", managedError(caps)
 	}
-	place := explicit.Place{Capabilities: caps, HostBytes: defaultHostBudget(hostBytes, c.LocalProcesses), Processes: c.LocalProcesses, MissedRoutes: c.MissedRoutes, Policy: c.Policy.Name}
+	place := explicit.Place{Capabilities: caps, HostBytes: process.DefaultHostBudget(hostBytes, c.LocalProcesses), Processes: c.LocalProcesses, MissedRoutes: c.MissedRoutes, Policy: c.Policy.Name}
 	_, place.Hooked = hook.(StrictHook)
 	obstacles := explicit.Obstacles(place)
 	switch {
@@ -88,8 +89,8 @@ func (l *Live) Choice() string {
 	if l.why == "" {
 		return ""
 	}
-	text := fmt.Sprintf("%s engine chosen: %s", l.engine, l.why)
-	if l.config.Replay != um.ReplayOff && l.engine.String() != Explicit.String() {
+	text := fmt.Sprintf("%s engine chosen: %s", l.Engine, l.why)
+	if l.config.Replay != um.ReplayOff && l.Engine.String() != Explicit.String() {
 		text += "; nothing is made again, which the explicit engine alone can"
 	}
 	return text

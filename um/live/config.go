@@ -6,6 +6,7 @@ import (
 	"github.com/penstock-gpu/penstock/pool"
 	"github.com/penstock-gpu/penstock/pool/front"
 	"github.com/penstock-gpu/penstock/um"
+	"github.com/penstock-gpu/penstock/um/live/process"
 	"github.com/penstock-gpu/penstock/um/live/timeline"
 )
 
@@ -26,7 +27,7 @@ type Config struct {
 	Pool      pool.Config // how plain memory is laid out
 	// TensorFront gives out what the job has just freed, under the explicit engine; nil: nothing does.
 	TensorFront *front.Front
-	Sink        Sink // receives what happens; may be nil
+	Sink        process.Sink // receives what happens; may be nil
 	// AllocsToldElsewhere: the sink hears of allocations from whoever calls, not from here.
 	AllocsToldElsewhere bool
 	// Label tells this process from the others of its job, in what it says and reports; "" when it is alone.

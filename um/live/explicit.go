@@ -19,6 +19,7 @@ import (
 	"github.com/penstock-gpu/penstock/um"
 	"github.com/penstock-gpu/penstock/um/explicit"
 	"github.com/penstock-gpu/penstock/um/explicit/hostpool"
+	"github.com/penstock-gpu/penstock/um/live/process"
 	"github.com/penstock-gpu/penstock/um/live/timeline"
 )
 
@@ -45,7 +46,7 @@ type Blocks interface {
 type swap struct {
 	config  swapConfig
 	blocks  Blocks
-	proc    *Process
+	proc    *process.Process
 	hook    StrictHook
 	runtime *explicit.Runtime
 	host    *hostpool.Pool
@@ -95,7 +96,7 @@ type swap struct {
 
 // StrictHook is the launch hook as the explicit engine needs it.
 type StrictHook interface {
-	Hook
+	process.Hook
 	LastSeq(slot uint32) uint64
 	Arrived(word cuda.Ptr)
 	SetArriving(slot, ticket uint32)
@@ -158,14 +159,14 @@ var mostWrong = 0
 var level = explicit.LevelTried
 
 // newSwap returns the engine, which is to be started.
-func newSwap(proc *Process, c swapConfig, b Blocks) *swap {
+func newSwap(proc *process.Process, c swapConfig, b Blocks) *swap {
 	e := &swap{
-		proc: proc, config: c, blocks: b, hook: proc.hook.(StrictHook), // whoever chose has looked
+		proc: proc, config: c, blocks: b, hook: proc.Hook.(StrictHook), // whoever chose has looked
 		plainHandles: map[cuda.Ptr]cuda.Handle{}, plainMapped: map[cuda.Ptr]int64{}, chasersOf: map[uint32]*chaser{}, requests: map[request]uint64{},
 		accesses: newAccesses(),
 	}
 	for d := range e.wake {
-		e.wake[d] = sync.NewCond(&proc.mu)
+		e.wake[d] = sync.NewCond(&proc.Mu)
 	}
 	return e
 }
@@ -175,37 +176,37 @@ const swapName = "explicit"
 
 func (e *swap) String() string { return swapName }
 
-// start starts the explicit engine.
-func (e *swap) start() error {
+// Start starts the explicit engine.
+func (e *swap) Start() error {
 	proc, h := e.proc, e.hook
-	hostBudget := proc.hostBudget()
+	hostBudget := proc.HostBudget()
 	if hostBudget > hostpool.Granularity { // less is refused, by its own size
 		hostBudget = hostBudget / hostpool.Granularity * hostpool.Granularity
 	}
 	var err error
-	if e.kernels, err = kernels.Load(proc.driver); err != nil {
+	if e.kernels, err = kernels.Load(proc.Driver); err != nil {
 		return fmt.Errorf("device code of the explicit engine: %w", err)
 	}
 	if e.finder, err = e.kernels.NewFinder(findCapacity); err != nil {
 		return err
 	}
-	if e.words, err = proc.driver.HostAlloc(2*hook.WordsBytes + 4*wordLine); err != nil {
+	if e.words, err = proc.Driver.HostAlloc(2*hook.WordsBytes + 4*wordLine); err != nil {
 		return fmt.Errorf("pinned memory for the engine's words: %w", err)
 	}
-	space := min(addressFactor*(proc.budget+hostBudget), mostAddresses) / explicit.PageBytes * explicit.PageBytes
-	base, err := proc.driver.AddressReserve(space, explicit.PageBytes, reservationHint)
+	space := min(addressFactor*(proc.Budget+hostBudget), mostAddresses) / explicit.PageBytes * explicit.PageBytes
+	base, err := proc.Driver.AddressReserve(space, explicit.PageBytes, reservationHint)
 	if err != nil {
 		return fmt.Errorf("reserving %d bytes of address space: %w", space, err)
 	}
 	e.accesses.tries = base >= lowAddresses
-	if e.host, err = hostpool.New(proc.driver, hostpool.Config{BudgetBytes: hostBudget}, proc.log); err != nil {
+	if e.host, err = hostpool.New(proc.Driver, hostpool.Config{BudgetBytes: hostBudget}, proc.Log); err != nil {
 		return err
 	}
 	c := explicit.Config{
-		BudgetBytes: proc.budget, HostBudgetBytes: hostBudget, Addresses: cuda.Range{Base: base, Bytes: space},
-		Victims: proc.config.Policy.Victims, Ahead: proc.config.Policy.Fetch == um.FetchAhead, LookaheadBytes: proc.config.LookaheadBytes, Depth: mostInFlight / 2,
+		BudgetBytes: proc.Budget, HostBudgetBytes: hostBudget, Addresses: cuda.Range{Base: base, Bytes: space},
+		Victims: proc.Config.Policy.Victims, Ahead: proc.Config.Policy.Fetch == um.FetchAhead, LookaheadBytes: proc.Config.LookaheadBytes, Depth: mostInFlight / 2,
 		Checksums: true,
-		Packs:     e.config.Packs && proc.sink == nil, // a recording names allocations by their slots
+		Packs:     e.config.Packs && proc.Sink == nil, // a recording names allocations by their slots
 		Replay:    e.config.Replay, TrustAfter: trustAfter, MostWrong: mostWrong, Level: level,
 	}
 	if e.config.Verify {
@@ -219,29 +220,29 @@ func (e *swap) start() error {
 	if c.Victims == nil {
 		c.Victims = evict.NextUse
 	}
-	proc.mu.Lock()
-	defer proc.mu.Unlock()
+	proc.Mu.Lock()
+	defer proc.Mu.Unlock()
 	e.runtime = explicit.New(c, swapProcess{e})
-	if t := proc.config.Timeline; t != nil {
+	if t := proc.Config.Timeline; t != nil {
 		e.runtime.ShowWaits(func(seq uint64, cause um.StallCause, from, to time.Duration) {
 			t.Add(timeline.Span{Track: timeline.Waits, Name: stallNames[cause], From: from, To: to, Detail: fmt.Sprint("operation ", seq)})
 		})
 	}
-	e.runtime.SetPlainBytes(proc.plainBytes.Load())
+	e.runtime.SetPlainBytes(proc.PlainBytes.Load())
 	e.runtime.Remember(rememberedOps)
-	proc.tensors = e.runtime
+	proc.Tensors = e.runtime
 	if e.front = e.config.Front; e.front != nil {
 		e.front.Stand(c.Addresses, um.SmallBytes, explicit.PageBytes, h.HeadWord())
 	}
 	if f := e.config.PlainFront; f != nil {
 		f.NoteBirths(h.HeadWord()) // for unwritten
 	}
-	proc.progressWords = e.words + hook.WordsBytes
-	h.Words(e.words, proc.progressWords)
+	proc.ProgressWords = e.words + hook.WordsBytes
+	h.Words(e.words, proc.ProgressWords)
 	h.Arrived(e.word(um.In))
-	h.SetProgressEvery(progressEvery)
+	h.SetProgressEvery(process.ProgressEvery)
 	h.SetMode(hook.Strict)
-	proc.threads.Add(3)
+	proc.Threads.Add(3)
 	go e.loop()
 	go e.worker(um.In)
 	go e.worker(um.Out)
@@ -282,15 +283,15 @@ func (p swapProcess) SetState(slot uint32, s explicit.State, ticket uint32) {
 func (p swapProcess) LastSeq(slot uint32) uint64 { return p.e.hook.LastSeq(slot) }
 
 func (p swapProcess) Offer(r cuda.Range, stream int) bool {
-	return p.e.front != nil && p.e.front.Offer(r.Base, r.Bytes, p.e.proc.streams.Handle(stream))
+	return p.e.front != nil && p.e.front.Offer(r.Base, r.Bytes, p.e.proc.Streams.Handle(stream))
 }
 
 func (p swapProcess) SetApart(at cuda.Ptr, bytes int64, stream int) bool {
-	return p.e.front == nil || p.e.front.SetApart(at, bytes, p.e.proc.streams.Handle(stream))
+	return p.e.front == nil || p.e.front.SetApart(at, bytes, p.e.proc.Streams.Handle(stream))
 }
 
 func (p swapProcess) Reserve(r cuda.Range, size int64, stream, after int) bool {
-	f, handle := p.e.front, p.e.proc.streams.Handle(stream)
+	f, handle := p.e.front, p.e.proc.Streams.Handle(stream)
 	return f != nil && f.Reserve(r, size, handle, p.e.requests[request{size, handle}]+uint64(after))
 }
 
@@ -322,7 +323,7 @@ func (p swapProcess) TakeHost(bytes int64) ([]cuda.Range, bool) {
 
 func (p swapProcess) GiveHost(extents []cuda.Range) {
 	if err := p.e.host.Give(extents); err != nil {
-		p.e.proc.log.Error("host memory was not taken back", zap.Error(err))
+		p.e.proc.Log.Error("host memory was not taken back", zap.Error(err))
 	}
 }
 
@@ -330,25 +331,25 @@ func (p swapProcess) EndReplay() { p.e.endVerifier = true }
 
 func (p swapProcess) GiveClones(clones []cuda.Range) { p.e.verifier.clones.give(clones) }
 
-func (p swapProcess) Now() time.Duration { return p.e.proc.driver.Now() }
+func (p swapProcess) Now() time.Duration { return p.e.proc.Driver.Now() }
 
-// op hands an operation of the hook's ring to the runtime.
-func (e *swap) op(rec *hook.Record) {
+// Op hands an operation of the hook's ring to the runtime.
+func (e *swap) Op(rec *hook.Record) {
 	proc := e.proc
 	e.hear(rec.Seq - 1)
-	proc.tell(rec)
+	proc.Tell(rec)
 	if rec.Flags&hook.FlagCaptured != 0 {
 		return // it runs when its graph is launched, and is reported then
 	}
 	var o um.Op
-	proc.operation(rec, &o)
+	proc.Operation(rec, &o)
 	o.Shape, o.Keep = rec.Grid, rec.Flags&hook.FlagKeep != 0
 	o.ToHost = rec.Kind == hook.Copy && rec.ID == hook.CopyD2H
 	if e.verifier != nil {
 		e.accesses.note(e, rec, &o)
 	}
 	e.runtime.Op(o)
-	if t := proc.config.Timeline; t != nil {
+	if t := proc.Config.Timeline; t != nil {
 		t.Launched(o.Stream, o.Seq, o.Name, e.runtime.History.Now(), e.runtime.History.Period())
 	}
 	before := e.trails.step(rec)
@@ -363,11 +364,11 @@ func (e *swap) op(rec *hook.Record) {
 	}
 }
 
-// fail ends the explicit engine: launches that would have to wait are refused. What
+// Fail ends the explicit engine: launches that would have to wait are refused. What
 // is on the device stays usable. The caller holds the lock.
-func (e *swap) fail(err error) {
+func (e *swap) Fail(err error) {
 	proc := e.proc
-	proc.failed = illegal(err)
+	proc.Failed = illegal(err)
 	code := uint32(resultUnknown)
 	var driver *cuda.Error
 	var growth *hostpool.GrowthError
@@ -377,7 +378,7 @@ func (e *swap) fail(err error) {
 	case errors.As(err, &driver) && driver.EndsContext():
 		code = uint32(driver.Code) // as the driver answers the job's own calls
 	}
-	proc.log.Error("the explicit engine has failed; launches that need what is not on the device are refused from now on", zap.Error(proc.failed))
+	proc.Log.Error("the explicit engine has failed; launches that need what is not on the device are refused from now on", zap.Error(proc.Failed))
 	e.hook.Refuse(code)
 	e.wakeAll()
 }
@@ -390,54 +391,54 @@ func illegal(err error) error {
 	return fmt.Errorf("a kernel or a copy has reached memory that is not mapped (%w): if the job ends so with --engine managed as well, it is at fault; if not, something finds memory in a way that this engine does not see, so stay with --engine managed and please report it", err)
 }
 
-func (e *swap) autopsy() {
+func (e *swap) Autopsy() {
 	proc := e.proc
-	if proc.driver.BindThread() != nil {
+	if proc.Driver.BindThread() != nil {
 		return
 	}
 	var driver *cuda.Error
-	if _, err := proc.driver.StreamQuery(0); errors.As(err, &driver) && driver.EndsContext() {
-		proc.failed = illegal(err)
+	if _, err := proc.Driver.StreamQuery(0); errors.As(err, &driver) && driver.EndsContext() {
+		proc.Failed = illegal(err)
 	}
 }
 
-func (e *swap) refuse() { e.hook.Refuse(resultUnknown) }
+func (e *swap) Refuse() { e.hook.Refuse(resultUnknown) }
 
-// end has launches refused that would have to wait: nobody brings in any more what is away, and it must not be reached for.
-func (e *swap) end() {
+// End has launches refused that would have to wait: nobody brings in any more what is away, and it must not be reached for.
+func (e *swap) End() {
 	e.hook.Refuse(resultDeinitialized)
 	e.wakeAll()
 }
 
-func (e *swap) ended() {}
+func (e *swap) Ended() {}
 
-func (e *swap) serving() bool { return true }
+func (e *swap) Serving() bool { return true }
 
-func (e *swap) startsWhenFull() bool { return false }
+func (e *swap) StartsWhenFull() bool { return false }
 
-func (e *swap) open() error { return nil }
+func (e *swap) Open() error { return nil }
 
-func (e *swap) owns(p cuda.Ptr) bool { return e.runtime.Owns(p) }
+func (e *swap) Owns(p cuda.Ptr) bool { return e.runtime.Owns(p) }
 
-func (e *swap) listen() {}
+func (e *swap) Listen() {}
 
-// catchUp drains until the runtime knows of everything that
+// CatchUp drains until the runtime knows of everything that
 // the job has done until now, for who is about to speak of an allocation. It waits at
 // most for another thread that is between taking its place in the ring and writing
 // there. The caller holds the lock, which is released meanwhile.
-func (e *swap) catchUp() {
+func (e *swap) CatchUp() {
 	proc := e.proc
 	head := e.hook.Head()
-	for proc.drain(); e.hook.Read() < head && proc.failed == nil && !proc.closing; proc.drain() {
-		proc.mu.Unlock()
+	for proc.Drain(); e.hook.Read() < head && proc.Failed == nil && !proc.Closing; proc.Drain() {
+		proc.Mu.Unlock()
 		runtime.Gosched()
-		proc.mu.Lock()
+		proc.Mu.Lock()
 	}
 }
 
-func (e *swap) timed(seq uint64, took time.Duration) { e.runtime.Timed(seq, took) }
+func (e *swap) Timed(seq uint64, took time.Duration) { e.runtime.Timed(seq, took) }
 
-func (e *swap) pauseRecording() {}
+func (e *swap) PauseRecording() {}
 
 func (e *swap) wakeAll() {
 	for _, c := range e.wake {

@@ -162,7 +162,7 @@ func (e *swap) hiddenAddresses(l *cuda.RecordedLaunch) (offsets []uint32) {
 		}
 		known := e.hook.Published(p)
 		if !known && !e.runtime.Owns(p) { // the driver knows all that is reserved
-			_, known = e.proc.driver.AllocationAt(p)
+			_, known = e.proc.Driver.AllocationAt(p)
 		}
 		if known {
 			offsets = append(offsets, at)

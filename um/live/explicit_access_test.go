@@ -10,6 +10,7 @@ import (
 	"github.com/penstock-gpu/penstock/internal/hook"
 	"github.com/penstock-gpu/penstock/um"
 	"github.com/penstock-gpu/penstock/um/explicit"
+	"github.com/penstock-gpu/penstock/um/live/livetest"
 )
 
 // combine makes out = (a + b) * by, word by word, with a kernel whose launches are recorded once one has been seen.
@@ -20,28 +21,28 @@ func (j *swapJob) combine(out, a, b cuda.Ptr, by uint64) {
 		params = binary.LittleEndian.AppendUint64(params, x)
 	}
 	l := &cuda.RecordedLaunch{
-		Function: j.d.Function(elementwise), Grid: [3]uint32{1, 1, 1}, Block: [3]uint32{1, 1, 1}, Starts: []uint32{0, 8, 16}, Params: params,
+		Function: j.Driver.Function(livetest.Elementwise), Grid: [3]uint32{1, 1, 1}, Block: [3]uint32{1, 1, 1}, Starts: []uint32{0, 8, 16}, Params: params,
 	}
-	j.must(j.launch(work{kind: hook.Launch, id: kernelElementwise, names: []cuda.Ptr{out, a, b}, again: l, queue: func() error { return j.d.LaunchAgain(l, j.stream) }}))
+	j.Must(j.Launch(livetest.Work{Kind: hook.Launch, ID: livetest.KernelElementwise, Names: []cuda.Ptr{out, a, b}, Again: l, Run: func() error { return j.Driver.LaunchAgain(l, j.Stream) }}))
 }
 
 // products makes n tensors of two inputs.
 func (j *swapJob) products(n int) (inputs [2]cuda.Ptr, products []cuda.Ptr) {
 	j.Helper()
 	for i := range inputs {
-		inputs[i] = j.malloc(productBytes)
-		j.fill(inputs[i], productBytes, uint32(1+i))
+		inputs[i] = j.Malloc(productBytes)
+		j.Fill(inputs[i], productBytes, uint32(1+i))
 	}
-	first := j.malloc(productBytes)
+	first := j.Malloc(productBytes)
 	j.combine(first, inputs[0], inputs[1], 1)
-	j.eventually("the kernel's launches are recorded", func() bool {
-		j.h.mu.Lock()
-		defer j.h.mu.Unlock()
-		return j.h.recorded[kernelElementwise]
+	j.Eventually("the kernel's launches are recorded", func() bool {
+		j.Hook.Mu.Lock()
+		defer j.Hook.Mu.Unlock()
+		return j.Hook.Recorded[livetest.KernelElementwise]
 	})
-	j.must(j.l.Free(first))
+	j.Must(j.l.Free(first))
 	for i := range n {
-		p := j.malloc(productBytes)
+		p := j.Malloc(productBytes)
 		j.combine(p, inputs[0], inputs[1], uint64(i+1))
 		products = append(products, p)
 	}
@@ -52,9 +53,9 @@ func (j *swapJob) products(n int) (inputs [2]cuda.Ptr, products []cuda.Ptr) {
 func (j *swapJob) haveProducts(in [2]cuda.Ptr, products []cuda.Ptr) {
 	j.Helper()
 	for i, p := range products {
-		j.has(in[0], productBytes, 1)
-		j.has(in[1], productBytes, 2)
-		j.has(p, productBytes, uint32(3*(i+1)))
+		j.Has(in[0], productBytes, 1)
+		j.Has(in[1], productBytes, 2)
+		j.Has(p, productBytes, uint32(3*(i+1)))
 	}
 }
 
@@ -106,8 +107,8 @@ func TestExplicitMakesAgain(t *testing.T) {
 		if s.Dropped == 0 || s.Made == 0 || s.MadeBytes != s.Made*productBytes || s.Unmade != 0 || s.DropsWrong != 0 {
 			t.Errorf("verify %t: %d tensors dropped and %d made again, %d bytes, %d not the same, %d found wrong before", verify, s.Dropped, s.Made, s.MadeBytes, s.Unmade, s.DropsWrong)
 		}
-		j.locked(func(e *swap) { j.must(e.runtime.Check()) })
-		j.closed()
+		j.locked(func(e *swap) { j.Must(e.runtime.Check()) })
+		j.Closed()
 	}
 }
 
@@ -120,10 +121,10 @@ func TestExplicitDrops(t *testing.T) {
 	if s := j.l.Stats().Explicit; s.DropsWrong+s.Unmade != 0 {
 		t.Errorf("%+v", s)
 	}
-	if most := j.d.Count("physical_peak_bytes"); most > c.BudgetBytes {
+	if most := j.Driver.Count("physical_peak_bytes"); most > c.BudgetBytes {
 		t.Errorf("%d bytes of device memory at most, the budget is %d", most, c.BudgetBytes)
 	}
-	j.closed()
+	j.Closed()
 }
 
 // TestExplicitDropsClones: what launches read of small memory is kept for them, whatever becomes of it.
@@ -133,27 +134,27 @@ func TestExplicitDropsClones(t *testing.T) {
 	in, products := j.products(stubProducts)
 	j.dropping(in, products)
 	for _, p := range products {
-		j.must(j.l.Free(p))
+		j.Must(j.l.Free(p))
 	}
 	dropped := j.l.Stats().Explicit.Dropped
-	small := j.malloc(4 * words)
-	j.fill(small, 4*words, 5)
+	small := j.Malloc(4 * words)
+	j.Fill(small, 4*words, 5)
 	for i := range products {
-		products[i] = j.malloc(productBytes)
+		products[i] = j.Malloc(productBytes)
 		j.combine(products[i], in[0], small, words<<32|uint64(i+1))
 	}
 	for round := range 4 {
-		j.fill(small, 4*words, uint32(100+round))
+		j.Fill(small, 4*words, uint32(100+round))
 		for i, p := range products {
-			j.has(in[0], productBytes, 1)
-			j.has(p, productBytes, uint32(6*(i+1)))
+			j.Has(in[0], productBytes, 1)
+			j.Has(p, productBytes, uint32(6*(i+1)))
 		}
 	}
 	s := j.l.Stats().Explicit
 	if s.Dropped == dropped || s.DropsWrong == 0 { // those that had not been dropped before the small memory was written to
 		t.Errorf("%d dropped, %d found wrong", s.Dropped-dropped, s.DropsWrong)
 	}
-	j.closed()
+	j.Closed()
 	if free := j.e.verifier.clones.free; len(free[4*words]) == 0 {
 		t.Error("no copy of the small memory was given back")
 	}
@@ -163,11 +164,11 @@ func TestExplicitDropsClones(t *testing.T) {
 // still what they were.
 func TestExplicitGuards(t *testing.T) {
 	for name, change := range map[string]func(j *swapJob, in [2]cuda.Ptr){
-		"written": func(j *swapJob, in [2]cuda.Ptr) { j.increase(in[0], productBytes, 100) },
-		"freed":   func(j *swapJob, in [2]cuda.Ptr) { j.must(j.l.Free(in[0])); j.must(j.l.Free(in[1])) },
+		"written": func(j *swapJob, in [2]cuda.Ptr) { j.Increase(in[0], productBytes, 100) },
+		"freed":   func(j *swapJob, in [2]cuda.Ptr) { j.Must(j.l.Free(in[0])); j.Must(j.l.Free(in[1])) },
 		"freed and taken again": func(j *swapJob, in [2]cuda.Ptr) {
-			j.must(j.l.Free(in[0]))
-			j.fill(j.malloc(productBytes), productBytes, 77)
+			j.Must(j.l.Free(in[0]))
+			j.Fill(j.Malloc(productBytes), productBytes, 77)
 		},
 		"overwritten by a known one": func(j *swapJob, in [2]cuda.Ptr) { j.combine(in[0], in[1], in[1], 9) },
 	} {
@@ -177,17 +178,17 @@ func TestExplicitGuards(t *testing.T) {
 			j.dropping(in, products)
 			change(j, in)
 			for i, p := range products {
-				j.has(p, productBytes, uint32(3*(i+1)))
+				j.Has(p, productBytes, uint32(3*(i+1)))
 			}
 			s := j.l.Stats().Explicit
 			if s.Unmade != 0 || name != "freed" && name != "freed and taken again" && s.GuardWaits == 0 {
 				t.Errorf("%+v", s)
 			}
 			for _, p := range products {
-				j.must(j.l.Free(p))
+				j.Must(j.l.Free(p))
 			}
-			j.locked(func(e *swap) { j.must(e.runtime.Check()) })
-			j.closed()
+			j.locked(func(e *swap) { j.Must(e.runtime.Check()) })
+			j.Closed()
 		})
 	}
 }
@@ -197,26 +198,26 @@ func TestExplicitGuards(t *testing.T) {
 func TestExplicitDropsFoundWrong(t *testing.T) {
 	j := newSwapJob(t, replaying(t, um.ReplayInsured))
 	in, products := j.products(stubProducts)
-	j.increase(in[0], productBytes, 100)
+	j.Increase(in[0], productBytes, 100)
 	for range 2 {
 		for i, p := range products {
-			j.has(p, productBytes, uint32(3*(i+1)))
+			j.Has(p, productBytes, uint32(3*(i+1)))
 		}
 	}
 	s := j.l.Stats().Explicit
 	if s.DropsWrong == 0 || s.Unmade != 0 {
 		t.Errorf("%d found wrong, %d not the same later", s.DropsWrong, s.Unmade)
 	}
-	j.has(in[0], productBytes, 101)
-	j.closed()
+	j.Has(in[0], productBytes, 101)
+	j.Closed()
 }
 
 // TestExplicitMadeWrongly: an input is written to by something that nobody sees, while what is made of it is away: where there is
 // a copy that comes in, where there is none the job ends, and what was wrong is named.
 func TestExplicitMadeWrongly(t *testing.T) {
 	unseen := func(j *swapJob, in cuda.Ptr) {
-		j.must(j.kernel(j.add, uint64(in), productBytes/4, 100))
-		j.must(j.d.StreamSynchronize(j.stream))
+		j.Must(j.Kernel(j.Add, uint64(in), productBytes/4, 100))
+		j.Must(j.Driver.StreamSynchronize(j.Stream))
 	}
 	t.Run("insured", func(t *testing.T) {
 		j := newSwapJob(t, replaying(t, um.ReplayInsured))
@@ -224,14 +225,14 @@ func TestExplicitMadeWrongly(t *testing.T) {
 		j.haveProducts(in, products)
 		unseen(j, in[0])
 		for i, p := range products {
-			j.has(in[0], productBytes, 101)
-			j.has(in[1], productBytes, 2)
-			j.has(p, productBytes, uint32(3*(i+1)))
+			j.Has(in[0], productBytes, 101)
+			j.Has(in[1], productBytes, 2)
+			j.Has(p, productBytes, uint32(3*(i+1)))
 		}
 		if s := j.l.Stats().Explicit; s.Unmade == 0 {
 			t.Errorf("%+v", s)
 		}
-		j.closed()
+		j.Closed()
 	})
 	t.Run("on", func(t *testing.T) {
 		j := newSwapJob(t, replaying(t, um.ReplayOn))
@@ -240,7 +241,7 @@ func TestExplicitMadeWrongly(t *testing.T) {
 		unseen(j, in[0])
 		var refused *cuda.Error
 		for _, p := range products {
-			if err := j.run(kernelAdd, j.add, []cuda.Ptr{p}, uint64(p), 0, 1); errors.As(err, &refused) {
+			if err := j.Do(livetest.KernelAdd, j.Add, []cuda.Ptr{p}, uint64(p), 0, 1); errors.As(err, &refused) {
 				break
 			}
 		}
@@ -259,12 +260,12 @@ func TestExplicitForgetsLaunches(t *testing.T) {
 	in, products := j.products(stubProducts)
 	j.haveProducts(in, products)
 	before := j.l.Stats().Explicit
-	j.h.unloads.Add(1)
+	j.Hook.Unloaded.Add(1)
 	j.haveProducts(in, products)
 	if s := j.l.Stats().Explicit; s.Made != before.Made || s.Unmade != 0 || before.Made == 0 {
 		t.Errorf("%d tensors made again, then %d, and %d tried", before.Made, s.Made, s.Unmade)
 	}
-	j.closed()
+	j.Closed()
 }
 
 // TestExplicitDropsThroughFreed: what was made of something that the job has freed since is made again with that.
@@ -273,28 +274,28 @@ func TestExplicitDropsThroughFreed(t *testing.T) {
 	in, first := j.products(stubProducts)
 	j.dropping(in, first)
 	for _, p := range first {
-		j.must(j.l.Free(p))
+		j.Must(j.l.Free(p))
 	}
 	products := make([]cuda.Ptr, stubProducts)
 	for i := range products {
-		temp := j.malloc(productBytes)
+		temp := j.Malloc(productBytes)
 		j.combine(temp, in[0], in[1], uint64(i+1)) // 3 * (i + 1)
-		products[i] = j.malloc(productBytes)
+		products[i] = j.Malloc(productBytes)
 		j.combine(products[i], temp, in[1], 5)
-		j.must(j.l.Free(temp))
+		j.Must(j.l.Free(temp))
 	}
 	j.withoutCopies(func() {
 		for i, p := range products {
-			j.has(in[0], productBytes, 1)
-			j.has(in[1], productBytes, 2)
-			j.has(p, productBytes, uint32(5*(3*(i+1)+2)))
+			j.Has(in[0], productBytes, 1)
+			j.Has(in[1], productBytes, 2)
+			j.Has(p, productBytes, uint32(5*(3*(i+1)+2)))
 		}
 	})
 	if s := j.l.Stats().Explicit; s.DropsWrong+s.Unmade != 0 {
 		t.Errorf("%+v", s)
 	}
-	j.locked(func(e *swap) { j.must(e.runtime.Check()) })
-	j.closed()
+	j.locked(func(e *swap) { j.Must(e.runtime.Check()) })
+	j.Closed()
 }
 
 // TestExplicitEndsReplay: where nothing can be made again, the memory to verify it in goes back to the job after a while.
@@ -302,40 +303,40 @@ func TestExplicitEndsReplay(t *testing.T) {
 	c := replaying(t, um.ReplayOn)
 	j := newSwapJob(t, c)
 	j.products(1) // has the kernel's launches recorded
-	tensors := j.oversubscribe(stubTensors)
+	tensors := j.Oversubscribe(stubTensors)
 	kept := j.l.Stats().Explicit.PlainBytes
 	for round := 0; j.l.Stats().Explicit.PlainBytes == kept; round++ {
 		if round == 40 {
 			j.Fatalf("%d bytes are kept after %d bytes have come in", kept, j.l.Stats().FetchedBytes)
 		}
 		for _, p := range tensors {
-			j.increase(p, stubTensor, 1)
+			j.Increase(p, livetest.TensorBytes, 1)
 		}
 		for i, p := range tensors {
-			j.has(p, stubTensor, uint32(i+round+1))
+			j.Has(p, livetest.TensorBytes, uint32(i+round+1))
 		}
 	}
 	if s := j.l.Stats(); s.Explicit.PlainBytes >= kept-8*mib || s.FetchedBytes < 12*c.BudgetBytes/2 {
 		t.Errorf("%d bytes were kept, %d are, after %d bytes have come in", kept, s.Explicit.PlainBytes, s.FetchedBytes)
 	}
-	if most := j.d.Count("physical_peak_bytes"); most > c.BudgetBytes {
+	if most := j.Driver.Count("physical_peak_bytes"); most > c.BudgetBytes {
 		t.Errorf("%d bytes of device memory at most, the budget is %d", most, c.BudgetBytes)
 	}
-	j.locked(func(e *swap) { j.must(e.runtime.Check()) })
-	j.h.mu.Lock()
-	if j.h.recorded[kernelElementwise] {
+	j.locked(func(e *swap) { j.Must(e.runtime.Check()) })
+	j.Hook.Mu.Lock()
+	if j.Hook.Recorded[livetest.KernelElementwise] {
 		t.Error("launches are recorded that nobody issues again")
 	}
-	j.h.mu.Unlock()
-	j.closed()
+	j.Hook.Mu.Unlock()
+	j.Closed()
 }
 
 // TestHiddenAddresses: an address lies in one parameter.
 func TestHiddenAddresses(t *testing.T) {
 	j := newSwapJob(t, replaying(t, um.ReplayOn))
-	defer j.closed()
+	defer j.Closed()
 	const p = cuda.Ptr(0x3_0200_0000) // as low as those of a card
-	j.h.PublishPlain(cuda.Range{Base: p, Bytes: productBytes})
+	j.Hook.PublishPlain(cuda.Range{Base: p, Bytes: productBytes})
 	params := binary.LittleEndian.AppendUint64(binary.LittleEndian.AppendUint64(nil, uint64(p)), 7)
 	for _, x := range []struct {
 		starts, known []uint32

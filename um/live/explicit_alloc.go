@@ -14,46 +14,46 @@ import (
 	"github.com/penstock-gpu/penstock/um/live/process"
 )
 
-// malloc allocates a tensor that can leave the device.
-func (e *swap) malloc(bytes int64, stream uint64) (cuda.Ptr, error) {
+// Malloc allocates a tensor that can leave the device.
+func (e *swap) Malloc(bytes int64, stream uint64) (cuda.Ptr, error) {
 	proc := e.proc
-	proc.lock()
-	defer proc.mu.Unlock()
-	e.catchUp()
+	proc.Lock()
+	defer proc.Mu.Unlock()
+	e.CatchUp()
 	if e.front != nil {
 		e.asked(bytes, stream, e.front.Requests(explicit.WholePages(bytes), stream))
 	}
-	p, err := e.runtime.Malloc(bytes, proc.streams.Number(stream))
+	p, err := e.runtime.Malloc(bytes, proc.Streams.Number(stream))
 	if err != nil {
 		return 0, err
 	}
-	proc.noteTensors()
-	e.hearAll()
+	proc.NoteTensors()
+	e.HearAll()
 	return p, nil
 }
 
-// free takes a tensor back.
-func (e *swap) free(p cuda.Ptr) error {
+// Free takes a tensor back.
+func (e *swap) Free(p cuda.Ptr) error {
 	proc := e.proc
-	proc.lock()
-	defer proc.mu.Unlock()
-	e.catchUp()
+	proc.Lock()
+	defer proc.Mu.Unlock()
+	e.CatchUp()
 	err := e.runtime.Free(p)
-	proc.noteTensors()
+	proc.NoteTensors()
 	return err
 }
 
-// acquirePlain makes a segment of plain device memory within the budget, for which
+// AcquirePlain makes a segment of plain device memory within the budget, for which
 // tensors leave when they must. It is made of physical memory of its own: nothing
 // of the driver's that could wait for the job's streams is called.
-func (e *swap) acquirePlain(bytes int64) (cuda.Ptr, error) {
+func (e *swap) AcquirePlain(bytes int64) (cuda.Ptr, error) {
 	proc := e.proc
-	if err := proc.driver.BindThread(); err != nil {
+	if err := proc.Driver.BindThread(); err != nil {
 		return 0, err
 	}
 	size := explicit.WholePages(bytes)
 	for shrunk := false; ; shrunk = true {
-		if err := e.takePlain(size); err != nil {
+		if err := e.TakePlain(size); err != nil {
 			return 0, err
 		}
 		p, err := e.mapPlain(size)
@@ -61,18 +61,18 @@ func (e *swap) acquirePlain(bytes int64) (cuda.Ptr, error) {
 			e.publishPlain(cuda.Range{Base: p, Bytes: size})
 			return p, nil
 		}
-		proc.addPlain(-size)
+		proc.AddPlain(-size)
 		if shrunk || !errors.Is(err, cuda.ErrOutOfMemory) {
 			return 0, fmt.Errorf("%w: %w", ErrOutOfMemory, err)
 		}
-		e.shrink(err) // tensors make room
+		e.Shrink(err) // tensors make room
 	}
 }
 
-// shrink lowers the budget to what is in use, as the driver has no more.
-func (e *swap) shrink(err error) bool {
-	e.proc.mu.Lock()
-	defer e.proc.mu.Unlock()
+// Shrink lowers the budget to what is in use, as the driver has no more.
+func (e *swap) Shrink(err error) bool {
+	e.proc.Mu.Lock()
+	defer e.proc.Mu.Unlock()
 	e.runtime.Shrink()
 	e.lowered(err)
 	return true
@@ -81,15 +81,15 @@ func (e *swap) shrink(err error) bool {
 // lowered says that the budget has become what the card has. The caller holds the lock.
 func (e *swap) lowered(err error) {
 	proc := e.proc
-	proc.budget = e.runtime.Budget()
-	proc.log.Warn("the card has less memory than the budget: going on with what there is", zap.Int64("budget_bytes", proc.budget), zap.Error(err))
+	proc.Budget = e.runtime.Budget()
+	proc.Log.Warn("the card has less memory than the budget: going on with what there is", zap.Int64("budget_bytes", proc.Budget), zap.Error(err))
 }
 
-// takePlain takes room of the budget, when it has been made.
-func (e *swap) takePlain(size int64) error {
+// TakePlain takes room of the budget, when it has been made.
+func (e *swap) TakePlain(size int64) error {
 	proc := e.proc
-	proc.mu.Lock()
-	defer proc.mu.Unlock()
+	proc.Mu.Lock()
+	defer proc.Mu.Unlock()
 	var waited, vain process.Idle
 	var nagger process.Nagger
 	for {
@@ -103,48 +103,48 @@ func (e *swap) takePlain(size int64) error {
 			vain.End()
 		}
 		switch {
-		case proc.failed != nil:
+		case proc.Failed != nil:
 			e.runtime.CancelPlain()
-			return fmt.Errorf("no room is made for plain device memory any more: %w", proc.failed)
-		case !fits, proc.closing, vain.Duration > e.patience(plainPatience):
+			return fmt.Errorf("no room is made for plain device memory any more: %w", proc.Failed)
+		case !fits, proc.Closing, vain.Duration > e.patience(plainPatience):
 			e.runtime.CancelPlain()
-			return fmt.Errorf("%w: %d bytes of plain device memory asked for, and no room can be made in the budget of %d: raise --budget", ErrOutOfMemory, size, proc.budget)
+			return fmt.Errorf("%w: %d bytes of plain device memory asked for, and no room can be made in the budget of %d: raise --budget", ErrOutOfMemory, size, proc.Budget)
 		case nagger.Due(waited.Duration):
-			proc.log.Warn("an allocation waits for memory that is in use", zap.Duration("for", waited.Round(time.Second)), zap.Int64("bytes", size), zap.String("state", e.runtime.Explain()))
+			proc.Log.Warn("an allocation waits for memory that is in use", zap.Duration("for", waited.Round(time.Second)), zap.Int64("bytes", size), zap.String("state", e.runtime.Explain()))
 		}
 		e.wakeAll()
 		if waited.Duration > reportPatience {
-			proc.mu.Unlock()
+			proc.Mu.Unlock()
 			e.hook.ReportAll()
-			proc.mu.Lock()
+			proc.Mu.Lock()
 		}
-		proc.yield()
+		proc.Yield()
 	}
-	proc.plainBytes.Add(size)
+	proc.PlainBytes.Add(size)
 	return nil
 }
 
 // emptyPatience is how long empty waits for the worker that gives memory back, which goes on without it.
 const emptyPatience = time.Second
 
-// empty has what dead tensors have left on the device given back. The lock is released meanwhile.
-func (e *swap) empty() {
+// Empty has what dead tensors have left on the device given back. The lock is released meanwhile.
+func (e *swap) Empty() {
 	proc := e.proc
 	e.hook.ReportAll() // or the last thing that streams have done would not be known to be over
-	proc.mu.Lock()
-	defer proc.mu.Unlock()
-	e.catchUp()
-	defer proc.noteReserved()
-	proc.progress()
+	proc.Mu.Lock()
+	defer proc.Mu.Unlock()
+	e.CatchUp()
+	defer proc.NoteReserved()
+	proc.Progress()
 	e.runtime.EmptyCache()
 	e.wakeAll()
-	for began := time.Now(); e.runtime.Emptying() && !proc.closing && proc.failed == nil && time.Since(began) < emptyPatience; {
-		proc.yield()
+	for began := time.Now(); e.runtime.Emptying() && !proc.Closing && proc.Failed == nil && time.Since(began) < emptyPatience; {
+		proc.Yield()
 	}
 }
 
 func (e *swap) mapPlain(size int64) (p cuda.Ptr, err error) {
-	d := e.proc.driver
+	d := e.proc.Driver
 	h, err := d.MemCreate(size, cuda.Device)
 	if err != nil {
 		return 0, err
@@ -167,10 +167,10 @@ func (e *swap) mapPlain(size int64) (p cuda.Ptr, err error) {
 	return 0, err
 }
 
-// releasePlain gives a segment back once the device has finished with it: unlike
+// ReleasePlain gives a segment back once the device has finished with it: unlike
 // cuMemFree, unmapping does not wait for work that is queued.
-func (e *swap) releasePlain(p cuda.Ptr, bytes int64) error {
-	d := e.proc.driver
+func (e *swap) ReleasePlain(p cuda.Ptr, bytes int64) error {
+	d := e.proc.Driver
 	if err := d.BindThread(); err != nil {
 		return err
 	}
@@ -187,7 +187,7 @@ func (e *swap) releasePlain(p cuda.Ptr, bytes int64) error {
 		}
 	}
 	if unasked {
-		if err := e.proc.synchronize(); err != nil {
+		if err := e.proc.Synchronize(); err != nil {
 			return err
 		}
 	}
@@ -202,7 +202,7 @@ func (e *swap) releasePlain(p cuda.Ptr, bytes int64) error {
 	if err := d.MemRelease(h); err != nil {
 		return err
 	}
-	e.proc.addPlain(-size)
+	e.proc.AddPlain(-size)
 	return d.AddressFree(p, size)
 }
 
@@ -246,13 +246,13 @@ func (d plainDriver) AddressFree(p cuda.Ptr, bytes int64) error {
 	return d.Driver.AddressFree(p, bytes)
 }
 
-func (e *swap) plainDriver(d stitch.Driver) stitch.Driver {
+func (e *swap) PlainDriver(d stitch.Driver) stitch.Driver {
 	return plainDriver{Driver: d, e: e}
 }
 
-func (e *swap) plainChanged() { e.runtime.SetPlainBytes(e.proc.plainBytes.Load()) }
+func (e *swap) PlainChanged() { e.runtime.SetPlainBytes(e.proc.PlainBytes.Load()) }
 
-func (e *swap) segments() bool { return true }
+func (e *swap) Segments() bool { return true }
 
-// onlyFragmented: addresses are never what is missing, they are many times the memory.
-func (e *swap) onlyFragmented(int64) bool { return false }
+// OnlyFragmented: addresses are never what is missing, they are many times the memory.
+func (e *swap) OnlyFragmented(int64) bool { return false }

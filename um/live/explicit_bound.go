@@ -15,6 +15,7 @@ import (
 	"github.com/penstock-gpu/penstock/um"
 	"github.com/penstock-gpu/penstock/um/explicit"
 	"github.com/penstock-gpu/penstock/um/live/bound"
+	"github.com/penstock-gpu/penstock/um/live/stats"
 )
 
 // This file says at the end of a job how near it came to an oracle, which knows the future
@@ -33,7 +34,7 @@ const (
 	judgePatience = 2 * time.Second
 )
 
-func (e *swap) assess(s *Stats, command string) {
+func (e *swap) Assess(s *stats.Stats, command string) {
 	proc := e.proc
 	x := s.Explicit
 	switch {
@@ -45,7 +46,7 @@ func (e *swap) assess(s *Stats, command string) {
 		return
 	}
 	in, out := e.fastest(x)
-	evidence := bound.Evidence{Device: proc.driver.Info().Name, BudgetBytes: s.BudgetBytes - proc.plainBytes.Load(), InBytesPerSecond: in, OutBytesPerSecond: out}
+	evidence := bound.Evidence{Device: proc.Driver.Info().Name, BudgetBytes: s.BudgetBytes - proc.PlainBytes.Load(), InBytesPerSecond: in, OutBytesPerSecond: out}
 	enough, stop := context.WithTimeout(context.Background(), judgePatience)
 	defer stop()
 	found := make(chan bound.Judgement, 3)
@@ -82,8 +83,8 @@ func (e *swap) assess(s *Stats, command string) {
 	}()
 	x.Bound = bound.Bound{Why: fmt.Sprintf("it would have taken more than %s", judgePatience)}
 	lost := uint64(0)
-	if proc.hook != nil {
-		lost = proc.hook.TimingsLost()
+	if proc.Hook != nil {
+		lost = proc.Hook.TimingsLost()
 	}
 	for {
 		select {
@@ -138,8 +139,8 @@ func ask(enough context.Context, command string, b bound.Bound, e *bound.Evidenc
 
 // recent is what the runtime remembers of so many iterations at most, or all of it where none is known.
 func (e *swap) recent(iterations int64) explicit.Recent {
-	e.proc.mu.Lock()
-	defer e.proc.mu.Unlock()
+	e.proc.Mu.Lock()
+	defer e.proc.Mu.Unlock()
 	ops := rememberedOps
 	if period := e.runtime.History.Period(); period > 0 {
 		ops = int(min(int64(ops), iterations*period))
@@ -231,8 +232,8 @@ func from(t *trace.Trace, first, last int) *trace.Trace {
 }
 
 // fastest is what copies of this job reached each way, over a while or over all, in bytes a second.
-func (e *swap) fastest(x *ExplicitStats) (in, out float64) {
-	e.proc.mu.Lock()
-	defer e.proc.mu.Unlock()
+func (e *swap) fastest(x *stats.Explicit) (in, out float64) {
+	e.proc.Mu.Lock()
+	defer e.proc.Mu.Unlock()
 	return max(x.InGBPerSecond*1e9, e.pace[um.In].fastest), max(x.OutGBPerSecond*1e9, e.pace[um.Out].fastest)
 }

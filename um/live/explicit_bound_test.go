@@ -17,6 +17,9 @@ import (
 	"github.com/penstock-gpu/penstock/trace"
 	"github.com/penstock-gpu/penstock/um/explicit"
 	"github.com/penstock-gpu/penstock/um/live/bound"
+	"github.com/penstock-gpu/penstock/um/live/livetest"
+	"github.com/penstock-gpu/penstock/um/live/process"
+	"github.com/penstock-gpu/penstock/um/live/stats"
 )
 
 // remembered is what a runtime remembers of a job whose layers, of a weight of 8 MiB each, take a
@@ -124,7 +127,7 @@ func TestJudge(t *testing.T) {
 	if b = judged(t, wrong, fast); b.Share < 1.4 || b.Defects != 2 {
 		t.Errorf("%+v", b)
 	}
-	text := Stats{Part: swapPart{}, Engine: "explicit", H2DBytes: 1, Explicit: &ExplicitStats{Judgement: bound.Judgement{Bound: b}}}.Verdict()
+	text := stats.Stats{Part: swapPart{}, Engine: "explicit", H2DBytes: 1, Explicit: &stats.Explicit{Judgement: bound.Judgement{Bound: b}}}.Verdict()
 	if !strings.Contains(text, " 150 % of the speed of an oracle") || !strings.Contains(text, "defect of the oracle") {
 		t.Error(text)
 	}
@@ -156,19 +159,19 @@ func TestJudge(t *testing.T) {
 
 // TestJudgeAJob: whatever the engine remembers, a job's end is not spoiled.
 func TestJudgeAJob(t *testing.T) {
-	s := Stats{Explicit: &ExplicitStats{}, H2DBytes: 1, BudgetBytes: 1 << 30}
-	e := &swap{proc: newProcess(processConfig{}, newDriver(1<<30), nil, zap.NewNop())}
-	e.assess(&s, "") // which has no runtime
+	s := stats.Stats{Explicit: &stats.Explicit{}, H2DBytes: 1, BudgetBytes: 1 << 30}
+	e := &swap{proc: process.New(process.Config{}, livetest.NewDriver(1<<30), nil, zap.NewNop())}
+	e.Assess(&s, "") // which has no runtime
 	if !strings.Contains(s.Explicit.Why, "it failed") {
 		t.Errorf("%+v", s.Explicit.Bound)
 	}
 	e.runtime = explicit.New(explicit.Config{BudgetBytes: 64 * mib, HostBudgetBytes: 64 * mib, Addresses: cuda.Range{Base: 1 << 40, Bytes: 1 << 30}}, swapProcess{e})
-	e.assess(&s, "")
+	e.Assess(&s, "")
 	if s.Explicit.Why != "no launch was seen to end" {
 		t.Errorf("%+v", s.Explicit.Bound)
 	}
 	s.H2DBytes = 0
-	if e.assess(&s, ""); s.Explicit.Why != "nothing was moved" {
+	if e.Assess(&s, ""); s.Explicit.Why != "nothing was moved" {
 		t.Errorf("%+v", s.Explicit.Bound)
 	}
 }

@@ -88,12 +88,12 @@ func (p *porter) clone(at cuda.Ptr, seq uint64) (from, to cuda.Range, err error)
 		e.verifier.clones.give([]cuda.Range{to})
 		return from, to, fmt.Errorf("%w: it is being released", errNotGuarded)
 	}
-	return from, to, e.proc.driver.CopyAsync(to.Base, from.Base, from.Bytes, p.mover.Stream())
+	return from, to, e.proc.Driver.CopyAsync(to.Base, from.Base, from.Bytes, p.mover.Stream())
 }
 
 // mapPlainAt maps plain memory.
 func (e *swap) mapPlainAt(p cuda.Ptr, bytes int64, h cuda.Handle) error {
-	if err := e.proc.driver.Map(p, bytes, h); err != nil || !e.replays() {
+	if err := e.proc.Driver.Map(p, bytes, h); err != nil || !e.replays() {
 		return err
 	}
 	e.plainMu.Lock()
@@ -105,7 +105,7 @@ func (e *swap) mapPlainAt(p cuda.Ptr, bytes int64, h cuda.Handle) error {
 // unmapPlain unmaps plain memory, when nothing is being copied from there to verify.
 func (e *swap) unmapPlain(p cuda.Ptr, bytes int64) error {
 	if !e.replays() {
-		return e.proc.driver.Unmap(p, bytes)
+		return e.proc.Driver.Unmap(p, bytes)
 	}
 	e.plainMu.Lock()
 	for base := range e.plainMapped {
@@ -115,11 +115,11 @@ func (e *swap) unmapPlain(p cuda.Ptr, bytes int64) error {
 	}
 	e.plainMu.Unlock()
 	if s := e.verifying.Load(); s != 0 {
-		if err := e.proc.driver.StreamSynchronize(cuda.Stream(s)); err != nil {
+		if err := e.proc.Driver.StreamSynchronize(cuda.Stream(s)); err != nil {
 			return err
 		}
 	}
-	return e.proc.driver.Unmap(p, bytes)
+	return e.proc.Driver.Unmap(p, bytes)
 }
 
 // replays says whether anything may be made again in this job.

@@ -97,14 +97,14 @@ func (e *swap) judge(q *question, found []cuda.Ptr, chases bool) {
 	default:
 		c.follows++
 	}
-	name := zap.String("kernel", e.proc.hook.FunctionName(q.function))
+	name := zap.String("kernel", e.proc.Hook.FunctionName(q.function))
 	switch {
 	case followed && !c.trusted():
 		e.hook.SetInspect(q.function, hook.InspectAlways)
-		e.proc.log.Info("a kernel no longer reaches just what the same one before it names: it is searched each time again", name)
+		e.proc.Log.Info("a kernel no longer reaches just what the same one before it names: it is searched each time again", name)
 	case c.trusted() && c.follows == followsAfter && !e.config.Verify:
 		e.hook.Follow(q.function, c.after)
-		e.proc.log.Info("a kernel reaches what the one before it names: it is searched now and then", name, zap.String("after", e.proc.hook.FunctionName(c.after)))
+		e.proc.Log.Info("a kernel reaches what the one before it names: it is searched now and then", name, zap.String("after", e.proc.Hook.FunctionName(c.after)))
 	}
 }
 

@@ -1,6 +1,9 @@
 package live
 
-import "github.com/penstock-gpu/penstock/pool/front"
+import (
+	"github.com/penstock-gpu/penstock/pool/front"
+	"github.com/penstock-gpu/penstock/um/live/process"
+)
 
 // hear tells the runtime of the calls that the front served and before which every
 // operation was reported, which are those up to a seq: a free that is heard of before
@@ -23,9 +26,9 @@ func (e *swap) hear(reported uint64) {
 	}
 }
 
-// hearAll tells it of all that can be told, and the front how much more it may give
+// HearAll tells it of all that can be told, and the front how much more it may give
 // out. The caller holds the lock.
-func (e *swap) hearAll() {
+func (e *swap) HearAll() {
 	if e.front != nil {
 		e.hear(e.hook.Read())
 		e.front.SetMost(e.taken + e.runtime.BeyondLiveBytes())
@@ -41,25 +44,25 @@ func (e *swap) dealWith(n front.Note) {
 		var size int64
 		size, err = e.runtime.Hold(n.At)
 		e.taken -= size
-		proc.freed(err)
+		proc.Freed(err)
 	} else {
 		var size int64
 		e.asked(n.Bytes, n.Stream, n.Requests)
-		size, err = e.runtime.Retake(n.At, n.Bytes, proc.streams.Number(n.Stream))
+		size, err = e.runtime.Retake(n.At, n.Bytes, proc.Streams.Number(n.Stream))
 		e.taken += size
-		proc.counts.allocs.Add(1)
+		proc.Counts.Allocs.Add(1)
 	}
 	if err != nil { // the two accounts of what is allocated differ: nothing can be relied on
-		proc.fail(err)
+		proc.Fail(err)
 		return
 	}
-	proc.noteTensors()
+	proc.NoteTensors()
 	if n.Bytes > 0 {
-		raise(&proc.counts.livePeak, proc.liveBytes())
+		process.Raise(&proc.Counts.LivePeak, proc.LiveBytes())
 	}
 }
 
-func (e *swap) serveFront(may bool) bool {
+func (e *swap) ServeFront(may bool) bool {
 	if e.front != nil {
 		most := int64(0)
 		if may {

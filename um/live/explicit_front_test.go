@@ -9,6 +9,8 @@ import (
 	"github.com/penstock-gpu/penstock/pool/front"
 	"github.com/penstock-gpu/penstock/um"
 	"github.com/penstock-gpu/penstock/um/explicit"
+	"github.com/penstock-gpu/penstock/um/live/livetest"
+	"github.com/penstock-gpu/penstock/um/live/process"
 )
 
 // ring is a launch hook whose ring was read up to a place.
@@ -29,15 +31,15 @@ func TestHear(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	d := newDriver(1 << 30)
+	d := livetest.NewDriver(1 << 30)
 	h := &ring{}
-	l := newProcess(processConfig{}, d, h, zap.NewNop())
-	l.plain = noPlain{}
+	l := process.New(process.Config{}, d, h, zap.NewNop())
+	l.Plain = livetest.NoPlain{}
 	e := &swap{proc: l, hook: h, front: f, requests: map[request]uint64{}}
-	l.engine = e
+	l.Engine = e
 	addresses := cuda.Range{Base: 1 << 40, Bytes: 1 << 30}
 	e.runtime = explicit.New(explicit.Config{BudgetBytes: 64 << 20, HostBudgetBytes: 64 << 20, Addresses: addresses}, swapProcess{e})
-	l.tensors = e.runtime
+	l.Tensors = e.runtime
 	head := uint64(3)
 	f.Stand(addresses, um.SmallBytes, explicit.PageBytes, &head)
 	f.Serve(front.All, -1, true)
@@ -62,7 +64,7 @@ func TestHear(t *testing.T) {
 		t.Fatal("the free is not served")
 	}
 	h.read = 4
-	e.hearAll()
+	e.HearAll()
 	if e.runtime.LiveBytes() != 4<<20 || e.heard != 0 {
 		t.Error("a free was heard of before the operations that came before it")
 	}
@@ -70,14 +72,14 @@ func TestHear(t *testing.T) {
 		t.Error("memory was recalled that an operation nobody has read of may use")
 	}
 	h.read = 5
-	e.hearAll()
+	e.HearAll()
 	if e.runtime.LiveBytes() != 0 || e.heard != 1 {
 		t.Error("a free was not heard of when everything before it was read")
 	}
 	if q, _ := f.Take(3<<20, 0); q != p {
 		t.Errorf("%#x is given out, want what was freed", uint64(q))
 	}
-	e.hearAll()
+	e.HearAll()
 	if got := e.runtime.LiveBytes(); got != 3<<20 {
 		t.Errorf("%d bytes are live", got)
 	}

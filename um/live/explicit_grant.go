@@ -11,6 +11,7 @@ import (
 
 	"github.com/penstock-gpu/penstock/cuda"
 	"github.com/penstock-gpu/penstock/cuda/kernels"
+	"github.com/penstock-gpu/penstock/um/live/process"
 )
 
 // question is an operation that waits for a grant.
@@ -30,16 +31,16 @@ type question struct {
 // which is released while the device searches.
 func (e *swap) answer() {
 	q, proc := e.asking, e.proc
-	if q == nil || proc.failed != nil || !e.runtime.Settled(q.seq) {
+	if q == nil || proc.Failed != nil || !e.runtime.Settled(q.seq) {
 		return
 	}
 	if !q.settled {
-		q.settled, q.since = true, proc.driver.Now()
+		q.settled, q.since = true, proc.Driver.Now()
 	}
 	if !q.opaque && !q.searched {
 		found, chases, err := e.search(q)
 		if err != nil && !errors.Is(err, errManyAddresses) {
-			proc.fail(err)
+			proc.Fail(err)
 			return
 		}
 		q.searched = true
@@ -48,23 +49,23 @@ func (e *swap) answer() {
 			e.judge(q, nil, true)
 			e.extendAll(q.seq)
 			q.settled = false
-			e.grantTime += proc.driver.Now() - q.since
+			e.grantTime += proc.Driver.Now() - q.since
 			return // when all has come
 		}
 		e.judge(q, found, chases)
-		proc.log.Debug("a launch has been searched for addresses", zap.Uint64("operation", q.seq),
-			zap.String("kernel", proc.hook.FunctionName(q.function)), zap.Int("addresses", len(found)))
+		proc.Log.Debug("a launch has been searched for addresses", zap.Uint64("operation", q.seq),
+			zap.String("kernel", proc.Hook.FunctionName(q.function)), zap.Int("addresses", len(found)))
 		if len(found) > 0 {
 			e.chasers++
 			n := e.runtime.Extend(q.seq, found)
 			if n > 0 {
 				q.settled = false
-				e.grantTime += proc.driver.Now() - q.since
+				e.grantTime += proc.Driver.Now() - q.since
 				return // when they have come
 			}
 		}
 	}
-	e.grantTime += proc.driver.Now() - q.since
+	e.grantTime += proc.Driver.Now() - q.since
 	e.asking = nil
 	e.runtime.Granted(q.seq)
 	e.hook.Grant(q.seq)
@@ -77,7 +78,7 @@ var errManyAddresses = errors.New("more addresses than can be followed")
 func (e *swap) extendAll(seq uint64) {
 	e.unresolved++
 	if err := e.runtime.ExtendAll(seq); err != nil {
-		e.proc.fail(err)
+		e.proc.Fail(err)
 	}
 }
 
@@ -108,11 +109,11 @@ func (e *swap) search(q *question) (found []cuda.Ptr, chases bool, err error) {
 	}
 	lo, hi := e.runtime.Span()
 	spans := [2]kernels.Span{{Lo: lo, Hi: hi}}
-	stream := cuda.Stream(proc.streams.HandleAt(q.stream))
-	if stream <= defaultStreams {
+	stream := cuda.Stream(proc.Streams.HandleAt(q.stream))
+	if stream <= process.DefaultStreams {
 		stream = 0
 	}
-	proc.mu.Unlock()
+	proc.Mu.Unlock()
 	for _, p := range plain {
 		if r, ok := e.blocks.Containing(p); !ok {
 			if r, ok := e.foreign(p); ok {
@@ -123,7 +124,7 @@ func (e *swap) search(q *question) (found []cuda.Ptr, chases bool, err error) {
 		}
 	}
 	if len(ranges) == 0 { // nor is the stream waited for
-		proc.mu.Lock()
+		proc.Mu.Lock()
 		return nil, false, nil
 	}
 	e.plainSpanMu.Lock()
@@ -131,14 +132,14 @@ func (e *swap) search(q *question) (found []cuda.Ptr, chases bool, err error) {
 	e.plainSpanMu.Unlock()
 	err = e.finder.Search(slices.Collect(maps.Keys(ranges)), spans, stream)
 	if err == nil {
-		err = proc.driver.StreamSynchronize(stream)
+		err = proc.Driver.StreamSynchronize(stream)
 	}
 	if err == nil {
 		words, total := e.finder.Found(1)
 		// What was not kept may be such.
 		chases = total > int64(len(words)) || slices.ContainsFunc(unique(words), func(p cuda.Ptr) bool { _, ok := e.blocks.Containing(p); return ok })
 	}
-	proc.mu.Lock()
+	proc.Mu.Lock()
 	if err != nil {
 		return nil, false, err
 	}
@@ -160,7 +161,7 @@ func (e *swap) foreign(p cuda.Ptr) (r cuda.Range, ok bool) {
 	if e.hook.Published(p) {
 		return r, false
 	}
-	if r, ok = e.proc.driver.AllocationAt(p); ok && r.Bytes > foreignBytes {
+	if r, ok = e.proc.Driver.AllocationAt(p); ok && r.Bytes > foreignBytes {
 		r = cuda.Range{Base: p, Bytes: min(foreignBytes, int64(r.End()-p))}
 	}
 	return r, ok

@@ -16,7 +16,7 @@ import (
 // else. While no page table is to be written (givesWay) the next piece is queued shortly before the one before it
 // ends, so that it follows at once; else once it has ended, which lets the tables be written in between (explicit.PieceBytes).
 type lane struct {
-	proc      *Process
+	proc      *process.Process
 	copier    *explicit.Copier
 	word      hook.Word
 	gives     *givesWay
@@ -69,8 +69,8 @@ const (
 	spinLongest = time.Millisecond
 )
 
-func newLane(proc *Process, word cuda.Ptr, gives *givesWay) (*lane, error) {
-	c, err := explicit.NewCopier(proc.driver, word)
+func newLane(proc *process.Process, word cuda.Ptr, gives *givesWay) (*lane, error) {
+	c, err := explicit.NewCopier(proc.Driver, word)
 	if err != nil {
 		return nil, err
 	}
@@ -96,10 +96,10 @@ func (n *lane) err() error {
 
 // run copies until the lane is closed.
 func (n *lane) run() {
-	defer n.proc.threads.Done()
+	defer n.proc.Threads.Done()
 	runtime.LockOSThread()
 	process.FinePauses()
-	err := n.proc.driver.BindThread()
+	err := n.proc.Driver.BindThread()
 	for err == nil {
 		if len(n.queued) == 0 {
 			if !n.more(true) {
@@ -184,7 +184,7 @@ func (n *lane) wait() error {
 		if now.Sub(began) > expected+spinLongest {
 			process.Pause(process.ShortWait)
 		}
-		if now.Sub(checked) > checkPatience {
+		if now.Sub(checked) > process.CheckPatience {
 			var err error
 			if checked, err = now, n.copier.Check(); err != nil {
 				return err
@@ -193,8 +193,8 @@ func (n *lane) wait() error {
 	}
 	n.ended = time.Now()
 	n.queued = append(n.queued[:0], n.queued[1:]...)
-	now := n.proc.driver.Now()
-	n.proc.config.Timeline.Add(timeline.Span{Track: timeline.Bus, Name: "copy out", From: now - n.ended.Sub(began), To: now, Bytes: p.Bytes})
+	now := n.proc.Driver.Now()
+	n.proc.Config.Timeline.Add(timeline.Span{Track: timeline.Bus, Name: "copy out", From: now - n.ended.Sub(began), To: now, Bytes: p.Bytes})
 	waited := int64(n.ended.Sub(waiting))
 	n.spent[laneWait].Add(waited)
 	took := float64(n.ended.Sub(began)) / float64(p.Bytes)

@@ -14,11 +14,13 @@ import (
 
 	"github.com/penstock-gpu/penstock/cuda"
 	"github.com/penstock-gpu/penstock/um/explicit"
+	"github.com/penstock-gpu/penstock/um/live/livetest"
+	"github.com/penstock-gpu/penstock/um/live/process"
 )
 
 // pieceDriver copies pieces when it is told to.
 type pieceDriver struct {
-	*fakeDriver
+	*livetest.Driver
 	t     *testing.T
 	word  *uint32
 	gives givesWay
@@ -84,17 +86,17 @@ func startLane(t *testing.T) (*lane, *pieceDriver) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	d := &pieceDriver{fakeDriver: newDriver(1 << 30), t: t, word: (*uint32)(unsafe.Pointer(&page[0]))}
-	l := newProcess(processConfig{}, d, nil, zap.NewNop())
+	d := &pieceDriver{Driver: livetest.NewDriver(1 << 30), t: t, word: (*uint32)(unsafe.Pointer(&page[0]))}
+	l := process.New(process.Config{}, d, nil, zap.NewNop())
 	n, err := newLane(l, cuda.Ptr(uintptr(unsafe.Pointer(&page[0]))), &d.gives)
 	if err != nil {
 		t.Fatal(err)
 	}
-	l.threads.Add(1)
+	l.Threads.Add(1)
 	go n.run()
 	t.Cleanup(func() {
 		close(n.moves)
-		l.threads.Wait()
+		l.Threads.Wait()
 		if err := unix.Munmap(page); err != nil {
 			t.Error(err)
 		}

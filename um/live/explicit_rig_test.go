@@ -7,38 +7,40 @@ import (
 
 	"github.com/penstock-gpu/penstock/internal/cudastub"
 	"github.com/penstock-gpu/penstock/um"
+	"github.com/penstock-gpu/penstock/um/live/livetest"
+	"github.com/penstock-gpu/penstock/um/live/process"
 )
 
 // swapJob is a job under the engine.
 type swapJob struct {
-	*stubJob
-	l *above
+	*livetest.Job
+	l *livetest.Above
 	e *swap
 }
 
 // swapJobConfig is what such a job can be given.
 type swapJobConfig struct {
-	processConfig
+	process.Config
 	swapConfig
 }
 
 func explicitConfig() swapJobConfig {
-	return swapJobConfig{processConfig: processConfig{Policy: um.Penstock, BudgetBytes: 64 * mib, HostBudgetBytes: 256 * mib}}
+	return swapJobConfig{Config: process.Config{Policy: um.Penstock, BudgetBytes: 64 * mib, HostBudgetBytes: 256 * mib}}
 }
 
 func newSwapJob(t *testing.T, c swapJobConfig, env ...string) *swapJob {
 	t.Helper()
 	j := &swapJob{}
-	j.stubJob = newStubJob(t, func(d *cudastub.Driver, h *strictHook) memory {
-		j.l = &above{Process: newProcess(c.processConfig, d, h, zap.NewNop())}
+	j.Job = livetest.NewJob(t, func(d *cudastub.Driver, h *livetest.StrictHook) livetest.Memory {
+		j.l = &livetest.Above{Process: process.New(c.Config, d, h, zap.NewNop())}
 		j.e = newSwap(j.l.Process, c.swapConfig, j.l)
-		j.l.serve(t, j.e)
-		if err := j.e.start(); err != nil {
+		j.l.Serve(t, j.e)
+		if err := j.e.Start(); err != nil {
 			t.Fatal(err)
 		}
 		// Pinned memory, which a job has to its end, is more than a machine has for all these jobs together.
 		t.Cleanup(func() {
-			if d.StreamSynchronize(j.stream) == nil {
+			if d.StreamSynchronize(j.Stream) == nil {
 				_ = j.e.host.Close()
 			}
 		})
@@ -49,7 +51,7 @@ func newSwapJob(t *testing.T, c swapJobConfig, env ...string) *swapJob {
 
 // locked runs with the engine's lock.
 func (j *swapJob) locked(f func(e *swap)) {
-	j.l.mu.Lock()
-	defer j.l.mu.Unlock()
+	j.l.Mu.Lock()
+	defer j.l.Mu.Unlock()
 	f(j.e)
 }

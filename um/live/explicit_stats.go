@@ -6,10 +6,11 @@ import (
 
 	"github.com/penstock-gpu/penstock/um"
 	"github.com/penstock-gpu/penstock/um/explicit"
+	"github.com/penstock-gpu/penstock/um/live/stats"
 )
 
-// report fills in the engine's part of a snapshot. The caller holds the lock.
-func (e *swap) report(s *Stats) {
+// Report fills in the engine's part of a snapshot. The caller holds the lock.
+func (e *swap) Report(s *stats.Stats) {
 	r := e.runtime.Stats()
 	s.Engine, s.Part = e.String(), swapPart{}
 	s.ResidentBytes = r.DeviceBytes
@@ -18,7 +19,7 @@ func (e *swap) report(s *Stats) {
 	s.FetchedBytes, s.EvictedBytes = r.FetchedBytes, r.EvictedBytes
 	s.H2DBytes, s.D2HBytes = r.FetchedBytes, r.EvictedBytes
 	s.Fetches, s.Evictions = r.Fetches, r.Evictions
-	s.LockWaitSeconds = time.Duration(e.proc.counts.lockWait.Load()).Seconds()
+	s.LockWaitSeconds = time.Duration(e.proc.Counts.LockWait.Load()).Seconds()
 	s.InSeconds, s.OutSeconds = e.moveTime[um.In].Seconds(), e.moveTime[um.Out].Seconds()
 	stall := r.Stall
 	s.StallSeconds = (r.Stalled() + e.grantTime).Seconds()
@@ -34,8 +35,8 @@ func (e *swap) report(s *Stats) {
 	}
 	c, h := e.hook.Counters(), e.host.Stats()
 	s.GatedLaunches = int64(c.CPUWaits)
-	s.Explicit = &ExplicitStats{
-		InGBPerSecond: rate(r.FetchedBytes, s.InSeconds), OutGBPerSecond: rate(r.EvictedBytes, s.OutSeconds),
+	s.Explicit = &stats.Explicit{
+		InGBPerSecond: stats.Rate(r.FetchedBytes, s.InSeconds), OutGBPerSecond: stats.Rate(r.EvictedBytes, s.OutSeconds),
 		FetchStallSeconds: stall[um.ForFetch].Seconds(), SpaceStallSeconds: stall[um.ForSpace].Seconds(), MapStallSeconds: stall[um.ForMap].Seconds(),
 		GrantStallSeconds: e.grantTime.Seconds(), CleanBytes: r.CleanBytes, Dropped: r.Dropped, DroppedBytes: r.DroppedBytes, DropsWrong: r.Wrong, GuardWaits: r.GuardWaits, Made: r.Made, MadeBytes: r.MadeBytes, Unmade: r.Unmade,
 		Verified: r.Verified, RecordedFunctions: r.Recorded, TrustedFunctions: r.Trusted, BannedFunctions: r.Banned, BannedKernels: r.BannedKernels, CopiedBytes: copiedBytes(&r),

@@ -20,23 +20,23 @@ import (
 // loop feeds the runtime, answers what launches ask, and wakes the workers.
 func (e *swap) loop() {
 	proc := e.proc
-	defer proc.threads.Done()
+	defer proc.Threads.Done()
 	runtime.LockOSThread()
 	process.FinePauses()
-	if !proc.bindThread() {
+	if !proc.BindThread() {
 		return
 	}
 	var reported, checked time.Time
 	for {
-		proc.mu.Lock()
-		if proc.closing {
-			proc.mu.Unlock()
+		proc.Mu.Lock()
+		if proc.Closing {
+			proc.Mu.Unlock()
 			return
 		}
-		proc.drain()
-		proc.progress()
-		proc.timings()
-		proc.tensorReserved.Store(e.runtime.ReservedBytes())
+		proc.Drain()
+		proc.Progress()
+		proc.Timings()
+		proc.TensorReserved.Store(e.runtime.ReservedBytes())
 		e.epoch.Store(e.runtime.Epoch())
 		held := e.runtime.Held() || e.asking != nil
 		if n := e.runtime.Epoch(); n != e.waked || held && !e.runtime.Moving() { // what was refused may be possible now, such as host memory
@@ -49,8 +49,8 @@ func (e *swap) loop() {
 		// The last operations of streams that nobody is launching on have not been
 		// reported, and would keep what they name on the device for ever.
 		ask := held && !e.runtime.Moving() && idle > reportPatience && time.Since(reported) > reportPatience
-		check := (held || e.runtime.WantsPlain()) && e.lane != nil && proc.failed == nil && time.Since(checked) > checkPatience
-		proc.mu.Unlock()
+		check := (held || e.runtime.WantsPlain()) && e.lane != nil && proc.Failed == nil && time.Since(checked) > process.CheckPatience
+		proc.Mu.Unlock()
 		if ask {
 			e.hook.ReportAll()
 			reported = time.Now()
@@ -62,7 +62,7 @@ func (e *swap) loop() {
 		if busy {
 			process.Pause(process.PauseAfter(idle))
 		} else {
-			proc.hook.Wait(idleWait)
+			proc.Hook.Wait(process.IdleWait)
 		}
 	}
 }
@@ -102,13 +102,13 @@ var partNames = [porterParts]string{"lock", "plan", "begin", "finish", "rest", "
 func (p *porter) timed(part int, f func()) {
 	proc := p.e.proc
 	p.e.epoch.Store(p.e.runtime.Epoch())
-	began := proc.driver.Now()
-	proc.mu.Unlock()
+	began := proc.Driver.Now()
+	proc.Mu.Unlock()
 	f()
-	ended := proc.driver.Now()
-	proc.mu.Lock()
+	ended := proc.Driver.Now()
+	proc.Mu.Lock()
 	p.spent[part] += ended - began
-	locked := proc.driver.Now()
+	locked := proc.Driver.Now()
 	p.spent[portLock] += locked - ended
 	p.show(part, began, ended)
 	p.show(portLock, ended, locked)
@@ -121,7 +121,7 @@ func (p *porter) show(part int, from, to time.Duration) {
 	if p.direction == um.Out {
 		track = timeline.WorkOut
 	}
-	p.e.proc.config.Timeline.Add(timeline.Span{Track: track, Name: partNames[part], From: from, To: to})
+	p.e.proc.Config.Timeline.Add(timeline.Span{Track: track, Name: partNames[part], From: from, To: to})
 }
 
 // showMove puts a move that has ended into the time line.
@@ -130,9 +130,9 @@ func (p *porter) showMove(f *flight) {
 	if p.direction == um.Out {
 		track = timeline.Out
 	}
-	t := p.e.proc.config.Timeline
+	t := p.e.proc.Config.Timeline
 	if t != nil {
-		t.Add(timeline.Span{Track: track, Name: f.move.Doing(), From: f.began, To: p.e.proc.driver.Now(), Bytes: f.move.Bytes, Detail: f.move.By})
+		t.Add(timeline.Span{Track: track, Name: f.move.Doing(), From: f.began, To: p.e.proc.Driver.Now(), Bytes: f.move.Bytes, Detail: f.move.By})
 	}
 }
 
@@ -150,17 +150,17 @@ type flight struct {
 // worker is a porter's thread.
 func (e *swap) worker(d um.Direction) {
 	proc := e.proc
-	defer proc.threads.Done()
+	defer proc.Threads.Done()
 	runtime.LockOSThread()
 	process.FinePauses()
-	proc.mu.Lock()
-	defer proc.mu.Unlock()
+	proc.Mu.Lock()
+	defer proc.Mu.Unlock()
 	p, err := e.newPorter(d)
 	if err == nil {
 		err = p.run()
 	}
 	if err != nil {
-		proc.fail(err)
+		proc.Fail(err)
 	}
 	if p == nil {
 		return
@@ -168,15 +168,15 @@ func (e *swap) worker(d um.Direction) {
 	if p.lane != nil {
 		close(p.lane.moves)
 	}
-	proc.log.Debug("a porter ends", zap.Int("direction", int(d)), zap.Durations("lock_plan_begin_finish_rest_idle", p.spent[:]))
+	proc.Log.Debug("a porter ends", zap.Int("direction", int(d)), zap.Durations("lock_plan_begin_finish_rest_idle", p.spent[:]))
 }
 
 func (e *swap) newPorter(d um.Direction) (*porter, error) {
 	proc := e.proc
-	if err := proc.driver.BindThread(); err != nil {
+	if err := proc.Driver.BindThread(); err != nil {
 		return nil, err
 	}
-	mover, err := explicit.NewMover(proc.driver, e.word(d))
+	mover, err := explicit.NewMover(proc.Driver, e.word(d))
 	if err != nil {
 		return nil, err
 	}
@@ -190,7 +190,7 @@ func (e *swap) newPorter(d um.Direction) (*porter, error) {
 		e.verifying.Store(uintptr(mover.Stream()))
 	}
 	if e.verifier != nil && d == um.In {
-		if p.maker, err = explicit.NewMover(proc.driver, e.makings()); err != nil {
+		if p.maker, err = explicit.NewMover(proc.Driver, e.makings()); err != nil {
 			return nil, err
 		}
 		if err := p.maker.Checksums(e.kernels, mostInFlight, false); err != nil {
@@ -203,7 +203,7 @@ func (e *swap) newPorter(d um.Direction) (*porter, error) {
 			return nil, err
 		}
 		e.lane = p.lane
-		proc.threads.Add(1)
+		proc.Threads.Add(1)
 		go p.lane.run()
 	}
 	return p, nil
@@ -213,13 +213,13 @@ func (e *swap) newPorter(d um.Direction) (*porter, error) {
 // released for everything that takes time.
 func (p *porter) run() error {
 	e, proc := p.e, p.e.proc
-	for !proc.closing && proc.failed == nil {
+	for !proc.Closing && proc.Failed == nil {
 		if err := p.land(); err != nil {
 			return err
 		}
-		began := proc.driver.Now()
-		proc.drain() // what is already queued decides better than what was known before
-		proc.progress()
+		began := proc.Driver.Now()
+		proc.Drain() // what is already queued decides better than what was known before
+		proc.Progress()
 		if p.direction == um.Out {
 			e.hostErr, e.growing = nil, false // it is asked for again
 			if e.endVerifier {
@@ -229,7 +229,7 @@ func (p *porter) run() error {
 			}
 		}
 		m, ok := e.runtime.Next(p.direction)
-		asked := proc.driver.Now()
+		asked := proc.Driver.Now()
 		p.spent[portPlan] += asked - began
 		p.show(portPlan, began, asked)
 		p.press(asked)
@@ -239,11 +239,11 @@ func (p *porter) run() error {
 			err = p.begin(m)
 		case len(p.flights) > 0:
 			err = p.rest()
-		case proc.closing || proc.failed != nil: // since the lock was last released: nobody will wake this thread
+		case proc.Closing || proc.Failed != nil: // since the lock was last released: nobody will wake this thread
 		default:
 			e.wake[p.direction].Wait()
-			p.spent[portIdle] += proc.driver.Now() - asked
-			p.show(portIdle, asked, proc.driver.Now())
+			p.spent[portIdle] += proc.Driver.Now() - asked
+			p.show(portIdle, asked, proc.Driver.Now())
 		}
 		if err != nil {
 			return err
@@ -285,7 +285,7 @@ func (p *porter) note() {
 	if copying == p.copying {
 		return
 	}
-	now := p.e.proc.driver.Now()
+	now := p.e.proc.Driver.Now()
 	if p.copying {
 		p.e.moveTime[p.direction] += now - p.since
 	}
@@ -307,7 +307,7 @@ func (p *porter) land() error {
 		}
 		f := p.flights[i]
 		if f.copied {
-			e.pace[p.direction].ended(f.move.Bytes, proc.driver.Now())
+			e.pace[p.direction].ended(f.move.Bytes, proc.Driver.Now())
 		}
 		p.flights = slices.Delete(p.flights, i, i+1)
 		p.checked = time.Now()
@@ -316,14 +316,14 @@ func (p *porter) land() error {
 		case f.move.Kind == explicit.MoveVerify:
 			if f.move.Isolated && !e.accesses.judge(e, f.move) {
 				f.move.Untried = true
-				proc.log.Debug("launches wrote to what was not known to be written to", zap.String("kernel", f.move.By), zap.Int("inputs", len(f.move.Changed)))
+				proc.Log.Debug("launches wrote to what was not known to be written to", zap.String("kernel", f.move.By), zap.Int("inputs", len(f.move.Changed)))
 				e.runtime.Cancelled(f.move)
 			} else {
 				e.runtime.Done(f.move)
 			}
 			continue
 		case f.move.Kind == explicit.MoveEvict && !f.move.Copied() && !f.move.Clean:
-			proc.log.Debug("what leaves is not what its recipe makes", zap.String("kernel", f.move.By), zap.Int64("bytes", f.move.Bytes))
+			proc.Log.Debug("what leaves is not what its recipe makes", zap.String("kernel", f.move.By), zap.Int64("bytes", f.move.Bytes))
 			e.runtime.Cancelled(f.move)
 			continue
 		}
@@ -336,9 +336,9 @@ func (p *porter) land() error {
 		if err != nil {
 			return err
 		}
-		now := proc.driver.Now()
-		if proc.sink != nil && !proc.paused && !f.move.Clean && f.move.Copied() && f.move.Kind != explicit.MoveMake {
-			proc.sink.Move([]cuda.Range{{Base: f.move.Chunk.Base, Bytes: f.move.Bytes}}, p.direction, f.began, now)
+		now := proc.Driver.Now()
+		if proc.Sink != nil && !proc.Paused && !f.move.Clean && f.move.Copied() && f.move.Kind != explicit.MoveMake {
+			proc.Sink.Move([]cuda.Range{{Base: f.move.Chunk.Base, Bytes: f.move.Bytes}}, p.direction, f.began, now)
 		}
 		e.runtime.Done(f.move)
 		e.wake[um.In+um.Out-p.direction].Signal()
@@ -400,7 +400,7 @@ func (p *porter) rest() (err error) {
 			if p.lane != nil {
 				err = p.lane.err()
 			}
-			if err == nil && time.Since(p.checked) > checkPatience {
+			if err == nil && time.Since(p.checked) > process.CheckPatience {
 				p.checked, err = time.Now(), p.mover.Check()
 				if err == nil && p.maker != nil {
 					err = p.maker.Check()
@@ -437,7 +437,7 @@ func (p *porter) begin(m *explicit.Move) error {
 		e.timing = true
 		e.hook.SetTiming(true)
 	}
-	f := flight{move: m, began: proc.driver.Now()}
+	f := flight{move: m, began: proc.Driver.Now()}
 	var err, refused, unverified error
 	unloads := e.accesses.unloads // when the launches were recorded
 	makes, verifies := m.Direction() == um.In && len(m.Launches) > 0, m.Kind == explicit.MoveVerify
@@ -452,13 +452,13 @@ func (p *porter) begin(m *explicit.Move) error {
 		outside, byTrial = m.Outside(), e.accesses.ofTrials(m)
 		if m.Isolated = e.accesses.trials(m); overwrites && !m.Isolated {
 			m.Untried = true
-			proc.log.Debug("it is known by now that launches write to what they were to read", zap.String("kernel", m.By))
+			proc.Log.Debug("it is known by now that launches write to what they were to read", zap.String("kernel", m.By))
 			e.runtime.Cancelled(m)
 			return nil
 		}
 		if m.Isolated && (m.Proven || !p.mover.MayTry(m, e.verifier.scratch.Bytes)) {
 			m.Untried = true
-			proc.log.Debug("there is no room to try launches", zap.String("kernel", m.By), zap.Int64("bytes", m.Bytes), zap.Int("inputs", len(m.Inputs)))
+			proc.Log.Debug("there is no room to try launches", zap.String("kernel", m.By), zap.Int64("bytes", m.Bytes), zap.Int("inputs", len(m.Inputs)))
 			e.runtime.Cancelled(m)
 			return nil
 		}
@@ -492,10 +492,10 @@ func (p *porter) begin(m *explicit.Move) error {
 			p.copy(&f)
 		}
 	})
-	proc.moved()
+	proc.Moved()
 	if unverified != nil {
 		m.Untried = errors.Is(unverified, errPoolBusy)
-		proc.log.Debug("what leaves cannot be made again", zap.String("kernel", m.By), zap.Int64("bytes", m.Bytes), zap.Error(unverified))
+		proc.Log.Debug("what leaves cannot be made again", zap.String("kernel", m.By), zap.Int64("bytes", m.Bytes), zap.Error(unverified))
 		e.runtime.Cancelled(m)
 		return nil
 	}
@@ -511,7 +511,7 @@ func (p *porter) begin(m *explicit.Move) error {
 	case refused != nil && !m.Copied():
 		return fmt.Errorf("%s was dropped and cannot be made again: %w", m.What(), refused)
 	case refused != nil:
-		proc.log.Warn("a launch cannot be issued again: what it made is fetched", zap.Error(refused))
+		proc.Log.Warn("a launch cannot be issued again: what it made is fetched", zap.Error(refused))
 		if err := p.fetchInstead(&f); err != nil {
 			return err
 		}

@@ -234,7 +234,7 @@ func (c *accesses) judge(e *swap, m *explicit.Move) bool {
 		}
 		f.note(made, writes)
 		if f.passed++; f.over() && !f.told {
-			e.proc.log.Debug("it is known what launches write to", zap.String("kernel", m.By), zap.Uint32s("offsets", f.writes))
+			e.proc.Log.Debug("it is known what launches write to", zap.String("kernel", m.By), zap.Uint32s("offsets", f.writes))
 			c.tell(e, f)
 		}
 	}

@@ -8,19 +8,20 @@ import (
 	"github.com/penstock-gpu/penstock/cuda"
 	"github.com/penstock-gpu/penstock/internal/hook"
 	"github.com/penstock-gpu/penstock/um"
+	"github.com/penstock-gpu/penstock/um/live/livetest"
 )
 
 // multiply makes out = 3 a + b with a kernel of a matrix library, which leaves its workspace as it is not to find it: the job clears it.
 func (j *swapJob) multiply(out, a, b, workspace cuda.Ptr, scribbles uint32) {
 	j.Helper()
-	j.fill(workspace, productBytes, 0)
+	j.Fill(workspace, productBytes, 0)
 	var params []byte
 	for _, p := range []cuda.Ptr{out, a, b, workspace} {
 		params = binary.LittleEndian.AppendUint64(params, uint64(p))
 	}
 	params = binary.LittleEndian.AppendUint32(binary.LittleEndian.AppendUint32(params, productBytes/4), scribbles)
-	l := &cuda.RecordedLaunch{Function: j.d.Function("stub_gemm"), Grid: [3]uint32{1, 1, 1}, Block: [3]uint32{1, 1, 1}, Starts: []uint32{0}, Params: params}
-	j.must(j.launch(work{kind: hook.Launch, id: kernelGemm, names: []cuda.Ptr{out, workspace, a, b}, again: l, queue: func() error { return j.d.LaunchAgain(l, j.stream) }}))
+	l := &cuda.RecordedLaunch{Function: j.Driver.Function("stub_gemm"), Grid: [3]uint32{1, 1, 1}, Block: [3]uint32{1, 1, 1}, Starts: []uint32{0}, Params: params}
+	j.Must(j.Launch(livetest.Work{Kind: hook.Launch, ID: livetest.KernelGemm, Names: []cuda.Ptr{out, workspace, a, b}, Again: l, Run: func() error { return j.Driver.LaunchAgain(l, j.Stream) }}))
 }
 
 // TestExplicitTrials: what products make is made again once it has been tried out what they write to: a workspace, too, which is not what is guarded or
@@ -38,59 +39,59 @@ func TestExplicitTrials(t *testing.T) {
 		c := replaying(t, um.ReplayOn)
 		c.BudgetBytes += 32 * mib
 		j := newSwapJob(t, c)
-		in := [2]cuda.Ptr{j.malloc(productBytes), j.malloc(productBytes)}
-		j.fill(in[0], productBytes, 1)
-		workspace := j.malloc(productBytes)
+		in := [2]cuda.Ptr{j.Malloc(productBytes), j.Malloc(productBytes)}
+		j.Fill(in[0], productBytes, 1)
+		workspace := j.Malloc(productBytes)
 		products := make([]cuda.Ptr, 24)
 		for round := range 12 {
-			j.fill(in[1], productBytes, 2)
+			j.Fill(in[1], productBytes, 2)
 			for i := range products {
-				products[i] = j.malloc(productBytes)
+				products[i] = j.Malloc(productBytes)
 				j.multiply(products[i], in[0], in[1], workspace, scribbles)
 			}
 			for i, p := range products {
-				j.has(in[0], productBytes, 1)
-				j.has(p, productBytes, 5+scribbles*uint32(i))
+				j.Has(in[0], productBytes, 1)
+				j.Has(p, productBytes, 5+scribbles*uint32(i))
 			}
 			for _, p := range products {
-				j.must(j.l.Free(p))
+				j.Must(j.l.Free(p))
 			}
 			if s := j.l.Stats().Explicit; s.Unmade != 0 {
 				t.Fatalf("round %d: %+v", round, s)
 			}
 			if round == again && scribbles == 0 { // a word is an address that never was one
 				j.locked(func(e *swap) {
-					f := e.accesses.functions[kernelGemm]
+					f := e.accesses.functions[livetest.KernelGemm]
 					f.again()
 					f.told = false
 				})
 			}
 		}
 		j.locked(func(e *swap) {
-			if f := e.accesses.functions[kernelGemm]; scribbles == 0 && !f.over() {
+			if f := e.accesses.functions[livetest.KernelGemm]; scribbles == 0 && !f.over() {
 				t.Errorf("%d trials were passed since they began anew: what is proven is not tried", f.passed)
 			}
 		})
 		s := j.l.Stats().Explicit
-		j.h.mu.Lock()
-		told := j.h.told[kernelGemm]
-		j.h.mu.Unlock()
+		j.Hook.Mu.Lock()
+		told := j.Hook.Told[livetest.KernelGemm]
+		j.Hook.Mu.Unlock()
 		switch {
 		case scribbles == 0 && (s.Made == 0 || told != 2):
 			t.Errorf("%d products were made again, they write to %d operands; %+v", s.Made, told, s)
 		case scribbles != 0 && (s.Made != 0 || s.DropsWrong == 0):
 			t.Errorf("%d products were made again that write to what they read, %d were found out", s.Made, s.DropsWrong)
 		}
-		j.locked(func(e *swap) { j.must(e.runtime.Check()) })
-		j.closed()
+		j.locked(func(e *swap) { j.Must(e.runtime.Check()) })
+		j.Closed()
 	}
 }
 
 // TestTrialBeginsAnew: where a word is an address that never was one, it has to be tried again what is written to.
 func TestTrialBeginsAnew(t *testing.T) {
 	j := newSwapJob(t, replaying(t, um.ReplayOn))
-	defer j.closed()
-	p, q := j.malloc(productBytes), j.malloc(productBytes)
+	defer j.Closed()
+	p, q := j.Malloc(productBytes), j.Malloc(productBytes)
 	params := binary.LittleEndian.AppendUint64(binary.LittleEndian.AppendUint64(nil, uint64(p)), uint64(q))
 	j.locked(func(e *swap) {
 		rec := hook.Record{Kind: hook.Launch, ID: 77, Slots: []uint32{e.runtime.SlotOf(p), e.runtime.SlotOf(q)}}
@@ -133,16 +134,16 @@ func TestWorkspaceInSharedRange(t *testing.T) {
 	c := replaying(t, um.ReplayOn)
 	c.Packs = true
 	j := newSwapJob(t, c)
-	defer j.closed()
+	defer j.Closed()
 	const bytes = 3 * mib / 2
-	weights, workspace := j.malloc(bytes), j.malloc(bytes)
+	weights, workspace := j.Malloc(bytes), j.Malloc(bytes)
 	outs, inputs := make([]cuda.Ptr, productsSeen), make([]cuda.Ptr, workspaceOf)
 	for i := range outs {
-		outs[i] = j.malloc(2 * mib)
+		outs[i] = j.Malloc(2 * mib)
 	}
 	for i := range inputs {
-		inputs[i] = j.malloc(2 * mib)
-		j.fill(inputs[i], 2*mib, 1)
+		inputs[i] = j.Malloc(2 * mib)
+		j.Fill(inputs[i], 2*mib, 1)
 	}
 	j.locked(func(e *swap) {
 		slot := e.runtime.SlotOf(workspace)
@@ -186,10 +187,10 @@ func TestWorkspaceInSharedRange(t *testing.T) {
 // TestStaleWords: words that are addresses of nothing alive, as lists with room for more carry them, do not keep a launch from being issued again.
 func TestStaleWords(t *testing.T) {
 	j := newSwapJob(t, replaying(t, um.ReplayOn))
-	defer j.closed()
-	out, in, dead := j.malloc(productBytes), j.malloc(productBytes), j.malloc(productBytes)
-	j.fill(in, productBytes, 1)
-	j.fill(dead, productBytes, 1)
+	defer j.Closed()
+	out, in, dead := j.Malloc(productBytes), j.Malloc(productBytes), j.Malloc(productBytes)
+	j.Fill(in, productBytes, 1)
+	j.Fill(dead, productBytes, 1)
 	var params []byte
 	for _, p := range []cuda.Ptr{out, in, dead} {
 		params = binary.LittleEndian.AppendUint64(params, uint64(p))

@@ -6,6 +6,7 @@ import (
 
 	"github.com/penstock-gpu/penstock/internal/size"
 	"github.com/penstock-gpu/penstock/um/explicit"
+	"github.com/penstock-gpu/penstock/um/live/stats"
 )
 
 // A job that asks for grants more often than this waits for its own kernels all
@@ -20,7 +21,7 @@ const (
 // swapPart is the explicit engine's part of a verdict.
 type swapPart struct{}
 
-func (swapPart) Lines(s *Stats, line func(format string, args ...any)) {
+func (swapPart) Lines(s *stats.Stats, line func(format string, args ...any)) {
 	x := s.Explicit
 	line("moved %s to the device (%.1f GB/s while copying) and %s to the host (%.1f GB/s)",
 		size.Text(s.H2DBytes), x.InGBPerSecond, size.Text(s.D2HBytes), x.OutGBPerSecond)
@@ -35,7 +36,7 @@ func (swapPart) Lines(s *Stats, line func(format string, args ...any)) {
 	}
 	line("stalled %.2f s: %.2f s for data on its way, %.2f s for space, %.2f s for mapping, %.2f s until what is queued had been looked through",
 		s.StallSeconds, x.FetchStallSeconds, x.SpaceStallSeconds, x.MapStallSeconds, x.GrantStallSeconds)
-	line("%d launches and copies waited (%d launches in all); predicted exactly: %s", x.WaitedLaunches, s.Launches, s.predicted())
+	line("%d launches and copies waited (%d launches in all); predicted exactly: %s", x.WaitedLaunches, s.Launches, s.Predicted())
 	line("%d launches were searched for addresses in memory: %d had some; %d had unreadable parameters and got everything on the device",
 		x.Inspected, x.Chasers, x.Unresolved)
 	line("host memory: %s needed at most, %s in use, %s pinned of a budget of %s; waited %.2f s for pinning",
@@ -56,14 +57,14 @@ func levelText(seconds map[string]float64) string {
 	return strings.Join(parts, ", ")
 }
 
-func (swapPart) Limit(s *Stats) string {
+func (swapPart) Limit(s *stats.Stats) string {
 	x := s.Explicit
 	worst := max(x.FetchStallSeconds, x.SpaceStallSeconds, x.MapStallSeconds, x.GrantStallSeconds)
 	switch {
 	case s.D2HBytes == 0 && s.H2DBytes == 0 && x.CleanBytes == 0:
 		return "everything fitted on the device: nothing was moved"
 	case s.OversizeLaunches > 0:
-		return s.oversize()
+		return s.Oversize()
 	case x.CPUSeconds > mostCPU*x.IterationSeconds && x.CPUSeconds > x.Seconds:
 		return fmt.Sprintf("limited by the job's own CPU, which takes %.3f s of an iteration of %.3f s to launch it: more memory helps little", x.CPUSeconds, x.IterationSeconds)
 	case worst == 0:
@@ -80,8 +81,8 @@ func (swapPart) Limit(s *Stats) string {
 	return fmt.Sprintf("limited by mapping memory for new tensors (%d maps)", x.Maps)
 }
 
-// warnings are about jobs that the engine serves badly.
-func (swapPart) Warnings(s *Stats) (w []string) {
+// Warnings are about jobs that the engine serves badly.
+func (swapPart) Warnings(s *stats.Stats) (w []string) {
 	x := s.Explicit
 	if s.Launches < enoughLaunches {
 		return nil

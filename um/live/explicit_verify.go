@@ -42,7 +42,7 @@ func (e *swap) openVerifier(size int64) (scratchBytes int64, err error) {
 	if err != nil {
 		return 0, fmt.Errorf("memory to verify in that tensors can be made again: %w", err)
 	}
-	proc.plainBytes.Add(all)
+	proc.PlainBytes.Add(all)
 	e.verifier = &verifier{scratch: cuda.Range{Base: base, Bytes: size}, temps: base + cuda.Ptr(size)}
 	e.verifier.bytes = all
 	e.verifier.clones = clones{left: cuda.Range{Base: base + cuda.Ptr(size+tempsSize), Bytes: clonesSize}, free: map[int64][]cuda.Ptr{}}
@@ -66,12 +66,12 @@ func (p *porter) closeVerifier() (err error) {
 		delete(e.plainHandles, at)
 		e.plainMu.Unlock()
 		if err = e.unmapPlain(at, bytes); err == nil {
-			err = errors.Join(proc.driver.MemRelease(h), proc.driver.AddressFree(at, bytes))
+			err = errors.Join(proc.Driver.MemRelease(h), proc.Driver.AddressFree(at, bytes))
 		}
 		e.verifying.Store(0)
 	})
-	proc.plainBytes.Add(-bytes)
-	e.runtime.SetPlainBytes(proc.plainBytes.Load())
+	proc.PlainBytes.Add(-bytes)
+	e.runtime.SetPlainBytes(proc.PlainBytes.Load())
 	return err
 }
 
@@ -131,7 +131,7 @@ func (p *porter) remake(f *flight) error {
 			explicit.ErrMismatch, m.What(), m.By, f.makings, m.Sum)
 	}
 	e.runtime.Doubted(m)
-	e.proc.log.Warn("what was made again is not what was dropped: it is made once more", zap.String("kernel", m.By))
+	e.proc.Log.Warn("what was made again is not what was dropped: it is made once more", zap.String("kernel", m.By))
 	var err error
 	p.timed(portBegin, func() { f.ticket, err = p.maker.Make(m, e.verifier.temps) })
 	return err

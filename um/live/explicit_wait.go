@@ -8,6 +8,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/penstock-gpu/penstock/um/explicit/hostpool"
+	"github.com/penstock-gpu/penstock/um/live/process"
 )
 
 // unfinished says whether something is under way after which what waits may go on, however long it takes: a move,
@@ -24,45 +25,45 @@ func (e *swap) unfinished() bool {
 // long nothing has moved. The caller holds the lock.
 func (e *swap) watch(held bool) (idle time.Duration) {
 	proc, now := e.proc, time.Now()
-	proc.idle.Look(now)
-	proc.vain.Look(now)
+	proc.Idle.Look(now)
+	proc.Vain.Look(now)
 	switch {
 	case !held || e.runtime.Moving():
-		proc.moved()
+		proc.Moved()
 	case e.unfinished():
-		proc.vain.End()
+		proc.Vain.End()
 	}
-	if held && !e.runtime.Moving() && proc.idle.Duration > lookAgainPatience && now.Sub(e.lookedAgain) > lookAgainPatience {
+	if held && !e.runtime.Moving() && proc.Idle.Duration > lookAgainPatience && now.Sub(e.lookedAgain) > lookAgainPatience {
 		e.lookedAgain = now
 		e.runtime.LookAgain()
-		proc.log.Debug("a launch waits and nothing moves: everything is looked at again", zap.Duration("for", proc.idle.Round(time.Millisecond)), zap.String("state", e.runtime.Explain()))
+		proc.Log.Debug("a launch waits and nothing moves: everything is looked at again", zap.Duration("for", proc.Idle.Round(time.Millisecond)), zap.String("state", e.runtime.Explain()))
 	}
-	if proc.nagger.Due(proc.idle.Duration) {
-		proc.log.Warn("a launch waits for memory that is in use", zap.Duration("for", proc.idle.Round(time.Second)), zap.String("state", e.runtime.Explain()),
+	if proc.Nagger.Due(proc.Idle.Duration) {
+		proc.Log.Warn("a launch waits for memory that is in use", zap.Duration("for", proc.Idle.Round(time.Second)), zap.String("state", e.runtime.Explain()),
 			zap.Bool("asks", e.asking != nil), zap.Uint64("reported", e.runtime.Reported()), zap.Uint64("head", e.hook.Head()))
 	}
-	if held && !e.runtime.Moving() && proc.failed == nil {
+	if held && !e.runtime.Moving() && proc.Failed == nil {
 		err := e.runtime.Hopeless()
 		if err == nil {
 			err = e.deadlock()
 		}
 		if err != nil {
-			proc.fail(err)
+			proc.Fail(err)
 		}
 	}
-	return proc.idle.Duration
+	return proc.Idle.Duration
 }
 
 // deadlock is why the launch that waits will do so for ever: nothing has moved for so long, and nothing that runs can
 // change that. The caller holds the lock.
 func (e *swap) deadlock() error {
 	switch {
-	case e.proc.vain.Duration < e.patience(watchdogPatience):
+	case e.proc.Vain.Duration < e.patience(process.WatchdogPatience):
 		return nil
 	case e.hostErr != nil:
 		return e.hostErr
 	}
-	return fmt.Errorf("a launch has waited for %s without any move being possible: %s", watchdogPatience, e.runtime.Explain())
+	return fmt.Errorf("a launch has waited for %s without any move being possible: %s", process.WatchdogPatience, e.runtime.Explain())
 }
 
 // patience is for how long something waits in vain that otherwise does so for as long as usual: what the machine refuses
@@ -80,11 +81,11 @@ func (e *swap) patience(usual time.Duration) time.Duration {
 
 // check finds out whether the context has ended. The lock is not held: the driver may be busy for long.
 func (e *swap) check() {
-	_, err := e.proc.driver.StreamQuery(e.lane.copier.Stream())
+	_, err := e.proc.Driver.StreamQuery(e.lane.copier.Stream())
 	if err == nil {
 		return
 	}
-	e.proc.mu.Lock()
-	defer e.proc.mu.Unlock()
-	e.proc.fail(fmt.Errorf("while something waited for memory: %w", err))
+	e.proc.Mu.Lock()
+	defer e.proc.Mu.Unlock()
+	e.proc.Fail(fmt.Errorf("while something waited for memory: %w", err))
 }

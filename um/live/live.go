@@ -8,11 +8,12 @@ import (
 
 	"github.com/penstock-gpu/penstock/cuda"
 	"github.com/penstock-gpu/penstock/um"
+	"github.com/penstock-gpu/penstock/um/live/process"
 )
 
 // Live is the engine in a process. See the package comment.
 type Live struct {
-	*Process
+	*process.Process
 	config Config
 	why    string // the engine was chosen; "" when there was no choice
 
@@ -36,7 +37,7 @@ var ErrOutOfMemory = um.ErrOutOfMemory
 
 // New starts the engine. hookOrNil is nil when no launch hook is loaded: then
 // nothing can be foreseen, and managed memory moves by faults alone.
-func New(c Config, d cuda.Driver, hookOrNil Hook, log *zap.Logger) (*Live, error) {
+func New(c Config, d cuda.Driver, hookOrNil process.Hook, log *zap.Logger) (*Live, error) {
 	if err := d.BindThread(); err != nil {
 		return nil, err
 	}
@@ -50,29 +51,29 @@ func New(c Config, d cuda.Driver, hookOrNil Hook, log *zap.Logger) (*Live, error
 	if err := c.validate(total); err != nil {
 		return nil, err
 	}
-	chosen, why, err := c.choose(d.Capabilities(), hookOrNil, availableHostBytes())
+	chosen, why, err := c.choose(d.Capabilities(), hookOrNil, process.AvailableHostBytes())
 	if err != nil {
 		return nil, err
 	}
 	l := &Live{config: c, why: why, privates: map[PoolID]*private{}}
-	l.Process = newProcess(processConfig{
+	l.Process = process.New(process.Config{
 		Policy: c.Policy, BudgetBytes: c.BudgetBytes, HostBudgetBytes: c.HostBudgetBytes, LocalProcesses: c.LocalProcesses,
 		LookaheadBytes: c.LookaheadBytes, Timeline: c.Timeline, Sink: c.Sink,
 	}, d, hookOrNil, log)
-	l.budget = c.BudgetBytes
-	if l.budget == 0 {
-		l.budget = max(minBudgetBytes, free-reserveBytes)
+	l.Budget = c.BudgetBytes
+	if l.Budget == 0 {
+		l.Budget = max(minBudgetBytes, free-reserveBytes)
 	}
-	l.plainBudget.Store(l.budget)
-	l.engine = engines[chosen](l)
-	if l.hook != nil && l.sink != nil {
-		l.hook.SetStamps(true)
-		l.hook.SetTiming(true)
+	l.PlainBudget.Store(l.Budget)
+	l.Engine = engines[chosen](l)
+	if l.Hook != nil && l.Sink != nil {
+		l.Hook.SetStamps(true)
+		l.Hook.SetTiming(true)
 	}
 	if err := l.openPlain(); err != nil {
 		return nil, err
 	}
-	if err := l.engine.start(); err != nil {
+	if err := l.Engine.Start(); err != nil {
 		return nil, err
 	}
 	l.serveFront()

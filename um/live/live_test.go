@@ -13,24 +13,26 @@ import (
 	"github.com/penstock-gpu/penstock/cuda"
 	"github.com/penstock-gpu/penstock/internal/hook"
 	"github.com/penstock-gpu/penstock/um"
+	"github.com/penstock-gpu/penstock/um/live/livetest"
+	"github.com/penstock-gpu/penstock/um/live/process"
 )
 
 func TestNewRefuses(t *testing.T) {
 	for _, c := range []struct {
 		name   string
-		change func(*Config, *fakeDriver)
+		change func(*Config, *livetest.Driver)
 		want   string
 	}{
-		{"negative", func(c *Config, d *fakeDriver) { c.HostBudgetBytes = -1 }, "negative"},
-		{"above the card", func(c *Config, d *fakeDriver) { c.BudgetBytes = 2 << 30 }, "above the card"},
-		{"too small", func(c *Config, d *fakeDriver) { c.BudgetBytes = mib }, "too small"},
-		{"no managed memory", func(c *Config, d *fakeDriver) { d.caps.ManagedMemory = false }, "no managed memory"},
-		{"WSL", func(c *Config, d *fakeDriver) { d.caps.ConcurrentManagedAccess = false }, "WSL"},
-		{"no room for an arena", func(c *Config, d *fakeDriver) { c.ManagedLimitBytes = mib }, "PENSTOCK_MANAGED_LIMIT"},
+		{"negative", func(c *Config, d *livetest.Driver) { c.HostBudgetBytes = -1 }, "negative"},
+		{"above the card", func(c *Config, d *livetest.Driver) { c.BudgetBytes = 2 << 30 }, "above the card"},
+		{"too small", func(c *Config, d *livetest.Driver) { c.BudgetBytes = mib }, "too small"},
+		{"no managed memory", func(c *Config, d *livetest.Driver) { d.Caps.ManagedMemory = false }, "no managed memory"},
+		{"WSL", func(c *Config, d *livetest.Driver) { d.Caps.ConcurrentManagedAccess = false }, "WSL"},
+		{"no room for an arena", func(c *Config, d *livetest.Driver) { c.ManagedLimitBytes = mib }, "PENSTOCK_MANAGED_LIMIT"},
 	} {
-		config, d := defaults(), newDriver(1<<30)
+		config, d := defaults(), livetest.NewDriver(1<<30)
 		c.change(&config, d)
-		if _, err := New(config, d, newHook(), zap.NewNop()); err == nil || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "\n") {
+		if _, err := New(config, d, livetest.NewHook(), zap.NewNop()); err == nil || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "\n") {
 			t.Errorf("%s: %v, want one line with %q", c.name, err, c.want)
 		}
 	}
@@ -43,7 +45,7 @@ func TestRouting(t *testing.T) {
 		tensor bool
 	}{{1, false}, {um.SmallBytes - 1, false}, {um.SmallBytes, true}, {5 * mib, true}} {
 		p := r.malloc(c.bytes, 0)
-		if got := r.l.engine.owns(p); got != c.tensor {
+		if got := r.l.Engine.Owns(p); got != c.tensor {
 			t.Errorf("%d bytes: in the arena %t, want %t", c.bytes, got, c.tensor)
 		}
 		r.must(r.l.RecordStream(p, 0x5000))
@@ -72,8 +74,8 @@ func TestOverflow(t *testing.T) {
 	var plain []cuda.Ptr
 	for len(plain) < 100 {
 		p := r.malloc(32*mib, 0)
-		if r.l.engine.serving() {
-			if !r.l.engine.owns(p) {
+		if r.l.Engine.Serving() {
+			if !r.l.Engine.Owns(p) {
 				t.Error("the allocation that found the card full is not in the arena")
 			}
 			break
@@ -86,13 +88,13 @@ func TestOverflow(t *testing.T) {
 	if s := r.l.Stats(); s.Retries == 0 || s.Engine != "managed" || s.OOMs != 0 {
 		t.Errorf("%+v", s)
 	}
-	if p := r.malloc(2*mib, 0); !r.l.engine.owns(p) {
+	if p := r.malloc(2*mib, 0); !r.l.Engine.Owns(p) {
 		t.Error("an allocation after the overflow is plain")
 	}
 	for _, p := range plain { // segments go back as they empty: they are room for tensors
 		r.must(r.l.Free(p))
 	}
-	if _, _, used := r.d.next, r.d.total, r.d.used; used != 0 {
+	if _, _, used := r.d.Next, r.d.Total, r.d.Used; used != 0 {
 		t.Errorf("%d bytes of plain memory kept after everything in it was freed", used)
 	}
 	r.must(r.l.Close())
@@ -111,8 +113,8 @@ func TestPlainOnly(t *testing.T) {
 	}
 	r.must(r.l.Free(p))
 	r.l.EmptyCache()
-	if r.d.used != 0 {
-		t.Errorf("%d bytes kept by an empty cache", r.d.used)
+	if r.d.Used != 0 {
+		t.Errorf("%d bytes kept by an empty cache", r.d.Used)
 	}
 }
 
@@ -152,10 +154,10 @@ func TestReservedAfterEmptyCache(t *testing.T) {
 	want := r.l.Stats().ReservedBytes
 	for range 50 {
 		p := r.malloc(8*mib, 0)
-		r.h.launch(0, kept, p)
+		r.h.Queue(0, kept, p)
 		r.must(r.l.Free(p))
 		r.l.EmptyCache()
-		if n := r.l.reservedBytes(); n != want {
+		if n := r.l.ReservedBytes(); n != want {
 			t.Fatalf("%d bytes are reserved, want %d", n, want)
 		}
 	}
@@ -197,14 +199,14 @@ func TestPrivatePools(t *testing.T) {
 		t.Error("pools can be nested")
 	}
 	p := r.malloc(8*mib, 0)
-	if r.l.engine.owns(p) {
+	if r.l.Engine.Owns(p) {
 		t.Error("an allocation in a private pool is a tensor")
 	}
 	if err := r.l.EndPool(b); err == nil || r.l.active.Load() == nil {
 		t.Errorf("a pool is ended by the end of another: %v", err)
 	}
 	r.must(r.l.EndPool(a))
-	if q := r.malloc(8*mib, 0); !r.l.engine.owns(q) {
+	if q := r.malloc(8*mib, 0); !r.l.Engine.Owns(q) {
 		t.Error("an allocation after the pool is not a tensor")
 	}
 	r.must(r.l.Free(p))
@@ -221,8 +223,8 @@ func TestPrivatePools(t *testing.T) {
 	if err := r.l.ReleasePool(a); err == nil {
 		t.Error("a pool that is gone is released again")
 	}
-	if r.d.used != 0 {
-		t.Errorf("%d bytes of plain memory kept after the pool was released", r.d.used)
+	if r.d.Used != 0 {
+		t.Errorf("%d bytes of plain memory kept after the pool was released", r.d.Used)
 	}
 }
 
@@ -231,7 +233,7 @@ func TestGiveUp(t *testing.T) {
 	for _, locked := range []bool{false, true} {
 		r := newRig(t, defaults())
 		if locked {
-			r.l.mu.Lock()
+			r.l.Mu.Lock()
 		}
 		began := time.Now()
 		r.l.GiveUp(errors.New("internal error"))
@@ -239,7 +241,7 @@ func TestGiveUp(t *testing.T) {
 			t.Errorf("it took %v", took)
 		}
 		if locked {
-			r.l.mu.Unlock()
+			r.l.Mu.Unlock()
 		} else if r.l.Stats().Failure != "internal error" {
 			t.Errorf("%+v", r.l.Stats())
 		}
@@ -254,7 +256,7 @@ func TestFencesOfPlainMemory(t *testing.T) {
 	if q := r.malloc(100_000, 0); q == p {
 		t.Error("reused before the other stream has passed")
 	}
-	r.d.reachEvents()
+	r.d.ReachEvents()
 	if q := r.malloc(100_000, 0); q != p {
 		t.Errorf("at %#x after the other stream has passed, want %#x", uint64(q), uint64(p))
 	}
@@ -267,19 +269,19 @@ func TestFencesOfCapturingStreams(t *testing.T) {
 		r := newRig(t, defaults())
 		p := r.malloc(100_000, 0)
 		r.must(r.l.RecordStream(p, 0x5000))
-		r.d.capture(0x5000, unseen)
+		r.d.Capture(0x5000, unseen)
 		r.must(r.l.Free(p))
-		r.d.reachEvents()
+		r.d.ReachEvents()
 		for range 3 {
 			if q := r.malloc(100_000, 0); q == p {
 				t.Fatal("reused while the other stream captures")
 			}
 		}
-		r.d.capture(0, false)
+		r.d.Capture(0, false)
 		if q := r.malloc(100_000, 0); q == p {
 			t.Fatal("reused before the other stream has passed")
 		}
-		r.d.reachEvents()
+		r.d.ReachEvents()
 		if q := r.malloc(100_000, 0); q != p {
 			t.Errorf("at %#x after the other stream has passed, want %#x", uint64(q), uint64(p))
 		}
@@ -288,19 +290,19 @@ func TestFencesOfCapturingStreams(t *testing.T) {
 
 // TestSink receives what happens in the order of happening.
 func TestSink(t *testing.T) {
-	s := &recording{}
+	s := &livetest.Sink{}
 	c := defaults()
 	c.Sink = s
 	r := newRig(t, c)
 	p := r.malloc(8*mib, 0)
-	r.h.launch(0, p)
+	r.h.Queue(0, p)
 	r.must(r.l.Free(p))
 	r.must(r.l.Close())
-	if got := strings.Join(s.log, ", "); got != "alloc, kernel, names a tensor, free" {
+	if got := strings.Join(s.Log, ", "); got != "alloc, kernel, names a tensor, free" {
 		t.Errorf("recorded: %s", got)
 	}
-	if !strings.Contains(s.unseen, "GPU fault events unavailable") {
-		t.Errorf("the recording says that faults are missing because %q", s.unseen)
+	if !strings.Contains(s.Unseen, "GPU fault events unavailable") {
+		t.Errorf("the recording says that faults are missing because %q", s.Unseen)
 	}
 }
 
@@ -308,18 +310,18 @@ func TestSink(t *testing.T) {
 // is told that it does not know of one that is not in the ring yet.
 func TestHearForTheSink(t *testing.T) {
 	c := defaults()
-	c.Sink = &recording{}
+	c.Sink = &livetest.Sink{}
 	r := newRig(t, c)
 	for range 200 {
-		r.h.launch(0)
+		r.h.Queue(0)
 		if !r.l.Hear() {
 			t.Fatal("not all is heard of")
 		}
 	}
-	r.h.mu.Lock()
-	r.h.head++
-	r.h.writing++
-	r.h.mu.Unlock()
+	r.h.Mu.Lock()
+	r.h.Newest++
+	r.h.Writing++
+	r.h.Mu.Unlock()
 	if r.l.Hear() {
 		t.Error("an operation that is not written yet is heard of")
 	}
@@ -330,14 +332,14 @@ func TestHearForTheSink(t *testing.T) {
 // is a sink, also after a pause.
 func TestPlainRecording(t *testing.T) {
 	c := defaults()
-	c.BudgetBytes, c.Sink = 0, &recording{}
+	c.BudgetBytes, c.Sink = 0, &livetest.Sink{}
 	r := newRig(t, c)
 	r.l.Record(false)
 	r.l.Record(true)
-	r.h.mu.Lock()
-	defer r.h.mu.Unlock()
-	if r.h.mode != hook.Off {
-		t.Errorf("the hook is in mode %d", r.h.mode)
+	r.h.Mu.Lock()
+	defer r.h.Mu.Unlock()
+	if r.h.Mode != hook.Off {
+		t.Errorf("the hook is in mode %d", r.h.Mode)
 	}
 }
 
@@ -372,7 +374,7 @@ func TestChooseEngine(t *testing.T) {
 		name   string
 		config Config
 		caps   cuda.Capabilities
-		hook   Hook
+		hook   process.Hook
 		want   Engine
 		why    string
 		err    string
@@ -384,7 +386,7 @@ func TestChooseEngine(t *testing.T) {
 		{"so many that nothing is left for one", Config{Engine: Auto, LocalProcesses: 1 << 30}, able, strict, Managed, "of 1073741824 processes", ""},
 		{"no memory moves", Config{Engine: Auto, PlainOnly: true}, able, strict, Managed, "", ""},
 		{"no hook", Config{Engine: Auto}, able, nil, Managed, "hook is not loaded", ""},
-		{"a hook without strict mode", Config{Engine: Auto}, able, newHook(), Managed, "hook is not loaded", ""},
+		{"a hook without strict mode", Config{Engine: Auto}, able, livetest.NewHook(), Managed, "hook is not loaded", ""},
 		{"missed routes", Config{Engine: Auto, MissedRoutes: []string{"dlsym"}}, able, strict, Managed, "dlsym", ""},
 		{"asked for past missed routes", Config{Engine: Explicit, MissedRoutes: []string{"dlsym"}}, able, strict, 0, "", "by way of dlsym pass the hook by"},
 		{"no parameters", Config{Engine: Auto}, with(func(c *cuda.Capabilities) { c.FunctionParamInfo = false }), strict, Managed, "cuFuncGetParamInfo", ""},

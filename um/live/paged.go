@@ -13,6 +13,8 @@ import (
 	"github.com/penstock-gpu/penstock/cuda/uvm"
 	"github.com/penstock-gpu/penstock/internal/hook"
 	"github.com/penstock-gpu/penstock/um"
+	"github.com/penstock-gpu/penstock/um/live/process"
+	"github.com/penstock-gpu/penstock/um/live/stats"
 	"github.com/penstock-gpu/penstock/um/managed"
 )
 
@@ -32,7 +34,7 @@ const (
 // until then all memory is plain. Live's lock guards it.
 type paged struct {
 	config  pagedConfig
-	proc    *Process
+	proc    *process.Process
 	opened  atomic.Bool // runtime is set and will stay
 	runtime *managed.Runtime
 	work    [2]*sync.Cond // by direction: its workers may have something to do
@@ -54,10 +56,10 @@ type paged struct {
 }
 
 // newPaged returns the engine, which is to be started.
-func newPaged(proc *Process, c pagedConfig) *paged {
+func newPaged(proc *process.Process, c pagedConfig) *paged {
 	e := &paged{proc: proc, config: c}
 	for d := range e.work {
-		e.work[d] = sync.NewCond(&proc.mu)
+		e.work[d] = sync.NewCond(&proc.Mu)
 	}
 	return e
 }
@@ -67,23 +69,23 @@ const pagedName = "managed"
 
 func (e *paged) String() string { return pagedName }
 
-func (e *paged) start() error {
-	if e.proc.config.BudgetBytes == 0 || e.config.PlainOnly {
+func (e *paged) Start() error {
+	if e.proc.Config.BudgetBytes == 0 || e.config.PlainOnly {
 		return nil
 	}
-	return e.open()
+	return e.Open()
 }
 
-func (e *paged) serving() bool { return e.opened.Load() }
+func (e *paged) Serving() bool { return e.opened.Load() }
 
-func (e *paged) startsWhenFull() bool { return !e.config.PlainOnly }
+func (e *paged) StartsWhenFull() bool { return !e.config.PlainOnly }
 
-func (e *paged) owns(p cuda.Ptr) bool { return e.opened.Load() && e.runtime.Owns(p) }
+func (e *paged) Owns(p cuda.Ptr) bool { return e.opened.Load() && e.runtime.Owns(p) }
 
-// open starts the managed engine: from now on allocations can leave the device.
-func (e *paged) open() error {
+// Open starts the managed engine: from now on allocations can leave the device.
+func (e *paged) Open() error {
 	proc := e.proc
-	proc.plain.ServeFront(false) // its lock comes before mu
+	proc.Plain.ServeFront(false) // its lock comes before mu
 	p, bytes, err := e.reserveArena()
 	if err != nil {
 		return err
@@ -91,36 +93,36 @@ func (e *paged) open() error {
 	if p%managed.BlockBytes != 0 {
 		return fmt.Errorf("the driver returned managed memory at %#x, not aligned to %d bytes", uint64(p), managed.BlockBytes)
 	}
-	if e.space, err = uvm.Open(cuda.Range{Base: p, Bytes: bytes}, proc.driver.Info()); err != nil {
-		proc.log.Warn("the unified-memory driver cannot be asked directly: launches are not held back, and fault for what comes late", zap.Error(err))
+	if e.space, err = uvm.Open(cuda.Range{Base: p, Bytes: bytes}, proc.Driver.Info()); err != nil {
+		proc.Log.Warn("the unified-memory driver cannot be asked directly: launches are not held back, and fault for what comes late", zap.Error(err))
 	}
-	proc.mu.Lock()
-	defer proc.mu.Unlock()
+	proc.Mu.Lock()
+	defer proc.Mu.Unlock()
 	e.runtime = managed.New(managed.Config{
-		Policy: proc.config.Policy, BudgetBytes: proc.budget, HostBudgetBytes: proc.hostBudget(), ArenaBytes: bytes,
-		LookaheadBytes: proc.config.LookaheadBytes,
+		Policy: proc.Config.Policy, BudgetBytes: proc.Budget, HostBudgetBytes: proc.HostBudget(), ArenaBytes: bytes,
+		LookaheadBytes: proc.Config.LookaheadBytes,
 	}, pagedProcess{e}, p)
-	proc.tensors = e.runtime
+	proc.Tensors = e.runtime
 	e.tellPlain()
 	e.arenaBytes = bytes
 	e.opened.Store(true)
 	e.openFaults()
-	if proc.hook == nil {
+	if proc.Hook == nil {
 		return nil
 	}
 	if err := e.startHook(); err != nil {
 		return err
 	}
-	proc.threads.Add(1)
+	proc.Threads.Add(1)
 	go e.loop()
 	// Several take out: the driver maps each page for the CPU, and the maps of
 	// different blocks can be made beside each other.
 	for _, d := range []um.Direction{um.In, um.Out, um.Out, um.Out} {
-		proc.threads.Add(1)
+		proc.Threads.Add(1)
 		go e.worker(d)
 	}
-	if e.space != nil && proc.config.Policy.Fetch != um.FetchOnFault { // demand paging is left as it is
-		proc.threads.Add(1)
+	if e.space != nil && proc.Config.Policy.Fetch != um.FetchOnFault { // demand paging is left as it is
+		proc.Threads.Add(1)
 		go e.prepare()
 	}
 	return nil
@@ -130,7 +132,7 @@ func (e *paged) open() error {
 func (e *paged) reserveArena() (p cuda.Ptr, bytes int64, err error) {
 	proc := e.proc
 	for slack := int64(addressSlack); slack > 0; slack-- {
-		bytes = slack * (proc.budget + proc.hostBudget())
+		bytes = slack * (proc.Budget + proc.HostBudget())
 		if limit := e.config.LimitBytes; limit > 0 {
 			bytes = min(bytes, limit)
 		}
@@ -138,7 +140,7 @@ func (e *paged) reserveArena() (p cuda.Ptr, bytes int64, err error) {
 		if bytes < managed.BlockBytes {
 			return 0, 0, fmt.Errorf("a managed limit of %d bytes leaves no room for an arena: raise PENSTOCK_MANAGED_LIMIT", e.config.LimitBytes)
 		}
-		if p, err = proc.driver.MemAllocManaged(bytes); err == nil {
+		if p, err = proc.Driver.MemAllocManaged(bytes); err == nil {
 			return p, bytes, nil
 		}
 	}
@@ -150,20 +152,20 @@ func (e *paged) reserveArena() (p cuda.Ptr, bytes int64, err error) {
 // without that the hook still reports how far each stream has got.
 func (e *paged) startHook() error {
 	proc := e.proc
-	if !proc.driver.Capabilities().StreamMemOps {
+	if !proc.Driver.Capabilities().StreamMemOps {
 		// Nothing would say how far a stream has got, and memory must not be taken for
 		// idle on a guess: the hook stays off, and kernels fault.
-		proc.log.Warn("this driver has no stream memory operations: nothing can be foreseen, and kernels fault for what is away")
+		proc.Log.Warn("this driver has no stream memory operations: nothing can be foreseen, and kernels fault for what is away")
 		return nil
 	}
-	words, err := proc.driver.HostAlloc(2 * hook.WordsBytes)
+	words, err := proc.Driver.HostAlloc(2 * hook.WordsBytes)
 	if err != nil {
 		return fmt.Errorf("pinned memory for the gates: %w", err)
 	}
-	e.gateWords, proc.progressWords = words, words+hook.WordsBytes
-	proc.hook.Words(e.gateWords, proc.progressWords)
-	proc.hook.SetProgressEvery(progressEvery)
-	proc.hook.SetMode(hook.Gated)
+	e.gateWords, proc.ProgressWords = words, words+hook.WordsBytes
+	proc.Hook.Words(e.gateWords, proc.ProgressWords)
+	proc.Hook.SetProgressEvery(process.ProgressEvery)
+	proc.Hook.SetMode(hook.Gated)
 	return nil
 }
 
@@ -171,49 +173,49 @@ func (e *paged) startHook() error {
 type pagedProcess struct{ e *paged }
 
 // holdsBack says whether launches wait for absent memory.
-func (e *paged) holdsBack() bool { return e.space != nil && e.proc.failed == nil }
+func (e *paged) holdsBack() bool { return e.space != nil && e.proc.Failed == nil }
 
 func (p pagedProcess) Publish(slot uint32, r cuda.Range, resident bool) {
-	if h := p.e.proc.hook; h != nil {
+	if h := p.e.proc.Hook; h != nil {
 		h.Publish(slot, r, resident || !p.e.holdsBack())
 	}
 }
 
 func (p pagedProcess) Withdraw(slot uint32, r cuda.Range) {
-	if h := p.e.proc.hook; h != nil {
+	if h := p.e.proc.Hook; h != nil {
 		h.Withdraw(slot, r)
 	}
 }
 
 func (p pagedProcess) SetResident(slot uint32, resident bool) {
-	if h := p.e.proc.hook; h != nil {
+	if h := p.e.proc.Hook; h != nil {
 		h.SetResident(slot, resident || !p.e.holdsBack())
 	}
 }
 
 func (p pagedProcess) OpenGate(stream int, seq uint64) {
 	proc := p.e.proc
-	if proc.failed != nil {
+	if proc.Failed != nil {
 		return // it is open, far ahead
 	}
-	if i := proc.streams.Index(stream); i >= 0 && p.e.gateWords != 0 {
-		proc.hook.OpenGate(i, seq)
+	if i := proc.Streams.Index(stream); i >= 0 && p.e.gateWords != 0 {
+		proc.Hook.OpenGate(i, seq)
 	}
 }
 
-func (p pagedProcess) Now() time.Duration { return p.e.proc.driver.Now() }
+func (p pagedProcess) Now() time.Duration { return p.e.proc.Driver.Now() }
 
 // letRun opens every gate for what is queued and for long after. The caller holds the lock.
 func (e *paged) letRun() {
 	proc := e.proc
-	if proc.hook == nil || e.runtime == nil {
+	if proc.Hook == nil || e.runtime == nil {
 		return
 	}
 	e.runtime.OpenAll()
 	const farAhead = 1 << 30 // half the range of the cyclic comparison
-	for i := range proc.hook.Streams() {
+	for i := range proc.Hook.Streams() {
 		if e.gateWords != 0 {
-			proc.hook.OpenGate(i, proc.hook.Head()+farAhead)
+			proc.Hook.OpenGate(i, proc.Hook.Head()+farAhead)
 		}
 	}
 }
@@ -225,12 +227,12 @@ func (e *paged) wakeAll() {
 	}
 }
 
-// fail opens every gate, and they stay open. The hook stays on, for the streams' progress says which dead memory may be used again.
-func (e *paged) fail(err error) {
+// Fail opens every gate, and they stay open. The hook stays on, for the streams' progress says which dead memory may be used again.
+func (e *paged) Fail(err error) {
 	proc := e.proc
-	proc.failed = err
-	proc.log.Error("the engine has failed; the job goes on under the driver's own demand paging", zap.Error(err))
-	proc.drain()
+	proc.Failed = err
+	proc.Log.Error("the engine has failed; the job goes on under the driver's own demand paging", zap.Error(err))
+	proc.Drain()
 	e.letRun()
 	if e.runtime != nil {
 		e.runtime.Republish()
@@ -238,13 +240,13 @@ func (e *paged) fail(err error) {
 	e.wakeAll()
 }
 
-func (e *paged) refuse() {} // nothing is ever refused
+func (e *paged) Refuse() {} // nothing is ever refused
 
-func (e *paged) end() {
+func (e *paged) End() {
 	proc := e.proc
-	if proc.hook != nil {
-		proc.hook.SetMode(hook.Off)
-		proc.drain()
+	if proc.Hook != nil {
+		proc.Hook.SetMode(hook.Off)
+		proc.Drain()
 	}
 	if e.runtime != nil {
 		e.runtime.OpenAll()
@@ -255,32 +257,32 @@ func (e *paged) end() {
 	}
 }
 
-func (e *paged) ended() { e.closeFaults() }
+func (e *paged) Ended() { e.closeFaults() }
 
-func (e *paged) autopsy() {}
+func (e *paged) Autopsy() {}
 
-func (e *paged) listen() {
+func (e *paged) Listen() {
 	if e.runtime != nil {
 		e.deaths.hear()
 	}
 }
 
-// hearAll buries all the dead: some of what was queued before may be written by a thread that is slow, see idleAfter in package managed.
-func (e *paged) hearAll() {
+// HearAll buries all the dead: some of what was queued before may be written by a thread that is slow, see idleAfter in package managed.
+func (e *paged) HearAll() {
 	if e.runtime != nil {
 		e.bury(math.MaxUint64)
 	}
 }
 
-func (e *paged) op(rec *hook.Record) {
+func (e *paged) Op(rec *hook.Record) {
 	proc := e.proc
 	e.bury(rec.Seq - 1)
-	proc.tell(rec)
+	proc.Tell(rec)
 	if rec.Flags&hook.FlagCaptured != 0 {
 		return // it runs when its graph is launched, and is reported then
 	}
 	var op um.Op
-	proc.operation(rec, &op)
+	proc.Operation(rec, &op)
 	op.Gated, op.Reports = rec.Flags&hook.FlagGated != 0, rec.Flags&hook.FlagProgress != 0
 	e.runtime.Op(op)
 	if rec.Stream == hook.SharedStream {
@@ -288,10 +290,10 @@ func (e *paged) op(rec *hook.Record) {
 	}
 }
 
-func (e *paged) catchUp() { e.proc.drain() }
+func (e *paged) CatchUp() { e.proc.Drain() }
 
-func (e *paged) timed(uint64, time.Duration) {}
+func (e *paged) Timed(uint64, time.Duration) {}
 
-func (e *paged) assess(*Stats, string) {}
+func (e *paged) Assess(*stats.Stats, string) {}
 
-func (e *paged) pauseRecording() { e.askSeldom() }
+func (e *paged) PauseRecording() { e.askSeldom() }

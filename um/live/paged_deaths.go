@@ -73,7 +73,7 @@ func (e *paged) bury(reported uint64) {
 	for ; k < len(heard) && heard[k].when <= reported; k++ {
 		e.runtime.Reserved(heard[k].when)
 		if err := e.runtime.Free(heard[k].at); err != nil {
-			e.proc.log.Error("two accounts of what is allocated differ", zap.Error(err)) // its memory stays taken
+			e.proc.Log.Error("two accounts of what is allocated differ", zap.Error(err)) // its memory stays taken
 		}
 	}
 	if k > 0 {
@@ -81,14 +81,14 @@ func (e *paged) bury(reported uint64) {
 	}
 }
 
-// free takes a tensor back.
-func (e *paged) free(p cuda.Ptr) error {
+// Free takes a tensor back.
+func (e *paged) Free(p cuda.Ptr) error {
 	proc := e.proc
-	bytes, ok := e.deaths.note(p, proc.hookHead())
+	bytes, ok := e.deaths.note(p, proc.HookHead())
 	if !ok {
 		return fmt.Errorf("%w: %#x", um.ErrNotOurs, uint64(p))
 	}
-	proc.tensorLive.Add(-bytes)
-	proc.noteBesides()
+	proc.TensorLive.Add(-bytes)
+	proc.NoteBesides()
 	return nil
 }

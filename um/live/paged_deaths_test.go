@@ -13,7 +13,7 @@ import (
 func TestFreeDoesNotWait(t *testing.T) {
 	r := newPagedRig(t, pagedDefaults())
 	p := r.malloc(8*mib, 0)
-	r.l.mu.Lock()
+	r.l.Mu.Lock()
 	freed := make(chan error)
 	go func() { freed <- r.l.Free(p) }()
 	select {
@@ -22,13 +22,13 @@ func TestFreeDoesNotWait(t *testing.T) {
 	case <-time.After(10 * time.Second):
 		t.Fatal("a free waits for the engine's lock")
 	}
-	if n := r.l.liveBytes(); n != 0 {
+	if n := r.l.LiveBytes(); n != 0 {
 		t.Errorf("%d bytes are live after the free", n)
 	}
 	if err := r.l.Free(p); !errors.Is(err, um.ErrNotOurs) {
 		t.Errorf("a second free of the same tensor: %v", err)
 	}
-	r.l.mu.Unlock()
+	r.l.Mu.Unlock()
 	if q := r.malloc(8*mib, 0); q != p {
 		t.Errorf("the address %#x is not given out again, but %#x", uint64(p), uint64(q))
 	}
@@ -40,17 +40,17 @@ func TestFreeDoesNotWait(t *testing.T) {
 func TestFreeIsHeardInOrder(t *testing.T) {
 	r := newPagedRig(t, pagedDefaults())
 	p := r.malloc(8*mib, 0)
-	r.l.mu.Lock()
-	first, _ := r.h.launch(0, p)
+	r.l.Mu.Lock()
+	first, _ := r.h.Queue(0, p)
 	r.must(r.l.Free(p))
-	r.h.launch(0)
+	r.h.Queue(0)
 	var live []int64
 	r.e.deaths.hear()
 	for _, reported := range []uint64{first - 1, first} {
 		r.e.bury(reported)
 		live = append(live, r.e.runtime.LiveBytes())
 	}
-	r.l.mu.Unlock()
+	r.l.Mu.Unlock()
 	if live[0] != 8*mib || live[1] != 0 {
 		t.Errorf("%d bytes are live before the operation is reported, %d after", live[0], live[1])
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/penstock-gpu/penstock/cuda"
 	"github.com/penstock-gpu/penstock/internal/hook"
 	"github.com/penstock-gpu/penstock/um"
+	"github.com/penstock-gpu/penstock/um/live/livetest"
 	"github.com/penstock-gpu/penstock/um/live/process"
 	"github.com/penstock-gpu/penstock/um/managed"
 )
@@ -23,11 +24,11 @@ func TestWaitsForReuse(t *testing.T) {
 		p[i] = r.malloc(8*mib, 0)
 	}
 	r.must(r.l.RecordStream(p[3], 0x5000))
-	r.h.launch(0, p[3])
-	r.h.launch(1, p[3])
+	r.h.Queue(0, p[3])
+	r.h.Queue(1, p[3])
 	r.must(r.l.Free(p[3]))
-	seq, _ := r.h.launch(1) // only a later operation shows that the stream has passed everything before
-	time.AfterFunc(20*time.Millisecond, func() { r.h.finish(0, seq); r.h.finish(1, seq) })
+	seq, _ := r.h.Queue(1) // only a later operation shows that the stream has passed everything before
+	time.AfterFunc(20*time.Millisecond, func() { r.h.Finish(0, seq); r.h.Finish(1, seq) })
 	if q := r.malloc(8*mib, 0); q != p[3] {
 		t.Errorf("at %#x, want the only free place, %#x", uint64(q), uint64(p[3]))
 	}
@@ -42,33 +43,33 @@ func TestWaitsForDiscard(t *testing.T) {
 	for i := range p {
 		p[i] = r.malloc(8*mib, 0)
 	}
-	seq, _ := r.h.launch(0, p[:8]...)
-	r.eventually("the budget is full", func() bool { return r.h.gate(0) >= seq })
-	r.h.finish(0, seq)
+	seq, _ := r.h.Queue(0, p[:8]...)
+	r.eventually("the budget is full", func() bool { return r.h.Gate(0) >= seq })
+	r.h.Finish(0, seq)
 	block := make(chan struct{})
 	unblock := sync.OnceFunc(func() { close(block) })
 	t.Cleanup(unblock) // before the engine is closed
-	r.d.mu.Lock()
-	r.d.block = block
-	r.d.mu.Unlock()
+	r.d.Mu.Lock()
+	r.d.Block = block
+	r.d.Mu.Unlock()
 	r.must(r.l.Free(p[3]))
 	r.eventually("the engine hears of that", func() bool { // before the next operation, which shows that the stream has passed everything before
-		r.l.mu.Lock()
-		defer r.l.mu.Unlock()
-		r.l.drain()
-		return r.l.tensors.LiveBytes() == 15*8*mib
+		r.l.Mu.Lock()
+		defer r.l.Mu.Unlock()
+		r.l.Drain()
+		return r.l.Tensors.LiveBytes() == 15*8*mib
 	})
-	seq, _ = r.h.launch(0, p[0])
-	r.h.finish(0, seq)
-	seq, _ = r.h.launch(0, p[8]) // for which the dead ones make room
+	seq, _ = r.h.Queue(0, p[0])
+	r.h.Finish(0, seq)
+	seq, _ = r.h.Queue(0, p[8]) // for which the dead ones make room
 	r.eventually("a worker lets go of it", func() bool {
-		r.d.mu.Lock()
-		defer r.d.mu.Unlock()
-		return r.d.discarded > 0
+		r.d.Mu.Lock()
+		defer r.d.Mu.Unlock()
+		return r.d.Discarded > 0
 	})
-	r.h.finish(0, seq)
+	r.h.Finish(0, seq)
 	r.eventually("nothing is queued", func() bool { return r.look() == 0 })
-	time.AfterFunc(5*idleWait, unblock)
+	time.AfterFunc(5*process.IdleWait, unblock)
 	if q := r.malloc(8*mib, 0); q != p[3] {
 		t.Errorf("at %#x, want the only free place, %#x", uint64(q), uint64(p[3]))
 	}
@@ -84,23 +85,23 @@ func TestWaitsLongForReuse(t *testing.T) {
 		for i := range p {
 			p[i] = r.malloc(8*mib, 0)
 		}
-		r.h.launch(0, p[3])
+		r.h.Queue(0, p[3])
 		r.must(r.l.Free(p[3]))
-		seq, _ := r.h.launch(0)
+		seq, _ := r.h.Queue(0)
 		asked := make(chan struct{})
-		r.h.mu.Lock()
-		r.h.asked = asked
-		r.h.mu.Unlock()
+		r.h.Mu.Lock()
+		r.h.Asked = asked
+		r.h.Mu.Unlock()
 		go func() {
 			<-asked
 			time.Sleep(300 * time.Millisecond) // without any progress
 			if !ends {
-				r.h.finish(0, seq)
+				r.h.Finish(0, seq)
 				return
 			}
-			r.d.mu.Lock()
-			defer r.d.mu.Unlock()
-			r.d.ended = cuda.NewError(700, "cuMemGetInfo")
+			r.d.Mu.Lock()
+			defer r.d.Mu.Unlock()
+			r.d.Ended = cuda.NewError(700, "cuMemGetInfo")
 		}()
 		q := r.malloc(8*mib, 0x5000) // in plain memory at last
 		if !ends && q != p[3] || ends && q == p[3] {
@@ -113,18 +114,18 @@ func TestWaitsLongForReuse(t *testing.T) {
 func TestGate(t *testing.T) {
 	r := newPagedRig(t, pagedDefaults())
 	r.holdBack()
-	if r.h.every != progressEvery || r.h.mode != hook.Gated {
-		t.Fatalf("mode %v, progress every %d", r.h.mode, r.h.every)
+	if r.h.Every != process.ProgressEvery || r.h.Mode != hook.Gated {
+		t.Fatalf("mode %v, progress every %d", r.h.Mode, r.h.Every)
 	}
 	p := r.malloc(8*mib, 0)
-	seq, gated := r.h.launch(1, p)
+	seq, gated := r.h.Queue(1, p)
 	if gated { // else it was brought in before, as fresh memory may be
-		r.eventually("the gate opens", func() bool { return r.h.gate(1) >= seq })
+		r.eventually("the gate opens", func() bool { return r.h.Gate(1) >= seq })
 	}
-	if !r.h.isResident(p) || !r.d.holds(cuda.Range{Base: p, Bytes: 8 * mib}) {
+	if !r.h.IsResident(p) || !r.d.Holds(cuda.Range{Base: p, Bytes: 8 * mib}) {
 		t.Error("the gate opened with the tensor absent")
 	}
-	r.h.finish(1, seq)
+	r.h.Finish(1, seq)
 	r.must(r.l.Close())
 }
 
@@ -143,24 +144,24 @@ func TestOversubscribed(t *testing.T) {
 			}
 			for range 3 {
 				for i := range p {
-					seq, gated := r.h.launch(0, p[i])
+					seq, gated := r.h.Queue(0, p[i])
 					if gated {
-						r.eventually("the gate opens", func() bool { return r.h.gate(0) >= seq })
+						r.eventually("the gate opens", func() bool { return r.h.Gate(0) >= seq })
 					}
 					// One that is not held back may find that its tensor has just begun to leave:
 					// the kernel then faults for it.
-					if gated && policy.Fetch != um.FetchOnFault && !r.d.holds(cuda.Range{Base: p[i], Bytes: 8 * mib}) {
+					if gated && policy.Fetch != um.FetchOnFault && !r.d.Holds(cuda.Range{Base: p[i], Bytes: 8 * mib}) {
 						t.Fatalf("the gate of launch %d is open and its tensor is not on the device: %+v", seq, r.l.Stats())
 					}
-					r.h.finish(0, seq)
+					r.h.Finish(0, seq)
 				}
 			}
 			s := r.l.Stats()
 			if s.Evictions == 0 || s.ResidentPeakBytes > 64*mib || s.LateLaunches > 0 || s.Failure != "" {
 				t.Errorf("%d evictions, %d bytes at most, %d late, failure %q", s.Evictions, s.ResidentPeakBytes, s.LateLaunches, s.Failure)
 			}
-			if _, out := r.d.moves(); out == 0 || r.d.peak() > 64*mib/managed.BlockBytes {
-				t.Errorf("%d moves out, %d blocks on the device at most", out, r.d.peak())
+			if _, out := r.d.Moves(); out == 0 || r.d.Peak() > 64*mib/managed.BlockBytes {
+				t.Errorf("%d moves out, %d blocks on the device at most", out, r.d.Peak())
 			}
 			for _, x := range p {
 				r.must(r.l.Free(x))
@@ -182,13 +183,13 @@ func TestFewEvents(t *testing.T) {
 	}
 	for range 2 {
 		for i := range p {
-			seq, _ := r.h.launch(0, p[i])
+			seq, _ := r.h.Queue(0, p[i])
 			for range 17 {
-				r.h.launch(0)
+				r.h.Queue(0)
 			}
 			r.l.Stats() // reads the ring
-			r.eventually("the tensor is brought in", func() bool { return r.d.holds(cuda.Range{Base: p[i], Bytes: 8 * mib}) })
-			r.h.finish(0, seq)
+			r.eventually("the tensor is brought in", func() bool { return r.d.Holds(cuda.Range{Base: p[i], Bytes: 8 * mib}) })
+			r.h.Finish(0, seq)
 		}
 	}
 	r.must(r.l.Close())
@@ -199,28 +200,28 @@ func TestFewEvents(t *testing.T) {
 func TestFailure(t *testing.T) {
 	r := newPagedRig(t, pagedDefaults())
 	r.holdBack()
-	r.d.mu.Lock()
-	r.d.moveError = errors.New("the bus is on fire")
-	r.d.mu.Unlock()
+	r.d.Mu.Lock()
+	r.d.MoveError = errors.New("the bus is on fire")
+	r.d.Mu.Unlock()
 	p := r.malloc(8*mib, 0)
-	seq, _ := r.h.launch(1, p)
-	r.eventually("the gates are open", func() bool { return r.h.gate(0) > seq && r.h.gate(1) > seq })
-	if m := r.h.modes[len(r.h.modes)-1]; m != hook.Gated { // the only one in which streams report how far they are
+	seq, _ := r.h.Queue(1, p)
+	r.eventually("the gates are open", func() bool { return r.h.Gate(0) > seq && r.h.Gate(1) > seq })
+	if m := r.h.Modes[len(r.h.Modes)-1]; m != hook.Gated { // the only one in which streams report how far they are
 		t.Errorf("the hook is left in mode %v", m)
 	}
-	last, gated := r.h.launch(0, p)
+	last, gated := r.h.Queue(0, p)
 	if gated {
 		t.Error("a launch is held back by an engine that has failed")
 	}
 	queued := func() int {
-		r.l.mu.Lock()
-		defer r.l.mu.Unlock()
+		r.l.Mu.Lock()
+		defer r.l.Mu.Unlock()
 		return r.e.runtime.Queued()
 	}
 	r.eventually("both launches are read", func() bool { return queued() == 2 })
-	r.h.finish(1, seq)
+	r.h.Finish(1, seq)
 	r.eventually("one stream's launch is finished, and only that one's", func() bool { return queued() == 1 })
-	r.h.finish(0, last)
+	r.h.Finish(0, last)
 	r.eventually("the other's is", func() bool { return queued() == 0 })
 	s := r.l.Stats()
 	if !strings.Contains(s.Failure, "the bus is on fire") || !strings.Contains(s.Verdict(), "failure of the engine") {
@@ -236,29 +237,29 @@ func TestFailure(t *testing.T) {
 
 // TestWatchdog: a move that does not end gives the engine up.
 func TestWatchdog(t *testing.T) {
-	if watchdogPatience < 10*process.MostBetween {
+	if process.WatchdogPatience < 10*process.MostBetween {
 		t.Error("the watchdog cannot tell waiting from a stopped process")
 	}
 	r := newPagedRig(t, pagedDefaults())
 	r.holdBack()
 	block := make(chan struct{})
-	r.d.mu.Lock()
-	r.d.block = block
-	r.d.mu.Unlock()
+	r.d.Mu.Lock()
+	r.d.Block = block
+	r.d.Mu.Unlock()
 	p := r.malloc(8*mib, 0) // no block of it can come
-	seq, gated := r.h.launch(0, p)
+	seq, gated := r.h.Queue(0, p)
 	if !gated {
 		t.Fatal("the launch is not held back")
 	}
 	r.eventually("the watchdog bites", func() bool {
-		r.l.mu.Lock()
-		defer r.l.mu.Unlock()
+		r.l.Mu.Lock()
+		defer r.l.Mu.Unlock()
 		if r.e.runtime.Held() { // as if so much time had passed
-			r.l.vain.Duration = 2 * watchdogPatience
+			r.l.Vain.Duration = 2 * process.WatchdogPatience
 		}
-		return r.l.failed != nil
+		return r.l.Failed != nil
 	})
-	if r.h.gate(0) < seq {
+	if r.h.Gate(0) < seq {
 		t.Error("the gate is still closed")
 	}
 	close(block)
@@ -280,20 +281,20 @@ func TestWatchdogWaitsForWork(t *testing.T) {
 			r.holdBack()
 			block := make(chan struct{})
 			defer close(block)
-			r.d.mu.Lock()
-			r.d.block = block
-			r.d.mu.Unlock()
+			r.d.Mu.Lock()
+			r.d.Block = block
+			r.d.Mu.Unlock()
 			p := r.malloc(8*mib, 0)
-			long := r.h.launchFlagged(c.stream, c.flags)
-			r.h.launch(0, p)
+			long := r.h.QueueFlagged(c.stream, c.flags)
+			r.h.Queue(0, p)
 			wait := func() (looks int, failed error) {
-				r.l.mu.Lock()
-				defer r.l.mu.Unlock()
-				if r.e.runtime.Held() && r.l.vain.Duration < watchdogPatience { // as if so much time had passed
-					r.l.idle.Duration, r.l.vain.Duration = 2*watchdogPatience, 2*watchdogPatience
+				r.l.Mu.Lock()
+				defer r.l.Mu.Unlock()
+				if r.e.runtime.Held() && r.l.Vain.Duration < process.WatchdogPatience { // as if so much time had passed
+					r.l.Idle.Duration, r.l.Vain.Duration = 2*process.WatchdogPatience, 2*process.WatchdogPatience
 					looks = 1
 				}
-				return looks, r.l.failed
+				return looks, r.l.Failed
 			}
 			for looks := 0; looks < 20; time.Sleep(time.Millisecond) {
 				n, failed := wait()
@@ -302,7 +303,7 @@ func TestWatchdogWaitsForWork(t *testing.T) {
 				}
 				looks += n
 			}
-			r.h.finish(c.stream, long)
+			r.h.Finish(c.stream, long)
 			r.eventually("the watchdog bites", func() bool { _, failed := wait(); return failed != nil })
 		})
 	}
@@ -313,8 +314,8 @@ func TestOversize(t *testing.T) {
 	r := newPagedRig(t, pagedDefaults())
 	r.holdBack()
 	a, b := r.malloc(48*mib, 0), r.malloc(48*mib, 0)
-	seq, _ := r.h.launch(0, a, b)
-	r.eventually("the launch is let go", func() bool { return r.h.gate(0) >= seq })
+	seq, _ := r.h.Queue(0, a, b)
+	r.eventually("the launch is let go", func() bool { return r.h.Gate(0) >= seq })
 	s := r.l.Stats()
 	if s.LateLaunches != 1 || s.OversizeLaunches != 1 || s.OversizeName != "kernel" || s.OversizeBytes < 96*mib {
 		t.Errorf("%d late, %d oversize: %q of %d bytes", s.LateLaunches, s.OversizeLaunches, s.OversizeName, s.OversizeBytes)
@@ -324,17 +325,17 @@ func TestOversize(t *testing.T) {
 // TestPausedAsksSeldom: progress is asked for closely only for a recording of faults.
 func TestPausedAsksSeldom(t *testing.T) {
 	c := pagedDefaults()
-	c.Sink = &recording{}
+	c.Sink = &livetest.Sink{}
 	r := newPagedRig(t, c)
-	r.l.mu.Lock()
+	r.l.Mu.Lock()
 	r.h.SetProgressEvery(progressWhileFaulting)
 	r.e.faults.lastAt = time.Now()
-	r.l.mu.Unlock()
+	r.l.Mu.Unlock()
 	r.l.Record(false)
-	r.l.mu.Lock()
-	every := r.h.every
-	r.l.mu.Unlock()
-	if every != progressEvery {
+	r.l.Mu.Lock()
+	every := r.h.Every
+	r.l.Mu.Unlock()
+	if every != process.ProgressEvery {
 		t.Errorf("every %d operations while paused", every)
 	}
 	r.must(r.l.Close())
@@ -346,20 +347,20 @@ func TestPlainGrowthWaits(t *testing.T) {
 	r := newPagedRig(t, c)
 	r.holdBack()
 	for range 8 { // together they fill the budget
-		seq, gated := r.h.launch(0, r.malloc(8*mib, 0))
+		seq, gated := r.h.Queue(0, r.malloc(8*mib, 0))
 		if gated {
-			r.eventually("the gate opens", func() bool { return r.h.gate(0) >= seq })
+			r.eventually("the gate opens", func() bool { return r.h.Gate(0) >= seq })
 		}
-		r.h.finish(0, seq)
+		r.h.Finish(0, seq)
 	}
 	for range 12 {
-		_, err := r.e.acquirePlain(2 * mib)
+		_, err := r.e.AcquirePlain(2 * mib)
 		r.must(err)
 	}
-	if r.d.plainUsed() == 0 || r.d.peakBytes() < c.BudgetBytes*3/4 {
-		t.Fatalf("%d bytes of plain memory, %d in all at most: nothing is tested", r.d.plainUsed(), r.d.peakBytes())
+	if r.d.PlainUsed() == 0 || r.d.PeakBytes() < c.BudgetBytes*3/4 {
+		t.Fatalf("%d bytes of plain memory, %d in all at most: nothing is tested", r.d.PlainUsed(), r.d.PeakBytes())
 	}
-	if most, s := r.d.peakBytes(), r.l.Stats(); most > c.BudgetBytes || s.ResidentPeakBytes > c.BudgetBytes {
+	if most, s := r.d.PeakBytes(), r.l.Stats(); most > c.BudgetBytes || s.ResidentPeakBytes > c.BudgetBytes {
 		t.Errorf("%d bytes were on the device at a time, and said to be %d, of a budget of %d", most, s.ResidentPeakBytes, c.BudgetBytes)
 	}
 	r.must(r.l.Close())

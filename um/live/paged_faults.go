@@ -10,6 +10,7 @@ import (
 	"github.com/penstock-gpu/penstock/cuda"
 	"github.com/penstock-gpu/penstock/faults"
 	"github.com/penstock-gpu/penstock/trace"
+	"github.com/penstock-gpu/penstock/um/live/process"
 )
 
 // faultFeed counts what the driver reports of faults and migrations.
@@ -34,35 +35,35 @@ func (e *paged) openFaults() {
 	if e.space != nil {
 		o.SpaceFD = e.space.FD()
 	}
-	if proc.sink != nil {
+	if proc.Sink != nil {
 		o.Kinds = faults.Everything
 	}
 	s, err := faults.Open(o)
-	if proc.sink != nil {
+	if proc.Sink != nil {
 		why := ""
 		if err != nil {
 			why = err.Error()
 		}
-		proc.sink.FaultSource(why)
+		proc.Sink.FaultSource(why)
 	}
 	if err != nil {
 		var no *faults.Unavailable
 		if errors.As(err, &no) {
-			proc.log.Info("page faults cannot be seen here", zap.String("why", no.Why), zap.String("what_to_do", no.WhatToDo))
+			proc.Log.Info("page faults cannot be seen here", zap.String("why", no.Why), zap.String("what_to_do", no.WhatToDo))
 		} else {
-			proc.log.Warn("page faults cannot be seen here", zap.Error(err))
+			proc.Log.Warn("page faults cannot be seen here", zap.Error(err))
 		}
 		return
 	}
 	e.faults.source = s
-	if proc.sink == nil {
+	if proc.Sink == nil {
 		return
 	}
 	if e.faults.counters, err = s.Counters(); err != nil {
-		proc.log.Info("the driver's own sums are not recorded", zap.Error(err))
+		proc.Log.Info("the driver's own sums are not recorded", zap.Error(err))
 	}
 	e.faults.stop = make(chan struct{})
-	proc.threads.Add(1)
+	proc.Threads.Add(1)
 	go e.flushFaults()
 }
 
@@ -77,21 +78,21 @@ const (
 
 func (e *paged) flushFaults() {
 	proc := e.proc
-	defer proc.threads.Done()
+	defer proc.Threads.Done()
 	for tick := time.NewTicker(flushEvery); ; {
 		select {
 		case <-e.faults.stop:
 			tick.Stop()
 			return
 		case <-tick.C:
-			proc.mu.Lock()
-			paused := proc.paused
-			proc.mu.Unlock()
+			proc.Mu.Lock()
+			paused := proc.Paused
+			proc.Mu.Unlock()
 			if paused {
 				continue
 			}
 			if err := e.faults.source.Flush(); err != nil {
-				proc.log.Debug("flushing the driver's events", zap.Error(err))
+				proc.Log.Debug("flushing the driver's events", zap.Error(err))
 			}
 		}
 	}
@@ -102,16 +103,16 @@ func (e *paged) recordFaults() {
 	proc := e.proc
 	f := &e.faults
 	if len(f.events) > 0 {
-		proc.progress() // what had finished when these were read
-		proc.sink.Faults(f.events, f.source.Lost())
+		proc.Progress() // what had finished when these were read
+		proc.Sink.Faults(f.events, f.source.Lost())
 	}
-	if proc.hook == nil || proc.progressWords == 0 {
+	if proc.Hook == nil || proc.ProgressWords == 0 {
 		return
 	}
 	faulting := slices.ContainsFunc(f.events, func(e faults.Event) bool { return e.Kind == trace.KindFault })
 	switch now := time.Now(); {
 	case faulting && f.lastAt.IsZero():
-		proc.hook.SetProgressEvery(progressWhileFaulting)
+		proc.Hook.SetProgressEvery(progressWhileFaulting)
 		f.lastAt = now
 	case faulting:
 		f.lastAt = now
@@ -125,7 +126,7 @@ func (e *paged) askSeldom() {
 	if e.faults.lastAt.IsZero() {
 		return
 	}
-	e.proc.hook.SetProgressEvery(progressEvery)
+	e.proc.Hook.SetProgressEvery(process.ProgressEvery)
 	e.faults.lastAt = time.Time{}
 }
 
@@ -133,20 +134,20 @@ func (e *paged) closeFaults() {
 	proc := e.proc
 	if s := e.faults.source; s != nil {
 		if err := s.Flush(); err == nil {
-			proc.mu.Lock()
+			proc.Mu.Lock()
 			e.feedFaults()
-			proc.mu.Unlock()
+			proc.Mu.Unlock()
 		}
 		if c := e.faults.counters; c != nil {
-			proc.mu.Lock()
-			proc.sink.DriverSums(c.Read())
-			proc.mu.Unlock()
+			proc.Mu.Lock()
+			proc.Sink.DriverSums(c.Read())
+			proc.Mu.Unlock()
 			if err := c.Close(); err != nil {
-				proc.log.Debug("closing the driver's counters", zap.Error(err))
+				proc.Log.Debug("closing the driver's counters", zap.Error(err))
 			}
 		}
 		if err := s.Close(); err != nil {
-			proc.log.Debug("closing the fault source", zap.Error(err))
+			proc.Log.Debug("closing the fault source", zap.Error(err))
 		}
 	}
 }
@@ -158,7 +159,7 @@ func (e *paged) feedFaults() {
 		return
 	}
 	f.events = f.source.Drain(f.events[:0])
-	if e.proc.sink != nil && !e.proc.paused {
+	if e.proc.Sink != nil && !e.proc.Paused {
 		e.recordFaults()
 	}
 	for i := range f.events {

@@ -9,33 +9,35 @@ import (
 	"github.com/penstock-gpu/penstock/cuda"
 	"github.com/penstock-gpu/penstock/cuda/uvm"
 	"github.com/penstock-gpu/penstock/um"
+	"github.com/penstock-gpu/penstock/um/live/livetest"
+	"github.com/penstock-gpu/penstock/um/live/process"
 )
 
 // pagedRig is the engine between test doubles of the driver and of the launch hook.
 type pagedRig struct {
 	*testing.T
-	l *above
-	d *fakeDriver
-	h *fakeHook
+	l *livetest.Above
+	d *livetest.Driver
+	h *livetest.Hook
 	e *paged
 }
 
-func pagedDefaults() processConfig {
-	return processConfig{Policy: um.Penstock, BudgetBytes: 64 * mib, HostBudgetBytes: 64 * mib}
+func pagedDefaults() process.Config {
+	return process.Config{Policy: um.Penstock, BudgetBytes: 64 * mib, HostBudgetBytes: 64 * mib}
 }
 
-func newPagedRig(t *testing.T, c processConfig, limit ...int64) *pagedRig {
+func newPagedRig(t *testing.T, c process.Config, limit ...int64) *pagedRig {
 	t.Helper()
-	r := &pagedRig{T: t, d: newDriver(1 << 30), h: newHook()}
-	proc := newProcess(c, r.d, r.h, zap.NewNop())
+	r := &pagedRig{T: t, d: livetest.NewDriver(1 << 30), h: livetest.NewHook()}
+	proc := process.New(c, r.d, r.h, zap.NewNop())
 	own := pagedConfig{}
 	if len(limit) > 0 {
 		own.LimitBytes = limit[0]
 	}
 	r.e = newPaged(proc, own)
-	r.l = &above{Process: proc}
-	r.l.serve(t, r.e)
-	r.must(r.e.start())
+	r.l = &livetest.Above{Process: proc}
+	r.l.Serve(t, r.e)
+	r.must(r.e.Start())
 	t.Cleanup(func() { _ = r.l.Close() }) // tests that expect nothing else close it themselves
 	return r
 }
@@ -45,12 +47,12 @@ func newPagedRig(t *testing.T, c processConfig, limit ...int64) *pagedRig {
 func (r *pagedRig) holdBack() {
 	const workers = 4
 	r.eventually("every worker has its mover", func() bool {
-		r.d.mu.Lock()
-		defer r.d.mu.Unlock()
-		return r.d.streams == workers
+		r.d.Mu.Lock()
+		defer r.d.Mu.Unlock()
+		return r.d.Streams == workers
 	})
-	r.l.mu.Lock()
-	defer r.l.mu.Unlock()
+	r.l.Mu.Lock()
+	defer r.l.Mu.Unlock()
 	r.e.space = new(uvm.Space)
 }
 

@@ -1,12 +1,14 @@
 package live
 
-// progressed is how far the job is, once the arena is open.
-func (e *paged) progressed() (m speedMark, settled, replays bool) {
+import "github.com/penstock-gpu/penstock/um/live/process"
+
+// Progressed is how far the job is, once the arena is open.
+func (e *paged) Progressed() (m process.SpeedMark, settled, replays bool) {
 	if e.runtime == nil {
 		return m, true, false
 	}
-	return speedMark{ops: e.runtime.History.Now(), period: e.runtime.History.Period()}, true, false
+	return process.SpeedMark{Ops: e.runtime.History.Now(), Period: e.runtime.History.Period()}, true, false
 }
 
-// inMemory is not known: faults are among what launches take here.
-func (e *paged) inMemory(int64) (seconds float64) { return 0 }
+// InMemory is not known: faults are among what launches take here.
+func (e *paged) InMemory(int64) (seconds float64) { return 0 }

@@ -4,10 +4,11 @@ import (
 	"time"
 
 	"github.com/penstock-gpu/penstock/um"
+	"github.com/penstock-gpu/penstock/um/live/stats"
 )
 
-// report fills in the engine's part of a snapshot. The caller holds the lock.
-func (e *paged) report(s *Stats) {
+// Report fills in the engine's part of a snapshot. The caller holds the lock.
+func (e *paged) Report(s *stats.Stats) {
 	if e.runtime == nil {
 		return
 	}
@@ -20,8 +21,8 @@ func (e *paged) report(s *Stats) {
 	s.H2DBytes, s.D2HBytes = r.FetchedBytes, r.EvictedBytes
 	s.FetchedBytes, s.EvictedBytes, s.DiscardedBytes, s.PopulatedBytes = r.FetchedBytes, r.EvictedBytes, r.DiscardedBytes, r.PopulatedBytes
 	s.Fetches, s.Evictions, s.Discards, s.Populates = r.Fetches, r.Evictions, r.Discards, r.Populates
-	s.PlainTensors = proc.counts.beside.Load()
-	s.LockWaitSeconds = time.Duration(proc.counts.lockWait.Load()).Seconds()
+	s.PlainTensors = proc.Counts.Beside.Load()
+	s.LockWaitSeconds = time.Duration(proc.Counts.LockWait.Load()).Seconds()
 	s.StallSeconds, s.SpaceStallSeconds = r.Stalled().Seconds(), r.Stall[um.ForSpace].Seconds()
 	s.GatedLaunches, s.LateLaunches = r.GatedOps, r.LateOps
 	s.OversizeLaunches, s.OversizeName, s.OversizeBytes = r.OversizeOps, r.OversizeName, r.OversizeBytes

@@ -8,18 +8,18 @@ import (
 
 // have makes handles those of the hook's streams.
 func (r *pagedRig) have(handles ...uint64) {
-	r.h.mu.Lock()
-	defer r.h.mu.Unlock()
-	r.h.handles = handles
+	r.h.Mu.Lock()
+	defer r.h.Mu.Unlock()
+	r.h.Handles = handles
 }
 
 // look has the engine read what was launched and finished, and answers how many
 // operations are not finished.
 func (r *pagedRig) look() int {
-	r.l.mu.Lock()
-	defer r.l.mu.Unlock()
-	r.l.drain()
-	r.l.progress()
+	r.l.Mu.Lock()
+	defer r.l.Mu.Unlock()
+	r.l.Drain()
+	r.l.Progress()
 	return r.e.runtime.Queued()
 }
 
@@ -36,8 +36,8 @@ func TestStreamsComeAndGo(t *testing.T) {
 		}
 		p := r.malloc(4*mib, handle)
 		r.have(0, handle)
-		seq, _ := r.h.launch(1, p)
-		r.h.finish(1, seq)
+		seq, _ := r.h.Queue(1, p)
+		r.h.Finish(1, seq)
 		r.must(r.l.Free(p))
 		if i <= streams/2 {
 			r.look()
@@ -47,9 +47,9 @@ func TestStreamsComeAndGo(t *testing.T) {
 	if n := r.look(); n != 0 {
 		t.Errorf("%d operations are taken for unfinished", n)
 	}
-	r.l.mu.Lock()
-	defer r.l.mu.Unlock()
-	if n := r.l.streams.Len(); n > most {
+	r.l.Mu.Lock()
+	defer r.l.Mu.Unlock()
+	if n := r.l.Streams.Len(); n > most {
 		t.Errorf("%d numbers", n)
 	}
 	if err := r.e.runtime.Check(); err != nil {
@@ -62,15 +62,15 @@ func TestStreamsComeAndGo(t *testing.T) {
 func TestFinishedBeforeItIsRead(t *testing.T) {
 	r := newPagedRig(t, pagedDefaults())
 	p := r.malloc(4*mib, 0x5000)
-	first, _ := r.h.launch(1, p)
-	r.h.finish(1, first)
+	first, _ := r.h.Queue(1, p)
+	r.h.Finish(1, first)
 	r.look()
-	r.l.mu.Lock() // the engine's threads see nothing of what is between
-	r.l.drain()
-	seq, _ := r.h.launch(1, p)
-	r.h.finish(1, seq)
-	r.l.progress()
-	r.l.mu.Unlock()
+	r.l.Mu.Lock() // the engine's threads see nothing of what is between
+	r.l.Drain()
+	seq, _ := r.h.Queue(1, p)
+	r.h.Finish(1, seq)
+	r.l.Progress()
+	r.l.Mu.Unlock()
 	if n := r.look(); n != 0 {
 		t.Errorf("%d operations are taken for unfinished", n)
 	}
@@ -84,13 +84,13 @@ func TestStreamsOfOneHandle(t *testing.T) {
 			r := newPagedRig(t, pagedDefaults())
 			r.have(0, handle, handle)
 			a, b := r.malloc(4*mib, 0), r.malloc(4*mib, 0)
-			slow, _ := r.h.launch(1, a)
-			quick, _ := r.h.launch(2, b)
-			r.h.finish(2, quick)
+			slow, _ := r.h.Queue(1, a)
+			quick, _ := r.h.Queue(2, b)
+			r.h.Finish(2, quick)
 			if n := r.look(); n != 1 {
 				t.Errorf("%d operations are unfinished, want that of the slow stream", n)
 			}
-			r.h.finish(1, slow)
+			r.h.Finish(1, slow)
 			if n := r.look(); n != 0 {
 				t.Errorf("%d operations are unfinished", n)
 			}
@@ -105,19 +105,19 @@ func TestHandleUnderAnotherIndex(t *testing.T) {
 	const handle = 0x7000
 	p := r.malloc(4*mib, 0)
 	r.have(0, handle)
-	first, _ := r.h.launch(1, p)
-	r.h.finish(1, first)
+	first, _ := r.h.Queue(1, p)
+	r.h.Finish(1, first)
 	r.look()
 	r.have(0, hook.StreamGone, handle)
-	slow, _ := r.h.launch(2, p)
+	slow, _ := r.h.Queue(2, p)
 	r.look()
 	r.have(0, handle, hook.StreamGone) // index 1 was free, the stream of index 2 is at work
-	quick, _ := r.h.launch(1, p)
-	r.h.finish(1, quick)
+	quick, _ := r.h.Queue(1, p)
+	r.h.Finish(1, quick)
 	if n := r.look(); n != 1 {
 		t.Errorf("%d operations are unfinished, want that of the stream that was destroyed", n)
 	}
-	r.h.finish(2, slow)
+	r.h.Finish(2, slow)
 	if n := r.look(); n != 0 {
 		t.Errorf("%d operations are unfinished", n)
 	}
@@ -129,7 +129,7 @@ func TestIndexOfQuietStream(t *testing.T) {
 	r := newPagedRig(t, pagedDefaults())
 	p := r.malloc(4*mib, 0)
 	r.have(0, 0x7000)
-	r.h.launch(1, p)
+	r.h.Queue(1, p)
 	if n := r.look(); n != 1 {
 		t.Fatalf("%d operations are unfinished, want 1", n)
 	}
@@ -146,13 +146,13 @@ func TestSharedStream(t *testing.T) {
 	r.have(append(make([]uint64, hook.SharedStream), hook.StreamMany)...)
 	p := r.malloc(4*mib, 0)
 	for range 1000 {
-		r.h.launch(hook.SharedStream, p)
+		r.h.Queue(hook.SharedStream, p)
 	}
-	held, _ := r.h.launch(0, p)
+	held, _ := r.h.Queue(0, p)
 	if n := r.look(); n != 1 {
 		t.Errorf("%d operations are unfinished, want that of the default stream", n)
 	}
-	r.h.finish(0, held)
+	r.h.Finish(0, held)
 	if n := r.look(); n != 0 {
 		t.Errorf("%d operations are unfinished", n)
 	}
@@ -164,25 +164,25 @@ func TestGatesFollow(t *testing.T) {
 	r := newPagedRig(t, pagedDefaults())
 	r.holdBack()
 	a, b := r.malloc(40*mib, 0x5000), r.malloc(40*mib, 0)
-	seq, held := r.h.launch(1, a)
+	seq, held := r.h.Queue(1, a)
 	if !held {
 		t.Fatal("what is nowhere is launched at once")
 	}
-	r.eventually("the gate opens", func() bool { return r.h.gate(1) == seq })
-	r.d.mu.Lock()
-	r.d.block = make(chan struct{}) // nothing moves from here on
-	r.d.mu.Unlock()
-	t.Cleanup(func() { close(r.d.block) }) // before the engine is closed
-	if _, held := r.h.launch(0, b); !held {
+	r.eventually("the gate opens", func() bool { return r.h.Gate(1) == seq })
+	r.d.Mu.Lock()
+	r.d.Block = make(chan struct{}) // nothing moves from here on
+	r.d.Mu.Unlock()
+	t.Cleanup(func() { close(r.d.Block) }) // before the engine is closed
+	if _, held := r.h.Queue(0, b); !held {
 		t.Fatal("what is nowhere is launched at once")
 	}
 	r.look()
-	r.h.mu.Lock()
-	r.h.head += 3 << 30
-	head := r.h.head
-	r.h.mu.Unlock()
-	r.eventually("the quiet stream's gate follows", func() bool { return head-r.h.gate(1) < 1<<30 })
-	if at := r.h.gate(0); at != 0 {
+	r.h.Mu.Lock()
+	r.h.Newest += 3 << 30
+	head := r.h.Newest
+	r.h.Mu.Unlock()
+	r.eventually("the quiet stream's gate follows", func() bool { return head-r.h.Gate(1) < 1<<30 })
+	if at := r.h.Gate(0); at != 0 {
 		t.Errorf("the gate of what is held back is open up to %d", at)
 	}
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/penstock-gpu/penstock/internal/hook"
 	"github.com/penstock-gpu/penstock/um"
+	"github.com/penstock-gpu/penstock/um/live/process"
 	"github.com/penstock-gpu/penstock/um/managed"
 )
 
@@ -18,14 +19,14 @@ import (
 func (e *paged) keepGates() {
 	proc := e.proc
 	const distance = 1 << 29
-	read := proc.hook.Read()
+	read := proc.Hook.Read()
 	if e.gateWords == 0 || read-e.gatesKept < distance {
 		return
 	}
 	e.gatesKept = read
 	for i := range hook.MaxStreams {
-		if number, _ := proc.streams.At(i); number < 0 || !e.runtime.HeldOn(number) {
-			proc.hook.OpenGate(i, read)
+		if number, _ := proc.Streams.At(i); number < 0 || !e.runtime.HeldOn(number) {
+			proc.Hook.OpenGate(i, read)
 		}
 	}
 }
@@ -33,23 +34,23 @@ func (e *paged) keepGates() {
 // loop feeds the runtime.
 func (e *paged) loop() {
 	proc := e.proc
-	defer proc.threads.Done()
+	defer proc.Threads.Done()
 	runtime.LockOSThread()
-	if !proc.bindThread() {
+	if !proc.BindThread() {
 		return
 	}
 	for {
-		proc.mu.Lock()
-		if proc.closing {
-			proc.mu.Unlock()
+		proc.Mu.Lock()
+		if proc.Closing {
+			proc.Mu.Unlock()
 			return
 		}
-		proc.drain()
-		proc.progress()
-		proc.timings()
-		proc.tensorReserved.Store(e.runtime.ReservedBytes())
+		proc.Drain()
+		proc.Progress()
+		proc.Timings()
+		proc.TensorReserved.Store(e.runtime.ReservedBytes())
 		e.feedFaults()
-		if proc.failed != nil {
+		if proc.Failed != nil {
 			e.letRun() // also streams that are new, and before far ahead is reached
 		} else {
 			e.keepGates()
@@ -61,27 +62,27 @@ func (e *paged) loop() {
 		}
 		busy := e.runtime.Queued() > 0
 		now := time.Now()
-		proc.vain.Look(now)
-		idle := proc.idle.Look(now)
+		proc.Vain.Look(now)
+		idle := proc.Idle.Look(now)
 		if idle > headPatience && e.runtime.AwaitsWork() { // for whose end the driver may keep a move waiting
-			proc.vain.End()
+			proc.Vain.End()
 		}
-		if proc.nagger.Due(idle) {
-			proc.log.Warn("a launch is held back, and no move is made", zap.Duration("for", idle.Round(time.Second)), zap.Bool("moving", e.runtime.Moving()))
+		if proc.Nagger.Due(idle) {
+			proc.Log.Warn("a launch is held back, and no move is made", zap.Duration("for", idle.Round(time.Second)), zap.Bool("moving", e.runtime.Moving()))
 		}
 		switch {
 		case !held:
 			e.moved()
-		case proc.vain.Duration > watchdogPatience:
-			proc.fail(fmt.Errorf("a launch has been held back for %s without any move being made", watchdogPatience))
+		case proc.Vain.Duration > process.WatchdogPatience:
+			proc.Fail(fmt.Errorf("a launch has been held back for %s without any move being made", process.WatchdogPatience))
 		case idle > headPatience && !e.runtime.Moving():
 			e.letHeadGo()
 		}
-		proc.mu.Unlock()
+		proc.Mu.Unlock()
 		if busy {
-			time.Sleep(busyWait) // no doorbell: a launch need not pay for waking this thread
+			time.Sleep(process.BusyWait) // no doorbell: a launch need not pay for waking this thread
 		} else {
-			proc.hook.Wait(idleWait)
+			proc.Hook.Wait(process.IdleWait)
 		}
 	}
 }
@@ -105,7 +106,7 @@ func (e *paged) letHeadGo() {
 
 // moved notes that something went on. The caller holds the lock.
 func (e *paged) moved() {
-	e.proc.moved()
+	e.proc.Moved()
 	e.askedAt, e.lookedAt = 0, [2]uint64{}
 }
 
@@ -127,21 +128,21 @@ func (e *paged) wakeDue(epoch uint64, held bool) bool {
 // nothing else to do for the bus.
 func (e *paged) prepare() {
 	proc := e.proc
-	defer proc.threads.Done()
+	defer proc.Threads.Done()
 	const blocks = 32
 	mover := managed.NewDirect(e.space)
-	proc.mu.Lock()
-	defer proc.mu.Unlock()
-	for !proc.closing && proc.failed == nil && e.preparedBytes < proc.hostBudget() {
+	proc.Mu.Lock()
+	defer proc.Mu.Unlock()
+	for !proc.Closing && proc.Failed == nil && e.preparedBytes < proc.HostBudget() {
 		m, ok := e.runtime.Prepare(blocks)
 		if !ok {
 			return
 		}
-		proc.mu.Unlock()
+		proc.Mu.Unlock()
 		err := mover.Do(m)
-		proc.mu.Lock()
+		proc.Mu.Lock()
 		if err != nil {
-			proc.fail(err)
+			proc.Fail(err)
 			return
 		}
 		e.preparedBytes += blocks * managed.BlockBytes
@@ -152,32 +153,32 @@ func (e *paged) prepare() {
 // worker carries out the moves of one direction.
 func (e *paged) worker(d um.Direction) {
 	proc := e.proc
-	defer proc.threads.Done()
+	defer proc.Threads.Done()
 	runtime.LockOSThread()
-	proc.mu.Lock()
-	defer proc.mu.Unlock()
-	if err := proc.driver.BindThread(); err != nil {
-		proc.fail(err)
+	proc.Mu.Lock()
+	defer proc.Mu.Unlock()
+	if err := proc.Driver.BindThread(); err != nil {
+		proc.Fail(err)
 		return
 	}
 	var mover managed.Mover
 	if e.space != nil {
 		mover = managed.NewDirect(e.space)
 	} else {
-		s, err := managed.NewStreamed(proc.driver)
+		s, err := managed.NewStreamed(proc.Driver)
 		if err != nil {
-			proc.fail(err)
+			proc.Fail(err)
 			return
 		}
 		mover = s
 	}
 	defer func() {
 		if err := mover.Close(); err != nil {
-			proc.log.Debug("closing a mover", zap.Error(err))
+			proc.Log.Debug("closing a mover", zap.Error(err))
 		}
 	}()
-	for !proc.closing && proc.failed == nil {
-		proc.drain() // what is already queued decides better than what was known before
+	for !proc.Closing && proc.Failed == nil {
+		proc.Drain() // what is already queued decides better than what was known before
 		m, ok := e.runtime.Next(d)
 		if !ok {
 			e.lookedAt[d] = e.runtime.Epoch()
@@ -185,21 +186,21 @@ func (e *paged) worker(d um.Direction) {
 			continue
 		}
 		e.work[d].Signal() // one at a time: the next looks while this one moves
-		proc.mu.Unlock()
-		began := proc.driver.Now()
+		proc.Mu.Unlock()
+		began := proc.Driver.Now()
 		err := mover.Do(m)
-		ended := proc.driver.Now()
-		proc.mu.Lock()
+		ended := proc.Driver.Now()
+		proc.Mu.Lock()
 		e.moved()
 		if err != nil {
-			proc.fail(err)
+			proc.Fail(err)
 			return
 		}
-		proc.progress()
+		proc.Progress()
 		e.runtime.Done(m)
 		e.moveTime[d] += ended - began
-		if proc.sink != nil && !proc.paused && (m.Kind == managed.MoveFetch || m.Kind == managed.MoveEvict) {
-			proc.sink.Move(m.Ranges, d, began, ended)
+		if proc.Sink != nil && !proc.Paused && (m.Kind == managed.MoveFetch || m.Kind == managed.MoveEvict) {
+			proc.Sink.Move(m.Ranges, d, began, ended)
 		}
 		e.work[um.In+um.Out-d].Signal() // what came or went may be what the other side waits for
 	}

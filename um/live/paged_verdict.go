@@ -4,43 +4,44 @@ import (
 	"fmt"
 
 	"github.com/penstock-gpu/penstock/internal/size"
+	"github.com/penstock-gpu/penstock/um/live/stats"
 )
 
 // pagedPart is the managed engine's part of a verdict.
 type pagedPart struct{}
 
-func (pagedPart) Lines(s *Stats, line func(format string, args ...any)) {
+func (pagedPart) Lines(s *stats.Stats, line func(format string, args ...any)) {
 	line("moved %s to the device and %s to the host; populated %s, discarded %s of dead memory without moving it",
 		size.Text(s.H2DBytes), size.Text(s.D2HBytes), size.Text(s.PopulatedBytes), size.Text(s.DiscardedBytes))
 	faults := "unavailable (no driver event queue here)"
-	if s.Faults != unavailable {
+	if s.Faults != stats.Unavailable {
 		faults = fmt.Sprintf("%d in %d batches", s.Faults, s.FaultBatches)
 		if s.DroppedEvents > 0 {
 			faults += fmt.Sprintf(" (%d events were lost: the count is low)", s.DroppedEvents)
 		}
 	}
-	line("faults: %s; predicted exactly: %s; stalled %.2f s (%.2f s of it for space)", faults, s.predicted(), s.StallSeconds, s.SpaceStallSeconds)
+	line("faults: %s; predicted exactly: %s; stalled %.2f s (%.2f s of it for space)", faults, s.Predicted(), s.StallSeconds, s.SpaceStallSeconds)
 }
 
-func (pagedPart) Limit(s *Stats) string {
+func (pagedPart) Limit(s *stats.Stats) string {
 	switch {
 	case s.D2HBytes == 0:
 		return "everything fitted in the budget: nothing had to leave"
 	case s.OversizeLaunches > 0:
-		return s.oversize()
+		return s.Oversize()
 	case s.OutSeconds > s.InSeconds && s.StallSeconds > 0:
-		return fmt.Sprintf("limited by eviction to the host (%.2f s busy, %.1f GB/s): a larger --budget helps most", s.OutSeconds, rate(s.EvictedBytes, s.OutSeconds))
+		return fmt.Sprintf("limited by eviction to the host (%.2f s busy, %.1f GB/s): a larger --budget helps most", s.OutSeconds, stats.Rate(s.EvictedBytes, s.OutSeconds))
 	case s.StallSeconds > 0:
-		return fmt.Sprintf("limited by prefetch to the device (%.2f s busy, %.1f GB/s)", s.InSeconds, rate(s.FetchedBytes, s.InSeconds))
+		return fmt.Sprintf("limited by prefetch to the device (%.2f s busy, %.1f GB/s)", s.InSeconds, stats.Rate(s.FetchedBytes, s.InSeconds))
 	}
 	return "not limited by memory: every move was hidden behind work"
 }
 
-func (pagedPart) Warnings(s *Stats) (w []string) {
+func (pagedPart) Warnings(s *stats.Stats) (w []string) {
 	if !s.Hooked {
 		w = append(w, "no launch hook was loaded, so nothing could be foreseen: start the job with `penstock run`")
 	}
-	if s.Hooked && s.Faults == unavailable && s.GatedLaunches == 0 {
+	if s.Hooked && s.Faults == stats.Unavailable && s.GatedLaunches == 0 {
 		w = append(w, "what kernels brought in by faulting cannot be seen here: bytes moved and residency are those of the engine's own moves")
 	}
 	if s.LateLaunches > 0 {

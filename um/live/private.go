@@ -27,26 +27,26 @@ type privateSource struct{ l *Live }
 
 func (s privateSource) Acquire(bytes int64) (cuda.Ptr, error) {
 	l := s.l
-	if !l.engine.segments() || bytes <= pool.SmallSegmentBytes {
+	if !l.Engine.Segments() || bytes <= pool.SmallSegmentBytes {
 		return plainSource{l}.Acquire(bytes)
 	}
-	l.privateTensors.Add(bytes)
-	p, err := l.engine.malloc(bytes, privateStream)
+	l.PrivateTensors.Add(bytes)
+	p, err := l.Engine.Malloc(bytes, privateStream)
 	if err != nil {
-		l.privateTensors.Add(-bytes)
+		l.PrivateTensors.Add(-bytes)
 	}
 	return p, err
 }
 
 func (s privateSource) Release(p cuda.Ptr, bytes int64) error {
 	l := s.l
-	if !l.engine.owns(p) {
+	if !l.Engine.Owns(p) {
 		return plainSource{l}.Release(p, bytes)
 	}
-	l.privateTensors.Add(-bytes)
-	err := l.engine.free(p)
+	l.PrivateTensors.Add(-bytes)
+	err := l.Engine.Free(p)
 	if err != nil {
-		l.privateTensors.Add(bytes)
+		l.PrivateTensors.Add(bytes)
 	}
 	return err
 }
@@ -60,7 +60,7 @@ func (l *Live) BeginPool(id PoolID) error {
 	}
 	p := l.privates[id]
 	if p == nil {
-		p = &private{id: id, pool: pool.NewCaching(privateSource{l}, eventFences{l.driver, l.hook})}
+		p = &private{id: id, pool: pool.NewCaching(privateSource{l}, eventFences{l.Driver, l.Hook})}
 		l.privates[id] = p
 	}
 	p.users++
@@ -159,8 +159,8 @@ func (l *Live) notePrivate() {
 	for _, x := range l.privates {
 		n += x.pool.Stats().LiveBytes
 	}
-	l.privateLive.Store(n)
-	l.noteBesides()
+	l.PrivateLive.Store(n)
+	l.NoteBesides()
 	l.anyPrivate.Store(len(l.privates) > 0)
 }
 

@@ -8,14 +8,17 @@ import (
 
 	"github.com/penstock-gpu/penstock/cuda"
 	"github.com/penstock-gpu/penstock/um"
+	"github.com/penstock-gpu/penstock/um/live/livetest"
 )
+
+const mib = livetest.MiB
 
 // rig is an engine between the two.
 type rig struct {
 	*testing.T
 	l *Live
-	d *fakeDriver
-	h *fakeHook
+	d *livetest.Driver
+	h *livetest.Hook
 }
 
 func defaults() Config {
@@ -24,7 +27,7 @@ func defaults() Config {
 
 func newRig(t *testing.T, c Config) *rig {
 	t.Helper()
-	r := &rig{T: t, d: newDriver(1 << 30), h: newHook()}
+	r := &rig{T: t, d: livetest.NewDriver(1 << 30), h: livetest.NewHook()}
 	l, err := New(c, r.d, r.h, zap.NewNop())
 	if err != nil {
 		t.Fatal(err)

@@ -1,4 +1,4 @@
-package live
+package stats
 
 import (
 	"fmt"
@@ -65,15 +65,15 @@ func (s Stats) Verdict() string {
 	return b.String()
 }
 
-// predicted is how often the next operation was foreseen.
-func (s Stats) predicted() string {
-	if s.PredictionHitRate == unavailable {
+// Predicted is how often the next operation was foreseen.
+func (s Stats) Predicted() string {
+	if s.PredictionHitRate == Unavailable {
 		return "nothing to predict"
 	}
 	return fmt.Sprintf("%.1f %% of operations", 100*s.PredictionHitRate)
 }
 
-func (s Stats) oversize() string {
+func (s Stats) Oversize() string {
 	return fmt.Sprintf("limited by single launches larger than the budget: %s touches %s; raise --budget to at least that", shortName(s.OversizeName), size.Text(s.OversizeBytes))
 }
 
@@ -91,7 +91,7 @@ func (s Stats) warnings() (w []string) {
 	return w
 }
 
-func rate(bytes int64, seconds float64) float64 {
+func Rate(bytes int64, seconds float64) float64 {
 	if seconds <= 0 {
 		return 0
 	}

@@ -1,4 +1,4 @@
-package live
+package process
 
 import "github.com/penstock-gpu/penstock/internal/hostmem"
 
@@ -6,14 +6,14 @@ import "github.com/penstock-gpu/penstock/internal/hostmem"
 // job's processes on this host together.
 const hostTenths = 8
 
-// defaultHostBudget is that of one of some processes, of what is available to them all.
-func defaultHostBudget(availableBytes int64, processes int) int64 {
+// DefaultHostBudget is that of one of some processes, of what is available to them all.
+func DefaultHostBudget(availableBytes int64, processes int) int64 {
 	return availableBytes / 10 * hostTenths / int64(max(1, processes))
 }
 
-// availableHostBytes is what this process may still take without swapping or
+// AvailableHostBytes is what this process may still take without swapping or
 // passing its control group's limit; 0 when the system does not say.
-func availableHostBytes() int64 {
+func AvailableHostBytes() int64 {
 	m, err := hostmem.Available()
 	if err != nil {
 		return 0

@@ -1,4 +1,4 @@
-package live
+package process
 
 import (
 	"slices"
@@ -21,19 +21,19 @@ func (x *emptyEvents) median() time.Duration {
 	return took[len(took)/2]
 }
 
-// timings tells of operations that were timed. What events themselves take is not theirs. The caller holds the lock, and has drained.
-func (p *Process) timings() {
-	if p.hook == nil {
+// Timings tells of operations that were timed. What events themselves take is not theirs. The caller holds the lock, and has drained.
+func (p *Process) Timings() {
+	if p.Hook == nil {
 		return
 	}
-	p.hook.Timings(func(seq uint64, took, empty time.Duration) {
+	p.Hook.Timings(func(seq uint64, took, empty time.Duration) {
 		p.emptyEvents.add(empty)
 		if took -= p.emptyEvents.median(); took <= 0 {
 			return
 		}
-		if p.sink != nil && !p.paused {
-			p.sink.Timing(seq, took)
+		if p.Sink != nil && !p.Paused {
+			p.Sink.Timing(seq, took)
 		}
-		p.engine.timed(seq, took)
+		p.Engine.Timed(seq, took)
 	})
 }

@@ -1,9 +1,9 @@
-package live
+package stats
 
 import "github.com/penstock-gpu/penstock/um/live/bound"
 
-// unavailable stands for a number that cannot be had here; it is never printed as zero.
-const unavailable = -1
+// Unavailable stands for a number that cannot be had here; it is never printed as zero.
+const Unavailable = -1
 
 // Stats is a snapshot of the engine. Its JSON keys are those of penstock_stats (cabi/penstock.h).
 type Stats struct {
@@ -34,51 +34,51 @@ type Stats struct {
 	EngineWhy          string  `json:"engine_why,omitempty"` // it was chosen, where the choice was open
 	Policy             string  `json:"policy"`
 
-	FetchedBytes      int64          `json:"fetched_bytes"`
-	EvictedBytes      int64          `json:"evicted_bytes"`
-	DiscardedBytes    int64          `json:"discarded_bytes"`
-	PopulatedBytes    int64          `json:"populated_bytes"`
-	Fetches           int64          `json:"fetches"`
-	Evictions         int64          `json:"evictions"`
-	Discards          int64          `json:"discards"`
-	Populates         int64          `json:"populates"`
-	InSeconds         float64        `json:"in_seconds"`  // the worker that brings in was busy
-	OutSeconds        float64        `json:"out_seconds"` // the worker that takes out was busy
-	SpaceStallSeconds float64        `json:"space_stall_seconds"`
-	PlanState         string         `json:"plan_state"`            // of memory that stays on the device
-	PlanWhy           string         `json:"plan_why,omitempty"`    // it is not followed
-	PlanBytes         int64          `json:"plan_bytes"`            // planned addresses
-	PlannedAllocs     int64          `json:"planned_allocations"`   // served by the plan
-	ScriptedAllocs    int64          `json:"scripted_allocations"`  // of these, without a call into the engine
-	UnplannedAllocs   int64          `json:"unplanned_allocations"` // not served by it while it was followed
-	Stitches          int64          `json:"stitches"`              // ranges made of scattered memory
-	StitchedHandles   int64          `json:"stitched_handles"`      // in them
-	StitchReuses      int64          `json:"stitch_reuses"`         // allocations served by ranges made before
-	PlainTensors      int64          `json:"plain_tensors"`         // served from plain memory because the arena had no range in one piece
-	LockWaitSeconds   float64        `json:"lock_wait_seconds"`     // the job's threads waited for the engine's lock
-	GatedLaunches     int64          `json:"gated_launches"`
-	LateLaunches      int64          `json:"late_launches"`
-	OpaqueLaunches    int64          `json:"opaque_launches"`
-	DroppedRecords    int64          `json:"dropped_records"`
-	UnhookedSymbols   int64          `json:"unhooked_symbols"`
-	MissedRoutes      []string       `json:"missed_routes,omitempty"` // ways to the driver that the hook does not stand on, from the self-test at start
-	OversizeLaunches  int64          `json:"oversize_launches"`
-	OversizeName      string         `json:"oversize_name,omitempty"`
-	OversizeBytes     int64          `json:"oversize_bytes,omitempty"`
-	Explicit          *ExplicitStats `json:"explicit,omitempty"`
-	FaultBatches      int64          `json:"fault_batches"`
-	FaultedBytes      int64          `json:"faulted_bytes"`
-	IterationLaunches int64          `json:"iteration_launches"`        // operations in the learned iteration; 0 when none is known
-	IterationSeconds  float64        `json:"iteration_seconds"`         // one takes at present; 0 while that is not known
-	InMemoryShare     float64        `json:"in_memory_share_estimated"` // of the speed in memory, at present; -1 where that is not known
-	Moving            bool           `json:"moving"`                    // a move is under way: the residency is about to change
-	Hooked            bool           `json:"hooked"`
-	Failure           string         `json:"failure,omitempty"`
-	Part              Part           `json:"-"` // of the verdict: that of the engine the snapshot is of, nil where there is none
+	FetchedBytes      int64     `json:"fetched_bytes"`
+	EvictedBytes      int64     `json:"evicted_bytes"`
+	DiscardedBytes    int64     `json:"discarded_bytes"`
+	PopulatedBytes    int64     `json:"populated_bytes"`
+	Fetches           int64     `json:"fetches"`
+	Evictions         int64     `json:"evictions"`
+	Discards          int64     `json:"discards"`
+	Populates         int64     `json:"populates"`
+	InSeconds         float64   `json:"in_seconds"`  // the worker that brings in was busy
+	OutSeconds        float64   `json:"out_seconds"` // the worker that takes out was busy
+	SpaceStallSeconds float64   `json:"space_stall_seconds"`
+	PlanState         string    `json:"plan_state"`            // of memory that stays on the device
+	PlanWhy           string    `json:"plan_why,omitempty"`    // it is not followed
+	PlanBytes         int64     `json:"plan_bytes"`            // planned addresses
+	PlannedAllocs     int64     `json:"planned_allocations"`   // served by the plan
+	ScriptedAllocs    int64     `json:"scripted_allocations"`  // of these, without a call into the engine
+	UnplannedAllocs   int64     `json:"unplanned_allocations"` // not served by it while it was followed
+	Stitches          int64     `json:"stitches"`              // ranges made of scattered memory
+	StitchedHandles   int64     `json:"stitched_handles"`      // in them
+	StitchReuses      int64     `json:"stitch_reuses"`         // allocations served by ranges made before
+	PlainTensors      int64     `json:"plain_tensors"`         // served from plain memory because the arena had no range in one piece
+	LockWaitSeconds   float64   `json:"lock_wait_seconds"`     // the job's threads waited for the engine's lock
+	GatedLaunches     int64     `json:"gated_launches"`
+	LateLaunches      int64     `json:"late_launches"`
+	OpaqueLaunches    int64     `json:"opaque_launches"`
+	DroppedRecords    int64     `json:"dropped_records"`
+	UnhookedSymbols   int64     `json:"unhooked_symbols"`
+	MissedRoutes      []string  `json:"missed_routes,omitempty"` // ways to the driver that the hook does not stand on, from the self-test at start
+	OversizeLaunches  int64     `json:"oversize_launches"`
+	OversizeName      string    `json:"oversize_name,omitempty"`
+	OversizeBytes     int64     `json:"oversize_bytes,omitempty"`
+	Explicit          *Explicit `json:"explicit,omitempty"`
+	FaultBatches      int64     `json:"fault_batches"`
+	FaultedBytes      int64     `json:"faulted_bytes"`
+	IterationLaunches int64     `json:"iteration_launches"`        // operations in the learned iteration; 0 when none is known
+	IterationSeconds  float64   `json:"iteration_seconds"`         // one takes at present; 0 while that is not known
+	InMemoryShare     float64   `json:"in_memory_share_estimated"` // of the speed in memory, at present; -1 where that is not known
+	Moving            bool      `json:"moving"`                    // a move is under way: the residency is about to change
+	Hooked            bool      `json:"hooked"`
+	Failure           string    `json:"failure,omitempty"`
+	Part              Part      `json:"-"` // of the verdict: that of the engine the snapshot is of, nil where there is none
 }
 
-// ExplicitStats are what only the explicit engine has.
-type ExplicitStats struct {
+// Explicit are what only the explicit engine has.
+type Explicit struct {
 	InGBPerSecond     float64  `json:"in_gb_per_second"`  // while anything was copied that way
 	OutGBPerSecond    float64  `json:"out_gb_per_second"` // likewise
 	FetchStallSeconds float64  `json:"fetch_stall_seconds"`
