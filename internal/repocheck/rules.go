@@ -72,6 +72,24 @@ var mayImport = map[string][]string{
 	"um/explicit/hostpool": {"cuda", "internal/hostmem", "internal/size"},
 }
 
+// onlyIn are packages that one file names, and no other that is no test.
+var onlyIn = map[string]string{
+	"um/live/paged": "um/live/choose.go",
+}
+
+// namedElsewhere says which other files name them.
+func namedElsewhere(files []goFile) (problems []string) {
+	for _, f := range files {
+		for _, i := range f.imports {
+			folder, ok := local(i)
+			if in := onlyIn[folder]; ok && in != "" && !f.isTest() && path.Join(f.folder, f.name) != in {
+				problems = append(problems, fmt.Sprintf("%s/%s imports %s: %s alone may (rules.go)", f.folder, f.name, folder, in))
+			}
+		}
+	}
+	return problems
+}
+
 // The workplace patterns are put together so that this file does not match itself.
 var workplace = regexp.MustCompile(`(^|[^A-Za-z0-9_.])/wor` + `k/|\.libr` + `ary\b|bash_` + `jobs`)
 

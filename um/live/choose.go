@@ -7,6 +7,7 @@ import (
 	"github.com/penstock-gpu/penstock/cuda"
 	"github.com/penstock-gpu/penstock/um"
 	"github.com/penstock-gpu/penstock/um/explicit"
+	"github.com/penstock-gpu/penstock/um/live/paged"
 	"github.com/penstock-gpu/penstock/um/live/process"
 )
 
@@ -20,7 +21,7 @@ const (
 	Auto                   // explicit where it can run, else managed
 )
 
-var engineNames = [...]string{Managed: pagedName, Explicit: swapName, Auto: "auto"}
+var engineNames = [...]string{Managed: paged.Name, Explicit: swapName, Auto: "auto"}
 
 func (e Engine) String() string { return engineNames[e] }
 
@@ -38,7 +39,7 @@ func EngineFor(name string) Engine {
 // engines are those that there are, as they are made for a process.
 var engines = [...]func(*Live) process.Engine{
 	Managed: func(l *Live) process.Engine {
-		return newPaged(l.Process, pagedConfig{LimitBytes: l.config.ManagedLimitBytes, PlainOnly: l.config.PlainOnly})
+		return paged.New(l.Process, paged.Config{LimitBytes: l.config.ManagedLimitBytes, PlainOnly: l.config.PlainOnly})
 	},
 	Explicit: func(l *Live) process.Engine {
 		c := l.config

@@ -1,4 +1,4 @@
-package live
+package paged
 
 import (
 	"fmt"
@@ -7,10 +7,10 @@ import (
 	"github.com/penstock-gpu/penstock/um/live/stats"
 )
 
-// pagedPart is the managed engine's part of a verdict.
-type pagedPart struct{}
+// verdict is the managed engine's part of a verdict.
+type verdict struct{}
 
-func (pagedPart) Lines(s *stats.Stats, line func(format string, args ...any)) {
+func (verdict) Lines(s *stats.Stats, line func(format string, args ...any)) {
 	line("moved %s to the device and %s to the host; populated %s, discarded %s of dead memory without moving it",
 		size.Text(s.H2DBytes), size.Text(s.D2HBytes), size.Text(s.PopulatedBytes), size.Text(s.DiscardedBytes))
 	faults := "unavailable (no driver event queue here)"
@@ -23,7 +23,7 @@ func (pagedPart) Lines(s *stats.Stats, line func(format string, args ...any)) {
 	line("faults: %s; predicted exactly: %s; stalled %.2f s (%.2f s of it for space)", faults, s.Predicted(), s.StallSeconds, s.SpaceStallSeconds)
 }
 
-func (pagedPart) Limit(s *stats.Stats) string {
+func (verdict) Limit(s *stats.Stats) string {
 	switch {
 	case s.D2HBytes == 0:
 		return "everything fitted in the budget: nothing had to leave"
@@ -37,7 +37,7 @@ func (pagedPart) Limit(s *stats.Stats) string {
 	return "not limited by memory: every move was hidden behind work"
 }
 
-func (pagedPart) Warnings(s *stats.Stats) (w []string) {
+func (verdict) Warnings(s *stats.Stats) (w []string) {
 	if !s.Hooked {
 		w = append(w, "no launch hook was loaded, so nothing could be foreseen: start the job with `penstock run`")
 	}

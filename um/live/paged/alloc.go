@@ -1,4 +1,4 @@
-package live
+package paged
 
 import (
 	"fmt"
@@ -13,7 +13,7 @@ import (
 )
 
 // Malloc allocates from the arena.
-func (e *paged) Malloc(bytes int64, stream uint64) (cuda.Ptr, error) {
+func (e *Engine) Malloc(bytes int64, stream uint64) (cuda.Ptr, error) {
 	proc := e.proc
 	proc.Lock()
 	defer proc.Mu.Unlock()
@@ -33,14 +33,14 @@ func (e *paged) Malloc(bytes int64, stream uint64) (cuda.Ptr, error) {
 
 // OnlyFragmented says whether an allocation that the arena refused is within the
 // budgets: then it is address space that is missing, in one piece.
-func (e *paged) OnlyFragmented(bytes int64) bool {
+func (e *Engine) OnlyFragmented(bytes int64) bool {
 	proc := e.proc
 	return proc.LiveBytes()+bytes <= proc.Budget+proc.HostBudget() && proc.TensorLive.Load()+bytes <= e.arenaBytes
 }
 
 // reuseMayHelp says whether an allocation failed only because dead memory is
 // still in the hands of queued work or of a worker. The caller holds the lock.
-func (e *paged) reuseMayHelp(bytes int64) bool {
+func (e *Engine) reuseMayHelp(bytes int64) bool {
 	proc := e.proc
 	return proc.Hook != nil && proc.Failed == nil && (e.runtime.Queued() > 0 || e.runtime.FreeMoves()) && e.runtime.LiveBytes()+bytes <= min(proc.Budget+proc.HostBudget(), e.arenaBytes)
 }
@@ -48,7 +48,7 @@ func (e *paged) reuseMayHelp(bytes int64) bool {
 // mallocWhenReusable tries again while work finishes that was queued before, however long that takes, as a caching
 // allocator waits for its events before it says that it is out of memory. The
 // caller holds the lock, which is released between attempts.
-func (e *paged) mallocWhenReusable(bytes int64, stream uint64, err error) (cuda.Ptr, error) {
+func (e *Engine) mallocWhenReusable(bytes int64, stream uint64, err error) (cuda.Ptr, error) {
 	proc := e.proc
 	last, finished := proc.Hook.Read(), time.Now()
 	var waited process.Idle
@@ -90,7 +90,7 @@ func (e *paged) mallocWhenReusable(bytes int64, stream uint64, err error) (cuda.
 // taken, until it fits beside what is on the device, or until waiting longer makes no
 // sense: then the device holds so much more than the budget for a while. The caller
 // holds the lock, which is released meanwhile.
-func (e *paged) makeRoom(bytes int64) {
+func (e *Engine) makeRoom(bytes int64) {
 	proc := e.proc
 	e.plainDue += bytes
 	e.tellPlain()
@@ -106,15 +106,17 @@ func (e *paged) makeRoom(bytes int64) {
 }
 
 // tellPlain tells the managed engine's runtime of plain memory. The caller holds the lock.
-func (e *paged) tellPlain() { e.runtime.SetPlainBytes(e.proc.PlainBytes.Load()-e.plainDue, e.plainDue) }
+func (e *Engine) tellPlain() {
+	e.runtime.SetPlainBytes(e.proc.PlainBytes.Load()-e.plainDue, e.plainDue)
+}
 
-func (e *paged) TakePlain(bytes int64) error {
+func (e *Engine) TakePlain(bytes int64) error {
 	proc := e.proc
 	proc.Mu.Lock()
 	defer proc.Mu.Unlock()
 	budget := proc.PlainBudget.Load()
 	if n := proc.PlainBytes.Load(); n+bytes > budget {
-		return fmt.Errorf("%w: %d bytes of plain device memory asked for with %d of the budget of %d in use", ErrOutOfMemory, bytes, n, budget)
+		return fmt.Errorf("%w: %d bytes of plain device memory asked for with %d of the budget of %d in use", um.ErrOutOfMemory, bytes, n, budget)
 	}
 	proc.PlainBytes.Add(bytes)
 	if e.runtime != nil {
@@ -123,13 +125,13 @@ func (e *paged) TakePlain(bytes int64) error {
 	return nil
 }
 
-func (e *paged) PlainChanged() {
+func (e *Engine) PlainChanged() {
 	if e.runtime != nil {
 		e.tellPlain()
 	}
 }
 
-func (e *paged) AcquirePlain(bytes int64) (cuda.Ptr, error) {
+func (e *Engine) AcquirePlain(bytes int64) (cuda.Ptr, error) {
 	proc := e.proc
 	if err := e.TakePlain(bytes); err != nil {
 		return 0, err
@@ -140,13 +142,13 @@ func (e *paged) AcquirePlain(bytes int64) (cuda.Ptr, error) {
 		if p, err = proc.Driver.MemAlloc(bytes); err == nil {
 			return p, nil
 		}
-		err = fmt.Errorf("%w: %w", ErrOutOfMemory, err)
+		err = fmt.Errorf("%w: %w", um.ErrOutOfMemory, err)
 	}
 	proc.AddPlain(-bytes)
 	return 0, err
 }
 
-func (e *paged) ReleasePlain(p cuda.Ptr, bytes int64) error {
+func (e *Engine) ReleasePlain(p cuda.Ptr, bytes int64) error {
 	proc := e.proc
 	if err := proc.Driver.BindThread(); err != nil {
 		return err
@@ -161,10 +163,10 @@ func (e *paged) ReleasePlain(p cuda.Ptr, bytes int64) error {
 	return nil
 }
 
-func (e *paged) Shrink(error) bool { return false } // what has no room on the card goes to the arena
+func (e *Engine) Shrink(error) bool { return false } // what has no room on the card goes to the arena
 
 // Empty brings the count up to date alone: managed memory that is free is the driver's to give to whoever asks for some.
-func (e *paged) Empty() {
+func (e *Engine) Empty() {
 	proc := e.proc
 	proc.Mu.Lock()
 	defer proc.Mu.Unlock()
@@ -174,9 +176,9 @@ func (e *paged) Empty() {
 	}
 }
 
-func (e *paged) Segments() bool { return false }
+func (e *Engine) Segments() bool { return false }
 
-func (e *paged) PlainDriver(d stitch.Driver) stitch.Driver { return d }
+func (e *Engine) PlainDriver(d stitch.Driver) stitch.Driver { return d }
 
 // ServeFront: the lock of the pool's front comes before mu, under which the arena is asked for room.
-func (e *paged) ServeFront(may bool) bool { return may && !e.opened.Load() }
+func (e *Engine) ServeFront(may bool) bool { return may && !e.opened.Load() }

@@ -1,4 +1,4 @@
-package live
+package paged
 
 import (
 	"errors"
@@ -17,8 +17,8 @@ import (
 
 // TestWaitsForReuse: memory that is dead but still used by queued work is waited for.
 func TestWaitsForReuse(t *testing.T) {
-	c := pagedDefaults()
-	r := newPagedRig(t, c, c.BudgetBytes+c.HostBudgetBytes) // no more address space than that
+	c := defaults()
+	r := newRig(t, c, c.BudgetBytes+c.HostBudgetBytes) // no more address space than that
 	var p [16]cuda.Ptr
 	for i := range p {
 		p[i] = r.malloc(8*mib, 0)
@@ -36,8 +36,8 @@ func TestWaitsForReuse(t *testing.T) {
 
 // TestWaitsForDiscard: so is memory that a worker is letting go of, though no queued work uses it.
 func TestWaitsForDiscard(t *testing.T) {
-	c := pagedDefaults()
-	r := newPagedRig(t, c, c.BudgetBytes+c.HostBudgetBytes)
+	c := defaults()
+	r := newRig(t, c, c.BudgetBytes+c.HostBudgetBytes)
 	r.holdBack()
 	var p [16]cuda.Ptr
 	for i := range p {
@@ -79,8 +79,8 @@ func TestWaitsForDiscard(t *testing.T) {
 // reported unless streams are asked; when the context has ended not.
 func TestWaitsLongForReuse(t *testing.T) {
 	for _, ends := range []bool{false, true} {
-		c := pagedDefaults()
-		r := newPagedRig(t, c, c.BudgetBytes+c.HostBudgetBytes)
+		c := defaults()
+		r := newRig(t, c, c.BudgetBytes+c.HostBudgetBytes)
 		var p [16]cuda.Ptr
 		for i := range p {
 			p[i] = r.malloc(8*mib, 0)
@@ -103,16 +103,16 @@ func TestWaitsLongForReuse(t *testing.T) {
 			defer r.d.Mu.Unlock()
 			r.d.Ended = cuda.NewError(700, "cuMemGetInfo")
 		}()
-		q := r.malloc(8*mib, 0x5000) // in plain memory at last
-		if !ends && q != p[3] || ends && q == p[3] {
-			t.Errorf("at %#x; want the only free place, %#x, unless the context ends (%v)", uint64(q), uint64(p[3]), ends)
+		q, err := r.l.Malloc(8*mib, 0x5000)
+		if !ends && (err != nil || q != p[3]) || ends && !errors.Is(err, r.d.Ended) {
+			t.Errorf("at %#x, %v; want the only free place, %#x, unless the context ends (%v)", uint64(q), err, uint64(p[3]), ends)
 		}
 	}
 }
 
 // TestGate: a launch that names an absent tensor waits until it is on the device.
 func TestGate(t *testing.T) {
-	r := newPagedRig(t, pagedDefaults())
+	r := newRig(t, defaults())
 	r.holdBack()
 	if r.h.Every != process.ProgressEvery || r.h.Mode != hook.Gated {
 		t.Fatalf("mode %v, progress every %d", r.h.Mode, r.h.Every)
@@ -131,12 +131,12 @@ func TestGate(t *testing.T) {
 
 // TestOversubscribed goes round three times the budget with gates.
 func TestOversubscribed(t *testing.T) {
-	c := pagedDefaults()
+	c := defaults()
 	c.HostBudgetBytes = 256 * mib
 	for _, policy := range []um.Policy{um.Naive, um.LRU, um.DeepUM, um.Penstock} {
 		t.Run(policy.Name, func(t *testing.T) {
 			c.Policy = policy
-			r := newPagedRig(t, c)
+			r := newRig(t, c)
 			r.holdBack()
 			var p [24]cuda.Ptr
 			for i := range p {
@@ -174,9 +174,9 @@ func TestOversubscribed(t *testing.T) {
 // TestFewEvents: a few launches are enough to be acted upon, also when they were
 // read by a thread of the job. (Plans are made anew after some events only.)
 func TestFewEvents(t *testing.T) {
-	c := pagedDefaults()
+	c := defaults()
 	c.HostBudgetBytes, c.Policy = 256*mib, um.LRU
-	r := newPagedRig(t, c)
+	r := newRig(t, c)
 	var p [24]cuda.Ptr
 	for i := range p {
 		p[i] = r.malloc(8*mib, 0)
@@ -198,7 +198,7 @@ func TestFewEvents(t *testing.T) {
 // TestFailure: a move that fails opens every gate and ends holding back; the job goes on,
 // and finished work is still told from unfinished.
 func TestFailure(t *testing.T) {
-	r := newPagedRig(t, pagedDefaults())
+	r := newRig(t, defaults())
 	r.holdBack()
 	r.d.Mu.Lock()
 	r.d.MoveError = errors.New("the bus is on fire")
@@ -228,7 +228,8 @@ func TestFailure(t *testing.T) {
 		t.Errorf("failure %q\n%s", s.Failure, s.Verdict())
 	}
 	r.malloc(8*mib, 0)
-	r.malloc(8, 0)
+	_, err := r.e.AcquirePlain(mib)
+	r.must(err)
 	r.must(r.l.Free(p))
 	if err := r.l.Close(); err == nil || !strings.Contains(err.Error(), "the bus is on fire") {
 		t.Errorf("Close: %v, want the failure", err)
@@ -240,7 +241,7 @@ func TestWatchdog(t *testing.T) {
 	if process.WatchdogPatience < 10*process.MostBetween {
 		t.Error("the watchdog cannot tell waiting from a stopped process")
 	}
-	r := newPagedRig(t, pagedDefaults())
+	r := newRig(t, defaults())
 	r.holdBack()
 	block := make(chan struct{})
 	r.d.Mu.Lock()
@@ -277,7 +278,7 @@ func TestWatchdogWaitsForWork(t *testing.T) {
 		flags  int
 	}{{"on its stream", 0, 0}, {"on another", 1, hook.FlagProgress}} {
 		t.Run(c.name, func(t *testing.T) {
-			r := newPagedRig(t, pagedDefaults())
+			r := newRig(t, defaults())
 			r.holdBack()
 			block := make(chan struct{})
 			defer close(block)
@@ -311,7 +312,7 @@ func TestWatchdogWaitsForWork(t *testing.T) {
 
 // TestOversize: a launch that names more than the budget is let go, and named.
 func TestOversize(t *testing.T) {
-	r := newPagedRig(t, pagedDefaults())
+	r := newRig(t, defaults())
 	r.holdBack()
 	a, b := r.malloc(48*mib, 0), r.malloc(48*mib, 0)
 	seq, _ := r.h.Queue(0, a, b)
@@ -324,9 +325,9 @@ func TestOversize(t *testing.T) {
 
 // TestPausedAsksSeldom: progress is asked for closely only for a recording of faults.
 func TestPausedAsksSeldom(t *testing.T) {
-	c := pagedDefaults()
+	c := defaults()
 	c.Sink = &livetest.Sink{}
-	r := newPagedRig(t, c)
+	r := newRig(t, c)
 	r.l.Mu.Lock()
 	r.h.SetProgressEvery(progressWhileFaulting)
 	r.e.faults.lastAt = time.Now()
@@ -343,8 +344,8 @@ func TestPausedAsksSeldom(t *testing.T) {
 
 // TestPlainGrowthWaits: plain memory that grows gets the room of tensors first, so that the device never holds more than the budget, nor is said to.
 func TestPlainGrowthWaits(t *testing.T) {
-	c := pagedDefaults()
-	r := newPagedRig(t, c)
+	c := defaults()
+	r := newRig(t, c)
 	r.holdBack()
 	for range 8 { // together they fill the budget
 		seq, gated := r.h.Queue(0, r.malloc(8*mib, 0))

@@ -1,4 +1,4 @@
-package live
+package paged
 
 import (
 	"fmt"
@@ -18,8 +18,8 @@ import (
 	"github.com/penstock-gpu/penstock/um/managed"
 )
 
-// pagedConfig is what the managed engine alone is to know.
-type pagedConfig struct {
+// Config is what the managed engine alone is to know.
+type Config struct {
 	LimitBytes int64 // most managed address space; 0 = no limit
 	PlainOnly  bool  // it is never opened
 }
@@ -30,10 +30,10 @@ const (
 	roomPatience = time.Second            // for tensors to leave before plain memory grows
 )
 
-// paged is the managed engine in a process. Without a budget it is opened when the card is full for the first time;
+// Engine is the managed engine in a process. Without a budget it is opened when the card is full for the first time;
 // until then all memory is plain. Live's lock guards it.
-type paged struct {
-	config  pagedConfig
+type Engine struct {
+	config  Config
 	proc    *process.Process
 	opened  atomic.Bool // runtime is set and will stay
 	runtime *managed.Runtime
@@ -55,35 +55,35 @@ type paged struct {
 	faults        faultFeed
 }
 
-// newPaged returns the engine, which is to be started.
-func newPaged(proc *process.Process, c pagedConfig) *paged {
-	e := &paged{proc: proc, config: c}
+// New returns the engine, which is to be started.
+func New(proc *process.Process, c Config) *Engine {
+	e := &Engine{proc: proc, config: c}
 	for d := range e.work {
 		e.work[d] = sync.NewCond(&proc.Mu)
 	}
 	return e
 }
 
-// pagedName is the engine's.
-const pagedName = "managed"
+// Name is the engine's.
+const Name = "managed"
 
-func (e *paged) String() string { return pagedName }
+func (e *Engine) String() string { return Name }
 
-func (e *paged) Start() error {
+func (e *Engine) Start() error {
 	if e.proc.Config.BudgetBytes == 0 || e.config.PlainOnly {
 		return nil
 	}
 	return e.Open()
 }
 
-func (e *paged) Serving() bool { return e.opened.Load() }
+func (e *Engine) Serving() bool { return e.opened.Load() }
 
-func (e *paged) StartsWhenFull() bool { return !e.config.PlainOnly }
+func (e *Engine) StartsWhenFull() bool { return !e.config.PlainOnly }
 
-func (e *paged) Owns(p cuda.Ptr) bool { return e.opened.Load() && e.runtime.Owns(p) }
+func (e *Engine) Owns(p cuda.Ptr) bool { return e.opened.Load() && e.runtime.Owns(p) }
 
 // Open starts the managed engine: from now on allocations can leave the device.
-func (e *paged) Open() error {
+func (e *Engine) Open() error {
 	proc := e.proc
 	proc.Plain.ServeFront(false) // its lock comes before mu
 	p, bytes, err := e.reserveArena()
@@ -101,7 +101,7 @@ func (e *paged) Open() error {
 	e.runtime = managed.New(managed.Config{
 		Policy: proc.Config.Policy, BudgetBytes: proc.Budget, HostBudgetBytes: proc.HostBudget(), ArenaBytes: bytes,
 		LookaheadBytes: proc.Config.LookaheadBytes,
-	}, pagedProcess{e}, p)
+	}, processOf{e}, p)
 	proc.Tensors = e.runtime
 	e.tellPlain()
 	e.arenaBytes = bytes
@@ -129,7 +129,7 @@ func (e *paged) Open() error {
 }
 
 // reserveArena takes address space for the arena: with slack if it can be had.
-func (e *paged) reserveArena() (p cuda.Ptr, bytes int64, err error) {
+func (e *Engine) reserveArena() (p cuda.Ptr, bytes int64, err error) {
 	proc := e.proc
 	for slack := int64(addressSlack); slack > 0; slack-- {
 		bytes = slack * (proc.Budget + proc.HostBudget())
@@ -150,7 +150,7 @@ func (e *paged) reserveArena() (p cuda.Ptr, bytes int64, err error) {
 // startHook gives the hook its words and switches it on. Launches are held back
 // only if the engine can then still act whatever the job's threads do in libcuda;
 // without that the hook still reports how far each stream has got.
-func (e *paged) startHook() error {
+func (e *Engine) startHook() error {
 	proc := e.proc
 	if !proc.Driver.Capabilities().StreamMemOps {
 		// Nothing would say how far a stream has got, and memory must not be taken for
@@ -169,31 +169,31 @@ func (e *paged) startHook() error {
 	return nil
 }
 
-// pagedProcess is what the runtime sees of this process.
-type pagedProcess struct{ e *paged }
+// processOf is what the runtime sees of this process.
+type processOf struct{ e *Engine }
 
 // holdsBack says whether launches wait for absent memory.
-func (e *paged) holdsBack() bool { return e.space != nil && e.proc.Failed == nil }
+func (e *Engine) holdsBack() bool { return e.space != nil && e.proc.Failed == nil }
 
-func (p pagedProcess) Publish(slot uint32, r cuda.Range, resident bool) {
+func (p processOf) Publish(slot uint32, r cuda.Range, resident bool) {
 	if h := p.e.proc.Hook; h != nil {
 		h.Publish(slot, r, resident || !p.e.holdsBack())
 	}
 }
 
-func (p pagedProcess) Withdraw(slot uint32, r cuda.Range) {
+func (p processOf) Withdraw(slot uint32, r cuda.Range) {
 	if h := p.e.proc.Hook; h != nil {
 		h.Withdraw(slot, r)
 	}
 }
 
-func (p pagedProcess) SetResident(slot uint32, resident bool) {
+func (p processOf) SetResident(slot uint32, resident bool) {
 	if h := p.e.proc.Hook; h != nil {
 		h.SetResident(slot, resident || !p.e.holdsBack())
 	}
 }
 
-func (p pagedProcess) OpenGate(stream int, seq uint64) {
+func (p processOf) OpenGate(stream int, seq uint64) {
 	proc := p.e.proc
 	if proc.Failed != nil {
 		return // it is open, far ahead
@@ -203,10 +203,10 @@ func (p pagedProcess) OpenGate(stream int, seq uint64) {
 	}
 }
 
-func (p pagedProcess) Now() time.Duration { return p.e.proc.Driver.Now() }
+func (p processOf) Now() time.Duration { return p.e.proc.Driver.Now() }
 
 // letRun opens every gate for what is queued and for long after. The caller holds the lock.
-func (e *paged) letRun() {
+func (e *Engine) letRun() {
 	proc := e.proc
 	if proc.Hook == nil || e.runtime == nil {
 		return
@@ -221,14 +221,14 @@ func (e *paged) letRun() {
 }
 
 // wakeAll wakes every worker, to see that it is over.
-func (e *paged) wakeAll() {
+func (e *Engine) wakeAll() {
 	for _, c := range e.work {
 		c.Broadcast()
 	}
 }
 
 // Fail opens every gate, and they stay open. The hook stays on, for the streams' progress says which dead memory may be used again.
-func (e *paged) Fail(err error) {
+func (e *Engine) Fail(err error) {
 	proc := e.proc
 	proc.Failed = err
 	proc.Log.Error("the engine has failed; the job goes on under the driver's own demand paging", zap.Error(err))
@@ -240,9 +240,9 @@ func (e *paged) Fail(err error) {
 	e.wakeAll()
 }
 
-func (e *paged) Refuse() {} // nothing is ever refused
+func (e *Engine) Refuse() {} // nothing is ever refused
 
-func (e *paged) End() {
+func (e *Engine) End() {
 	proc := e.proc
 	if proc.Hook != nil {
 		proc.Hook.SetMode(hook.Off)
@@ -257,24 +257,24 @@ func (e *paged) End() {
 	}
 }
 
-func (e *paged) Ended() { e.closeFaults() }
+func (e *Engine) Ended() { e.closeFaults() }
 
-func (e *paged) Autopsy() {}
+func (e *Engine) Autopsy() {}
 
-func (e *paged) Listen() {
+func (e *Engine) Listen() {
 	if e.runtime != nil {
 		e.deaths.hear()
 	}
 }
 
 // HearAll buries all the dead: some of what was queued before may be written by a thread that is slow, see idleAfter in package managed.
-func (e *paged) HearAll() {
+func (e *Engine) HearAll() {
 	if e.runtime != nil {
 		e.bury(math.MaxUint64)
 	}
 }
 
-func (e *paged) Op(rec *hook.Record) {
+func (e *Engine) Op(rec *hook.Record) {
 	proc := e.proc
 	e.bury(rec.Seq - 1)
 	proc.Tell(rec)
@@ -290,10 +290,10 @@ func (e *paged) Op(rec *hook.Record) {
 	}
 }
 
-func (e *paged) CatchUp() { e.proc.Drain() }
+func (e *Engine) CatchUp() { e.proc.Drain() }
 
-func (e *paged) Timed(uint64, time.Duration) {}
+func (e *Engine) Timed(uint64, time.Duration) {}
 
-func (e *paged) Assess(*stats.Stats, string) {}
+func (e *Engine) Assess(*stats.Stats, string) {}
 
-func (e *paged) PauseRecording() { e.askSeldom() }
+func (e *Engine) PauseRecording() { e.askSeldom() }

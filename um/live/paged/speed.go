@@ -1,9 +1,9 @@
-package live
+package paged
 
 import "github.com/penstock-gpu/penstock/um/live/process"
 
 // Progressed is how far the job is, once the arena is open.
-func (e *paged) Progressed() (m process.SpeedMark, settled, replays bool) {
+func (e *Engine) Progressed() (m process.SpeedMark, settled, replays bool) {
 	if e.runtime == nil {
 		return m, true, false
 	}
@@ -11,4 +11,4 @@ func (e *paged) Progressed() (m process.SpeedMark, settled, replays bool) {
 }
 
 // InMemory is not known: faults are among what launches take here.
-func (e *paged) InMemory(int64) (seconds float64) { return 0 }
+func (e *Engine) InMemory(int64) (seconds float64) { return 0 }

@@ -1,4 +1,4 @@
-package live
+package paged
 
 import (
 	"time"
@@ -8,13 +8,13 @@ import (
 )
 
 // Report fills in the engine's part of a snapshot. The caller holds the lock.
-func (e *paged) Report(s *stats.Stats) {
+func (e *Engine) Report(s *stats.Stats) {
 	if e.runtime == nil {
 		return
 	}
 	proc := e.proc
 	r := e.runtime.Stats()
-	s.Engine, s.Part = e.String(), pagedPart{}
+	s.Engine, s.Part = e.String(), verdict{}
 	s.InSeconds, s.OutSeconds = e.moveTime[um.In].Seconds(), e.moveTime[um.Out].Seconds()
 	s.ResidentBytes += r.ResidentBytes
 	s.ResidentPeakBytes = max(s.ResidentPeakBytes, r.DevicePeakBytes)

@@ -1,4 +1,4 @@
-package live
+package paged
 
 import (
 	"errors"
@@ -29,7 +29,7 @@ type faultFeed struct {
 }
 
 // openFaults subscribes to the driver's events, or says why it cannot.
-func (e *paged) openFaults() {
+func (e *Engine) openFaults() {
 	proc := e.proc
 	var o faults.Options
 	if e.space != nil {
@@ -76,7 +76,7 @@ const (
 	flushEvery            = 50 * time.Millisecond
 )
 
-func (e *paged) flushFaults() {
+func (e *Engine) flushFaults() {
 	proc := e.proc
 	defer proc.Threads.Done()
 	for tick := time.NewTicker(flushEvery); ; {
@@ -99,7 +99,7 @@ func (e *paged) flushFaults() {
 }
 
 // recordFaults hands what was drained to the sink. The caller holds the lock.
-func (e *paged) recordFaults() {
+func (e *Engine) recordFaults() {
 	proc := e.proc
 	f := &e.faults
 	if len(f.events) > 0 {
@@ -122,7 +122,7 @@ func (e *paged) recordFaults() {
 }
 
 // askSeldom ends asking for progress more closely. The caller holds the lock.
-func (e *paged) askSeldom() {
+func (e *Engine) askSeldom() {
 	if e.faults.lastAt.IsZero() {
 		return
 	}
@@ -130,7 +130,7 @@ func (e *paged) askSeldom() {
 	e.faults.lastAt = time.Time{}
 }
 
-func (e *paged) closeFaults() {
+func (e *Engine) closeFaults() {
 	proc := e.proc
 	if s := e.faults.source; s != nil {
 		if err := s.Flush(); err == nil {
@@ -153,7 +153,7 @@ func (e *paged) closeFaults() {
 }
 
 // feedFaults reads the driver's events. The caller holds the lock.
-func (e *paged) feedFaults() {
+func (e *Engine) feedFaults() {
 	f := &e.faults
 	if f.source == nil {
 		return

@@ -1,4 +1,4 @@
-package live
+package paged
 
 import (
 	"testing"
@@ -7,7 +7,7 @@ import (
 )
 
 // have makes handles those of the hook's streams.
-func (r *pagedRig) have(handles ...uint64) {
+func (r *rig) have(handles ...uint64) {
 	r.h.Mu.Lock()
 	defer r.h.Mu.Unlock()
 	r.h.Handles = handles
@@ -15,7 +15,7 @@ func (r *pagedRig) have(handles ...uint64) {
 
 // look has the engine read what was launched and finished, and answers how many
 // operations are not finished.
-func (r *pagedRig) look() int {
+func (r *rig) look() int {
 	r.l.Mu.Lock()
 	defer r.l.Mu.Unlock()
 	r.l.Drain()
@@ -27,7 +27,7 @@ func (r *pagedRig) look() int {
 // behind. The driver gives handles anew; those that pass faster than they are looked at do
 // not matter then.
 func TestStreamsComeAndGo(t *testing.T) {
-	r := newPagedRig(t, pagedDefaults())
+	r := newRig(t, defaults())
 	const streams, first, few, most = 4000, 0x6000, 5, 16
 	for i := range uint64(streams) {
 		handle := first + i*16
@@ -60,7 +60,7 @@ func TestStreamsComeAndGo(t *testing.T) {
 // TestFinishedBeforeItIsRead: a stream reports an operation as done that the engine has not read yet,
 // and launches no other: when it is read it is done.
 func TestFinishedBeforeItIsRead(t *testing.T) {
-	r := newPagedRig(t, pagedDefaults())
+	r := newRig(t, defaults())
 	p := r.malloc(4*mib, 0x5000)
 	first, _ := r.h.Queue(1, p)
 	r.h.Finish(1, first)
@@ -81,7 +81,7 @@ func TestFinishedBeforeItIsRead(t *testing.T) {
 func TestStreamsOfOneHandle(t *testing.T) {
 	for name, handle := range map[string]uint64{"default": hook.StreamPerThread, "gone": hook.StreamGone} {
 		t.Run(name, func(t *testing.T) {
-			r := newPagedRig(t, pagedDefaults())
+			r := newRig(t, defaults())
 			r.have(0, handle, handle)
 			a, b := r.malloc(4*mib, 0), r.malloc(4*mib, 0)
 			slow, _ := r.h.Queue(1, a)
@@ -101,7 +101,7 @@ func TestStreamsOfOneHandle(t *testing.T) {
 // TestHandleUnderAnotherIndex: the driver gives the handle of a destroyed stream anew while that
 // has work: what the new one finishes says nothing of the old one, under whichever index.
 func TestHandleUnderAnotherIndex(t *testing.T) {
-	r := newPagedRig(t, pagedDefaults())
+	r := newRig(t, defaults())
 	const handle = 0x7000
 	p := r.malloc(4*mib, 0)
 	r.have(0, handle)
@@ -126,7 +126,7 @@ func TestHandleUnderAnotherIndex(t *testing.T) {
 // TestIndexOfQuietStream: an index is given to a stream that launches nothing. What the one before
 // had is done.
 func TestIndexOfQuietStream(t *testing.T) {
-	r := newPagedRig(t, pagedDefaults())
+	r := newRig(t, defaults())
 	p := r.malloc(4*mib, 0)
 	r.have(0, 0x7000)
 	r.h.Queue(1, p)
@@ -142,7 +142,7 @@ func TestIndexOfQuietStream(t *testing.T) {
 // TestSharedStream: streams beyond those that the hook tells apart report nothing, and their
 // operations are not waited for.
 func TestSharedStream(t *testing.T) {
-	r := newPagedRig(t, pagedDefaults())
+	r := newRig(t, defaults())
 	r.have(append(make([]uint64, hook.SharedStream), hook.StreamMany)...)
 	p := r.malloc(4*mib, 0)
 	for range 1000 {
@@ -161,7 +161,7 @@ func TestSharedStream(t *testing.T) {
 // TestGatesFollow: the gates of quiet streams are never so far behind that they seem open; one
 // that holds something back stays as it is.
 func TestGatesFollow(t *testing.T) {
-	r := newPagedRig(t, pagedDefaults())
+	r := newRig(t, defaults())
 	r.holdBack()
 	a, b := r.malloc(40*mib, 0x5000), r.malloc(40*mib, 0)
 	seq, held := r.h.Queue(1, a)

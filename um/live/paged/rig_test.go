@@ -1,4 +1,4 @@
-package live
+package paged
 
 import (
 	"testing"
@@ -13,28 +13,30 @@ import (
 	"github.com/penstock-gpu/penstock/um/live/process"
 )
 
-// pagedRig is the engine between test doubles of the driver and of the launch hook.
-type pagedRig struct {
+const mib = livetest.MiB
+
+// rig is the engine between test doubles of the driver and of the launch hook.
+type rig struct {
 	*testing.T
 	l *livetest.Above
 	d *livetest.Driver
 	h *livetest.Hook
-	e *paged
+	e *Engine
 }
 
-func pagedDefaults() process.Config {
+func defaults() process.Config {
 	return process.Config{Policy: um.Penstock, BudgetBytes: 64 * mib, HostBudgetBytes: 64 * mib}
 }
 
-func newPagedRig(t *testing.T, c process.Config, limit ...int64) *pagedRig {
+func newRig(t *testing.T, c process.Config, limit ...int64) *rig {
 	t.Helper()
-	r := &pagedRig{T: t, d: livetest.NewDriver(1 << 30), h: livetest.NewHook()}
+	r := &rig{T: t, d: livetest.NewDriver(1 << 30), h: livetest.NewHook()}
 	proc := process.New(c, r.d, r.h, zap.NewNop())
-	own := pagedConfig{}
+	own := Config{}
 	if len(limit) > 0 {
 		own.LimitBytes = limit[0]
 	}
-	r.e = newPaged(proc, own)
+	r.e = New(proc, own)
 	r.l = &livetest.Above{Process: proc}
 	r.l.Serve(t, r.e)
 	r.must(r.e.Start())
@@ -44,7 +46,7 @@ func newPagedRig(t *testing.T, c process.Config, limit ...int64) *pagedRig {
 
 // holdBack makes the engine believe that it can hold launches back, as with the
 // unified-memory driver at hand. Its movers stay those of the fake driver.
-func (r *pagedRig) holdBack() {
+func (r *rig) holdBack() {
 	const workers = 4
 	r.eventually("every worker has its mover", func() bool {
 		r.d.Mu.Lock()
@@ -56,14 +58,14 @@ func (r *pagedRig) holdBack() {
 	r.e.space = new(uvm.Space)
 }
 
-func (r *pagedRig) malloc(bytes int64, stream uint64) cuda.Ptr {
+func (r *rig) malloc(bytes int64, stream uint64) cuda.Ptr {
 	r.Helper()
 	p, err := r.l.Malloc(bytes, stream)
 	r.must(err)
 	return p
 }
 
-func (r *pagedRig) must(err error) {
+func (r *rig) must(err error) {
 	r.Helper()
 	if err != nil {
 		r.Fatal(err)
@@ -71,7 +73,7 @@ func (r *pagedRig) must(err error) {
 }
 
 // eventually waits for what the engine's threads bring about.
-func (r *pagedRig) eventually(what string, holds func() bool) {
+func (r *rig) eventually(what string, holds func() bool) {
 	r.Helper()
 	for until := time.Now().Add(20 * time.Second); !holds(); time.Sleep(100 * time.Microsecond) {
 		if time.Now().After(until) {

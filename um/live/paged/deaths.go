@@ -1,4 +1,4 @@
-package live
+package paged
 
 import (
 	"fmt"
@@ -67,7 +67,7 @@ func (d *deaths) hear() {
 
 // bury tells the runtime of the frees before which every operation has been reported,
 // which are those up to a record. The caller holds the lock.
-func (e *paged) bury(reported uint64) {
+func (e *Engine) bury(reported uint64) {
 	heard := e.deaths.heard
 	k := 0
 	for ; k < len(heard) && heard[k].when <= reported; k++ {
@@ -82,7 +82,7 @@ func (e *paged) bury(reported uint64) {
 }
 
 // Free takes a tensor back.
-func (e *paged) Free(p cuda.Ptr) error {
+func (e *Engine) Free(p cuda.Ptr) error {
 	proc := e.proc
 	bytes, ok := e.deaths.note(p, proc.HookHead())
 	if !ok {

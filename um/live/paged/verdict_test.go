@@ -1,4 +1,4 @@
-package live
+package paged
 
 import (
 	"strings"
@@ -8,7 +8,7 @@ import (
 )
 
 func TestVerdict(t *testing.T) {
-	managed := stats.Stats{Part: pagedPart{}, Engine: "managed", Hooked: true, Faults: stats.Unavailable, PredictionHitRate: stats.Unavailable}
+	managed := stats.Stats{Part: verdict{}, Engine: "managed", Hooked: true, Faults: stats.Unavailable, PredictionHitRate: stats.Unavailable}
 	for _, c := range []struct {
 		name   string
 		change func(*stats.Stats)

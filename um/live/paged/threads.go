@@ -1,4 +1,4 @@
-package live
+package paged
 
 import (
 	"fmt"
@@ -16,7 +16,7 @@ import (
 // keepGates has the gates of streams on which nothing is held back follow the operations at a
 // distance. A gate's word compares cyclically: one that was opened so long ago that 2^31
 // operations have come since would hold nothing back. The caller holds the lock.
-func (e *paged) keepGates() {
+func (e *Engine) keepGates() {
 	proc := e.proc
 	const distance = 1 << 29
 	read := proc.Hook.Read()
@@ -32,7 +32,7 @@ func (e *paged) keepGates() {
 }
 
 // loop feeds the runtime.
-func (e *paged) loop() {
+func (e *Engine) loop() {
 	proc := e.proc
 	defer proc.Threads.Done()
 	runtime.LockOSThread()
@@ -90,7 +90,7 @@ func (e *paged) loop() {
 // letHeadGo ends the wait of the launch that has been held back longest, once the
 // workers of both directions have been asked again and know nothing to do for it: on a
 // busy machine they may not have had their turn in all that time. The caller holds the lock.
-func (e *paged) letHeadGo() {
+func (e *Engine) letHeadGo() {
 	if e.askedAt == 0 {
 		e.askedAt = e.runtime.Epoch()
 	}
@@ -105,7 +105,7 @@ func (e *paged) letHeadGo() {
 }
 
 // moved notes that something went on. The caller holds the lock.
-func (e *paged) moved() {
+func (e *Engine) moved() {
 	e.proc.Moved()
 	e.askedAt, e.lookedAt = 0, [2]uint64{}
 }
@@ -113,7 +113,7 @@ func (e *paged) moved() {
 // wakeDue says whether the workers are to look again: after some events, after any
 // while an operation is held back, or some time after the last of a few, for
 // events are also fed in by the job's own threads and may be the last for long.
-func (e *paged) wakeDue(epoch uint64, held bool) bool {
+func (e *Engine) wakeDue(epoch uint64, held bool) bool {
 	const wakeEvery, wakeAfter = 16, time.Millisecond
 	now := time.Now()
 	due := epoch-e.broadcastAt >= wakeEvery || held && epoch != e.broadcastAt
@@ -126,7 +126,7 @@ func (e *paged) wakeDue(epoch uint64, held bool) bool {
 
 // prepare makes host pages for address space that is not used yet, while there is
 // nothing else to do for the bus.
-func (e *paged) prepare() {
+func (e *Engine) prepare() {
 	proc := e.proc
 	defer proc.Threads.Done()
 	const blocks = 32
@@ -151,7 +151,7 @@ func (e *paged) prepare() {
 }
 
 // worker carries out the moves of one direction.
-func (e *paged) worker(d um.Direction) {
+func (e *Engine) worker(d um.Direction) {
 	proc := e.proc
 	defer proc.Threads.Done()
 	runtime.LockOSThread()

@@ -1,4 +1,4 @@
-package live
+package paged
 
 import (
 	"errors"
@@ -11,7 +11,7 @@ import (
 // TestFreeDoesNotWait: a free is done, and counted, while the engine's lock is taken;
 // its address is given out again once the engine has heard of it.
 func TestFreeDoesNotWait(t *testing.T) {
-	r := newPagedRig(t, pagedDefaults())
+	r := newRig(t, defaults())
 	p := r.malloc(8*mib, 0)
 	r.l.Mu.Lock()
 	freed := make(chan error)
@@ -38,7 +38,7 @@ func TestFreeDoesNotWait(t *testing.T) {
 // TestFreeIsHeardInOrder: the engine hears of a free after what was queued before it, and
 // before what came after.
 func TestFreeIsHeardInOrder(t *testing.T) {
-	r := newPagedRig(t, pagedDefaults())
+	r := newRig(t, defaults())
 	p := r.malloc(8*mib, 0)
 	r.l.Mu.Lock()
 	first, _ := r.h.Queue(0, p)
