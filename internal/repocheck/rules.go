@@ -74,7 +74,8 @@ var mayImport = map[string][]string{
 
 // onlyIn are packages that one file names, and no other that is no test.
 var onlyIn = map[string]string{
-	"um/live/paged": "um/live/choose.go",
+	"um/live/paged":   "um/live/choose.go",
+	"um/live/swapped": "um/live/choose.go",
 }
 
 // namedElsewhere says which other files name them.

@@ -48,7 +48,7 @@ func (l *Live) recording() (done func()) {
 
 func (l *Live) malloc(bytes int64, stream uint64) (cuda.Ptr, error) {
 	if bytes > front.All {
-		return 0, fmt.Errorf("%w: %s asked for: there are no addresses for so much", ErrOutOfMemory, size.Text(bytes))
+		return 0, fmt.Errorf("%w: %s asked for: there are no addresses for so much", um.ErrOutOfMemory, size.Text(bytes))
 	}
 	if bytes >= um.SmallBytes && l.Engine.Serving() && l.active.Load() == nil {
 		p, err := l.Engine.Malloc(bytes, stream)
@@ -77,8 +77,8 @@ func (l *Live) malloc(bytes int64, stream uint64) (cuda.Ptr, error) {
 
 // plainIsFull says why plain memory does not serve a request.
 func (l *Live) plainIsFull(bytes int64, err error) error {
-	if errors.Is(err, ErrOutOfMemory) || errors.Is(err, cuda.ErrOutOfMemory) {
-		return fmt.Errorf("%w: %s asked for with %s live and %s reserved of a device budget of %s, and nothing may leave the device", ErrOutOfMemory,
+	if errors.Is(err, um.ErrOutOfMemory) || errors.Is(err, cuda.ErrOutOfMemory) {
+		return fmt.Errorf("%w: %s asked for with %s live and %s reserved of a device budget of %s, and nothing may leave the device", um.ErrOutOfMemory,
 			size.Text(bytes), size.Text(l.LiveBytes()), size.Text(l.ReservedBytes()), size.Text(l.PlainBudget.Load()))
 	}
 	return err
@@ -100,7 +100,7 @@ func (l *Live) mallocAfterOverflow(bytes int64, stream uint64, err error) (cuda.
 	l.overflowed.Store(true)
 	l.Counts.Retries.Add(1)
 	if err := l.Engine.Open(); err != nil {
-		return 0, fmt.Errorf("%w: %d bytes asked for with %d of %d in use, and %v", ErrOutOfMemory, bytes, l.PlainBytes.Load(), l.Budget, err)
+		return 0, fmt.Errorf("%w: %d bytes asked for with %d of %d in use, and %v", um.ErrOutOfMemory, bytes, l.PlainBytes.Load(), l.Budget, err)
 	}
 	if bytes < um.SmallBytes {
 		return 0, err

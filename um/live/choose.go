@@ -9,6 +9,7 @@ import (
 	"github.com/penstock-gpu/penstock/um/explicit"
 	"github.com/penstock-gpu/penstock/um/live/paged"
 	"github.com/penstock-gpu/penstock/um/live/process"
+	"github.com/penstock-gpu/penstock/um/live/swapped"
 )
 
 // Engine is a way of moving memory.
@@ -21,7 +22,7 @@ const (
 	Auto                   // explicit where it can run, else managed
 )
 
-var engineNames = [...]string{Managed: paged.Name, Explicit: swapName, Auto: "auto"}
+var engineNames = [...]string{Managed: paged.Name, Explicit: swapped.Name, Auto: "auto"}
 
 func (e Engine) String() string { return engineNames[e] }
 
@@ -43,7 +44,7 @@ var engines = [...]func(*Live) process.Engine{
 	},
 	Explicit: func(l *Live) process.Engine {
 		c := l.config
-		return newSwap(l.Process, swapConfig{Verify: c.Verify, Replay: c.Replay, Packs: c.Packs, Front: c.TensorFront, PlainFront: c.Pool.Front}, blocksOf{l})
+		return swapped.New(l.Process, swapped.Config{Verify: c.Verify, Replay: c.Replay, Packs: c.Packs, Front: c.TensorFront, PlainFront: c.Pool.Front}, blocksOf{l})
 	},
 }
 
@@ -58,7 +59,7 @@ func (c Config) choose(caps cuda.Capabilities, hook process.Hook, hostBytes int6
 		return Managed, "", managedError(caps)
 	}
 	place := explicit.Place{Capabilities: caps, HostBytes: process.DefaultHostBudget(hostBytes, c.LocalProcesses), Processes: c.LocalProcesses, MissedRoutes: c.MissedRoutes, Policy: c.Policy.Name}
-	_, place.Hooked = hook.(StrictHook)
+	_, place.Hooked = hook.(swapped.Hook)
 	obstacles := explicit.Obstacles(place)
 	switch {
 	case len(obstacles) == 0 && c.Engine == Auto:

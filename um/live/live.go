@@ -7,7 +7,6 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/penstock-gpu/penstock/cuda"
-	"github.com/penstock-gpu/penstock/um"
 	"github.com/penstock-gpu/penstock/um/live/process"
 )
 
@@ -31,9 +30,6 @@ type Live struct {
 
 	speed speed
 }
-
-// ErrOutOfMemory is what Malloc fails with when both budgets are spent.
-var ErrOutOfMemory = um.ErrOutOfMemory
 
 // New starts the engine. hookOrNil is nil when no launch hook is loaded: then
 // nothing can be foreseen, and managed memory moves by faults alone.

@@ -15,6 +15,7 @@ import (
 	"github.com/penstock-gpu/penstock/um"
 	"github.com/penstock-gpu/penstock/um/live/livetest"
 	"github.com/penstock-gpu/penstock/um/live/process"
+	"github.com/penstock-gpu/penstock/um/live/swapped"
 )
 
 func TestNewRefuses(t *testing.T) {
@@ -105,7 +106,7 @@ func TestPlainOnly(t *testing.T) {
 	c.PlainOnly = true
 	r := newRig(t, c)
 	p := r.malloc(40*mib, 0)
-	if _, err := r.l.Malloc(40*mib, 0); !errors.Is(err, ErrOutOfMemory) {
+	if _, err := r.l.Malloc(40*mib, 0); !errors.Is(err, um.ErrOutOfMemory) {
 		t.Errorf("above the budget: %v", err)
 	}
 	if s := r.l.Stats(); s.Engine != "plain" || s.OOMs != 1 || s.ResidentBytes != 40*mib {
@@ -125,7 +126,7 @@ func TestLargerThanAnyMemory(t *testing.T) {
 	r := newRig(t, c)
 	r.malloc(mib, 0) // leaves a segment that has room
 	for _, bytes := range []int64{math.MaxInt64, math.MaxInt64 - mib, 1<<47 + 1} {
-		if p, err := r.l.Malloc(bytes, 0); !errors.Is(err, ErrOutOfMemory) {
+		if p, err := r.l.Malloc(bytes, 0); !errors.Is(err, um.ErrOutOfMemory) {
 			t.Errorf("%d bytes: %#x, %v", bytes, uint64(p), err)
 		}
 	}
@@ -138,7 +139,7 @@ func TestOutOfMemory(t *testing.T) {
 		r.malloc(8*mib, 0)
 	}
 	_, err := r.l.Malloc(8*mib, 0)
-	if !errors.Is(err, ErrOutOfMemory) || !strings.Contains(err.Error(), "device budget") || !strings.Contains(err.Error(), "host budget") {
+	if !errors.Is(err, um.ErrOutOfMemory) || !strings.Contains(err.Error(), "device budget") || !strings.Contains(err.Error(), "host budget") {
 		t.Errorf("both budgets spent: %v", err)
 	}
 	if s := r.l.Stats(); s.OOMs != 1 || s.Allocations != 16 {
@@ -186,7 +187,7 @@ func TestSetFraction(t *testing.T) {
 	if got := r.l.Stats().BudgetBytes; got != 256*mib {
 		t.Errorf("a quarter of 1 GiB is %d", got)
 	}
-	if _, err := r.l.Malloc(257*mib, 0); !errors.Is(err, ErrOutOfMemory) {
+	if _, err := r.l.Malloc(257*mib, 0); !errors.Is(err, um.ErrOutOfMemory) {
 		t.Errorf("above the fraction: %v", err)
 	}
 }
@@ -367,7 +368,7 @@ func TestStatsJSON(t *testing.T) {
 
 // TestChooseEngine: where the choice is open the explicit engine is taken if it can run.
 func TestChooseEngine(t *testing.T) {
-	strict := struct{ StrictHook }{} // only its kind is looked at
+	strict := struct{ swapped.Hook }{} // only its kind is looked at
 	able := cuda.Capabilities{ManagedMemory: true, ConcurrentManagedAccess: true, VirtualMemory: true, StreamMemOps: true, FunctionParamInfo: true, Kernels: true}
 	with := func(change func(*cuda.Capabilities)) cuda.Capabilities { c := able; change(&c); return c }
 	for _, c := range []struct {

@@ -180,5 +180,5 @@ func (e *Engine) Segments() bool { return false }
 
 func (e *Engine) PlainDriver(d stitch.Driver) stitch.Driver { return d }
 
-// ServeFront: the lock of the pool's front comes before mu, under which the arena is asked for room.
+// ServeFront: the lock of the pool's front comes before Mu, under which the arena is asked for room.
 func (e *Engine) ServeFront(may bool) bool { return may && !e.opened.Load() }

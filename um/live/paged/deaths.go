@@ -13,7 +13,7 @@ import (
 
 // deaths are the frees of tensors that the managed engine has not heard of yet. A free
 // needs no answer, and the engine's lock is often held for a tenth of a millisecond by
-// a thread that plans: so whoever frees leaves a note, and drain deals with it between
+// a thread that plans: so whoever frees leaves a note, and Drain deals with it between
 // the operations where it belongs. Until then nothing else is given the address.
 // It has a lock of its own, which comes last.
 type deaths struct {
@@ -21,7 +21,7 @@ type deaths struct {
 	mu    sync.Mutex
 	live  map[cuda.Ptr]int64 // bytes of the tensors that have not been freed
 	notes []death
-	heard []death // taken out of notes; Live's lock guards it
+	heard []death // taken out of notes; the process's lock guards it
 }
 
 type death struct {

@@ -30,8 +30,7 @@ const (
 	roomPatience = time.Second            // for tensors to leave before plain memory grows
 )
 
-// Engine is the managed engine in a process. Without a budget it is opened when the card is full for the first time;
-// until then all memory is plain. Live's lock guards it.
+// Engine is the managed engine in a process, whose lock guards it.
 type Engine struct {
 	config  Config
 	proc    *process.Process
@@ -85,7 +84,7 @@ func (e *Engine) Owns(p cuda.Ptr) bool { return e.opened.Load() && e.runtime.Own
 // Open starts the managed engine: from now on allocations can leave the device.
 func (e *Engine) Open() error {
 	proc := e.proc
-	proc.Plain.ServeFront(false) // its lock comes before mu
+	proc.Plain.ServeFront(false) // its lock comes before Mu
 	p, bytes, err := e.reserveArena()
 	if err != nil {
 		return err

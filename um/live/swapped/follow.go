@@ -1,4 +1,4 @@
-package live
+package swapped
 
 import (
 	"slices"
@@ -58,7 +58,7 @@ const (
 
 // judge says, after a search, when launches of a function are searched from now on: by the
 // tensors that were found, and by whether it reaches any memory through addresses.
-func (e *swap) judge(q *question, found []cuda.Ptr, chases bool) {
+func (e *Engine) judge(q *question, found []cuda.Ptr, chases bool) {
 	if q.function == noFunction {
 		return // a graph: its kernels are judged by their own launches
 	}

@@ -1,4 +1,4 @@
-package live
+package swapped
 
 import (
 	"errors"
@@ -28,7 +28,7 @@ type verifier struct {
 
 // openVerifier takes memory of the budget, before anything else does, and answers what may be verified there at most: 0 where
 // nothing is to be made again.
-func (e *swap) openVerifier(size int64) (scratchBytes int64, err error) {
+func (e *Engine) openVerifier(size int64) (scratchBytes int64, err error) {
 	proc := e.proc
 	clonesSize, tempsSize := explicit.WholePages(size/clonesPart), explicit.TempsBytes(size)
 	all := size + tempsSize + clonesSize

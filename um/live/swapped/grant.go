@@ -1,4 +1,4 @@
-package live
+package swapped
 
 import (
 	"errors"
@@ -29,7 +29,7 @@ type question struct {
 
 // answer grants what the operation that asks may have. The caller holds the lock,
 // which is released while the device searches.
-func (e *swap) answer() {
+func (e *Engine) answer() {
 	q, proc := e.asking, e.proc
 	if q == nil || proc.Failed != nil || !e.runtime.Settled(q.seq) {
 		return
@@ -75,7 +75,7 @@ func (e *swap) answer() {
 var errManyAddresses = errors.New("more addresses than can be followed")
 
 // extendAll has everything come for an operation of which nobody knows what it touches.
-func (e *swap) extendAll(seq uint64) {
+func (e *Engine) extendAll(seq uint64) {
 	e.unresolved++
 	if err := e.runtime.ExtendAll(seq); err != nil {
 		e.proc.Fail(err)
@@ -91,7 +91,7 @@ const foreignBytes = 16 << 20
 // hands them to MAGMA in pinned host memory, and MAGMA has some of its own on the device. Where nothing has written since an allocation is not
 // looked: what a grouped GEMM left in memory that is now a kernel's output would have that one searched for ever. The
 // caller holds the lock, which is released meanwhile.
-func (e *swap) search(q *question) (found []cuda.Ptr, chases bool, err error) {
+func (e *Engine) search(q *question) (found []cuda.Ptr, chases bool, err error) {
 	proc := e.proc
 	seq, addresses := e.hook.Inspection()
 	if seq != q.seq {
@@ -157,7 +157,7 @@ func (e *swap) search(q *question) (found []cuda.Ptr, chases bool, err error) {
 
 // foreign is what to search where a parameter points at memory that is not the engine's. What it points at in the engine's
 // own, where nothing is allocated, is of no use to anyone, and may go at any time.
-func (e *swap) foreign(p cuda.Ptr) (r cuda.Range, ok bool) {
+func (e *Engine) foreign(p cuda.Ptr) (r cuda.Range, ok bool) {
 	if e.hook.Published(p) {
 		return r, false
 	}
@@ -169,13 +169,13 @@ func (e *swap) foreign(p cuda.Ptr) (r cuda.Range, ok bool) {
 
 // unwritten says whether plain memory has been given out and no operation has come since
 // but the one with that seq, which can find nothing there: what is there is of before.
-func (e *swap) unwritten(base cuda.Ptr, seq uint64) bool {
+func (e *Engine) unwritten(base cuda.Ptr, seq uint64) bool {
 	head, ok := e.bornAt(base)
 	return ok && head+1 == seq
 }
 
 // bornAt is the seq of the operation before which a block of plain memory was given out, where that is known.
-func (e *swap) bornAt(base cuda.Ptr) (seq uint64, known bool) {
+func (e *Engine) bornAt(base cuda.Ptr) (seq uint64, known bool) {
 	f := e.config.PlainFront
 	if f == nil {
 		return 0, false

@@ -1,4 +1,4 @@
-package live
+package swapped
 
 import (
 	"bytes"
@@ -34,7 +34,7 @@ const (
 	judgePatience = 2 * time.Second
 )
 
-func (e *swap) Assess(s *stats.Stats, command string) {
+func (e *Engine) Assess(s *stats.Stats, command string) {
 	proc := e.proc
 	x := s.Explicit
 	switch {
@@ -138,7 +138,7 @@ func ask(enough context.Context, command string, b bound.Bound, e *bound.Evidenc
 }
 
 // recent is what the runtime remembers of so many iterations at most, or all of it where none is known.
-func (e *swap) recent(iterations int64) explicit.Recent {
+func (e *Engine) recent(iterations int64) explicit.Recent {
 	e.proc.Mu.Lock()
 	defer e.proc.Mu.Unlock()
 	ops := rememberedOps
@@ -232,7 +232,7 @@ func from(t *trace.Trace, first, last int) *trace.Trace {
 }
 
 // fastest is what copies of this job reached each way, over a while or over all, in bytes a second.
-func (e *swap) fastest(x *stats.Explicit) (in, out float64) {
+func (e *Engine) fastest(x *stats.Explicit) (in, out float64) {
 	e.proc.Mu.Lock()
 	defer e.proc.Mu.Unlock()
 	return max(x.InGBPerSecond*1e9, e.pace[um.In].fastest), max(x.OutGBPerSecond*1e9, e.pace[um.Out].fastest)

@@ -1,4 +1,4 @@
-package live
+package swapped
 
 import (
 	"errors"
@@ -23,8 +23,8 @@ import (
 	"github.com/penstock-gpu/penstock/um/live/timeline"
 )
 
-// swapConfig is what the explicit engine alone is to know.
-type swapConfig struct {
+// Config is what the explicit engine alone is to know.
+type Config struct {
 	Verify bool      // every move is checked by checksum
 	Replay um.Replay // what is made again instead of being moved
 	Packs  bool      // allocations that live together get one range
@@ -41,13 +41,12 @@ type Blocks interface {
 	TryContaining(p cuda.Ptr) (r cuda.Range, ok, busy bool)
 }
 
-// swap is the explicit engine in a process: what Live has instead of the managed
-// arena. Live's lock guards it.
-type swap struct {
-	config  swapConfig
+// Engine is the explicit engine in a process, whose lock guards it.
+type Engine struct {
+	config  Config
 	blocks  Blocks
 	proc    *process.Process
-	hook    StrictHook
+	hook    Hook
 	runtime *explicit.Runtime
 	host    *hostpool.Pool
 	kernels *kernels.Kernels
@@ -94,8 +93,8 @@ type swap struct {
 	grantTime  time.Duration     // launches waited for a grant with their memory there
 }
 
-// StrictHook is the launch hook as the explicit engine needs it.
-type StrictHook interface {
+// Hook is the launch hook as the explicit engine needs it.
+type Hook interface {
 	process.Hook
 	LastSeq(slot uint32) uint64
 	Arrived(word cuda.Ptr)
@@ -158,10 +157,10 @@ var mostWrong = 0
 // level is explicit.Config.Level: tests fix it.
 var level = explicit.LevelTried
 
-// newSwap returns the engine, which is to be started.
-func newSwap(proc *process.Process, c swapConfig, b Blocks) *swap {
-	e := &swap{
-		proc: proc, config: c, blocks: b, hook: proc.Hook.(StrictHook), // whoever chose has looked
+// New returns the engine, which is to be started.
+func New(proc *process.Process, c Config, b Blocks) *Engine {
+	e := &Engine{
+		proc: proc, config: c, blocks: b, hook: proc.Hook.(Hook), // whoever chose has looked
 		plainHandles: map[cuda.Ptr]cuda.Handle{}, plainMapped: map[cuda.Ptr]int64{}, chasersOf: map[uint32]*chaser{}, requests: map[request]uint64{},
 		accesses: newAccesses(),
 	}
@@ -171,13 +170,13 @@ func newSwap(proc *process.Process, c swapConfig, b Blocks) *swap {
 	return e
 }
 
-// swapName is the engine's.
-const swapName = "explicit"
+// Name is the engine's.
+const Name = "explicit"
 
-func (e *swap) String() string { return swapName }
+func (e *Engine) String() string { return Name }
 
 // Start starts the explicit engine.
-func (e *swap) Start() error {
+func (e *Engine) Start() error {
 	proc, h := e.proc, e.hook
 	hostBudget := proc.HostBudget()
 	if hostBudget > hostpool.Granularity { // less is refused, by its own size
@@ -222,7 +221,7 @@ func (e *swap) Start() error {
 	}
 	proc.Mu.Lock()
 	defer proc.Mu.Unlock()
-	e.runtime = explicit.New(c, swapProcess{e})
+	e.runtime = explicit.New(c, processOf{e})
 	if t := proc.Config.Timeline; t != nil {
 		e.runtime.ShowWaits(func(seq uint64, cause um.StallCause, from, to time.Duration) {
 			t.Add(timeline.Span{Track: timeline.Waits, Name: stallNames[cause], From: from, To: to, Detail: fmt.Sprint("operation ", seq)})
@@ -250,26 +249,26 @@ func (e *swap) Start() error {
 }
 
 // word is where a direction's finished tickets are written.
-func (e *swap) word(d um.Direction) cuda.Ptr {
+func (e *Engine) word(d um.Direction) cuda.Ptr {
 	return e.words + 2*hook.WordsBytes + cuda.Ptr(d)*wordLine
 }
 
 // pieces is where the finished pieces of moves out are written.
-func (e *swap) pieces() cuda.Ptr { return e.words + 2*hook.WordsBytes + 2*wordLine }
+func (e *Engine) pieces() cuda.Ptr { return e.words + 2*hook.WordsBytes + 2*wordLine }
 
 // makings is where the tickets of what is made again are written.
-func (e *swap) makings() cuda.Ptr { return e.pieces() + wordLine }
+func (e *Engine) makings() cuda.Ptr { return e.pieces() + wordLine }
 
-// swapProcess is what the explicit runtime sees of this process.
-type swapProcess struct{ e *swap }
+// processOf is what the explicit runtime sees of this process.
+type processOf struct{ e *Engine }
 
-func (p swapProcess) Publish(slot uint32, r cuda.Range) {
+func (p processOf) Publish(slot uint32, r cuda.Range) {
 	p.e.hook.Publish(slot, r, false)
 }
 
-func (p swapProcess) Withdraw(slot uint32, r cuda.Range) { p.e.hook.Withdraw(slot, r) }
+func (p processOf) Withdraw(slot uint32, r cuda.Range) { p.e.hook.Withdraw(slot, r) }
 
-func (p swapProcess) SetState(slot uint32, s explicit.State, ticket uint32) {
+func (p processOf) SetState(slot uint32, s explicit.State, ticket uint32) {
 	switch s {
 	case explicit.Arriving:
 		p.e.hook.SetArriving(slot, ticket)
@@ -280,17 +279,17 @@ func (p swapProcess) SetState(slot uint32, s explicit.State, ticket uint32) {
 	}
 }
 
-func (p swapProcess) LastSeq(slot uint32) uint64 { return p.e.hook.LastSeq(slot) }
+func (p processOf) LastSeq(slot uint32) uint64 { return p.e.hook.LastSeq(slot) }
 
-func (p swapProcess) Offer(r cuda.Range, stream int) bool {
+func (p processOf) Offer(r cuda.Range, stream int) bool {
 	return p.e.front != nil && p.e.front.Offer(r.Base, r.Bytes, p.e.proc.Streams.Handle(stream))
 }
 
-func (p swapProcess) SetApart(at cuda.Ptr, bytes int64, stream int) bool {
+func (p processOf) SetApart(at cuda.Ptr, bytes int64, stream int) bool {
 	return p.e.front == nil || p.e.front.SetApart(at, bytes, p.e.proc.Streams.Handle(stream))
 }
 
-func (p swapProcess) Reserve(r cuda.Range, size int64, stream, after int) bool {
+func (p processOf) Reserve(r cuda.Range, size int64, stream, after int) bool {
 	f, handle := p.e.front, p.e.proc.Streams.Handle(stream)
 	return f != nil && f.Reserve(r, size, handle, p.e.requests[request{size, handle}]+uint64(after))
 }
@@ -306,35 +305,35 @@ type request struct {
 const mostRequests = 1 << 14
 
 // asked notes how many requests of a kind have come with one that is being dealt with.
-func (e *swap) asked(bytes int64, stream, requests uint64) {
+func (e *Engine) asked(bytes int64, stream, requests uint64) {
 	if len(e.requests) > mostRequests {
 		clear(e.requests)
 	}
 	e.requests[request{explicit.WholePages(bytes), stream}] = requests
 }
 
-func (p swapProcess) Recall(at cuda.Ptr) bool { return p.e.front.Recall(at, p.e.heard) }
+func (p processOf) Recall(at cuda.Ptr) bool { return p.e.front.Recall(at, p.e.heard) }
 
-func (p swapProcess) TakeHost(bytes int64) ([]cuda.Range, bool) {
+func (p processOf) TakeHost(bytes int64) ([]cuda.Range, bool) {
 	extents, ready, err := p.e.host.TryTake(bytes)
 	p.e.hostErr, p.e.growing = err, !ready && err == nil
 	return extents, ready && err == nil
 }
 
-func (p swapProcess) GiveHost(extents []cuda.Range) {
+func (p processOf) GiveHost(extents []cuda.Range) {
 	if err := p.e.host.Give(extents); err != nil {
 		p.e.proc.Log.Error("host memory was not taken back", zap.Error(err))
 	}
 }
 
-func (p swapProcess) EndReplay() { p.e.endVerifier = true }
+func (p processOf) EndReplay() { p.e.endVerifier = true }
 
-func (p swapProcess) GiveClones(clones []cuda.Range) { p.e.verifier.clones.give(clones) }
+func (p processOf) GiveClones(clones []cuda.Range) { p.e.verifier.clones.give(clones) }
 
-func (p swapProcess) Now() time.Duration { return p.e.proc.Driver.Now() }
+func (p processOf) Now() time.Duration { return p.e.proc.Driver.Now() }
 
 // Op hands an operation of the hook's ring to the runtime.
-func (e *swap) Op(rec *hook.Record) {
+func (e *Engine) Op(rec *hook.Record) {
 	proc := e.proc
 	e.hear(rec.Seq - 1)
 	proc.Tell(rec)
@@ -366,14 +365,14 @@ func (e *swap) Op(rec *hook.Record) {
 
 // Fail ends the explicit engine: launches that would have to wait are refused. What
 // is on the device stays usable. The caller holds the lock.
-func (e *swap) Fail(err error) {
+func (e *Engine) Fail(err error) {
 	proc := e.proc
 	proc.Failed = illegal(err)
 	code := uint32(resultUnknown)
 	var driver *cuda.Error
 	var growth *hostpool.GrowthError
 	switch {
-	case errors.Is(err, hostpool.ErrHostBudget) || errors.Is(err, ErrOutOfMemory) || errors.As(err, &growth):
+	case errors.Is(err, hostpool.ErrHostBudget) || errors.Is(err, um.ErrOutOfMemory) || errors.As(err, &growth):
 		code = resultOOM
 	case errors.As(err, &driver) && driver.EndsContext():
 		code = uint32(driver.Code) // as the driver answers the job's own calls
@@ -391,7 +390,7 @@ func illegal(err error) error {
 	return fmt.Errorf("a kernel or a copy has reached memory that is not mapped (%w): if the job ends so with --engine managed as well, it is at fault; if not, something finds memory in a way that this engine does not see, so stay with --engine managed and please report it", err)
 }
 
-func (e *swap) Autopsy() {
+func (e *Engine) Autopsy() {
 	proc := e.proc
 	if proc.Driver.BindThread() != nil {
 		return
@@ -402,31 +401,31 @@ func (e *swap) Autopsy() {
 	}
 }
 
-func (e *swap) Refuse() { e.hook.Refuse(resultUnknown) }
+func (e *Engine) Refuse() { e.hook.Refuse(resultUnknown) }
 
 // End has launches refused that would have to wait: nobody brings in any more what is away, and it must not be reached for.
-func (e *swap) End() {
+func (e *Engine) End() {
 	e.hook.Refuse(resultDeinitialized)
 	e.wakeAll()
 }
 
-func (e *swap) Ended() {}
+func (e *Engine) Ended() {}
 
-func (e *swap) Serving() bool { return true }
+func (e *Engine) Serving() bool { return true }
 
-func (e *swap) StartsWhenFull() bool { return false }
+func (e *Engine) StartsWhenFull() bool { return false }
 
-func (e *swap) Open() error { return nil }
+func (e *Engine) Open() error { return nil }
 
-func (e *swap) Owns(p cuda.Ptr) bool { return e.runtime.Owns(p) }
+func (e *Engine) Owns(p cuda.Ptr) bool { return e.runtime.Owns(p) }
 
-func (e *swap) Listen() {}
+func (e *Engine) Listen() {}
 
 // CatchUp drains until the runtime knows of everything that
 // the job has done until now, for who is about to speak of an allocation. It waits at
 // most for another thread that is between taking its place in the ring and writing
 // there. The caller holds the lock, which is released meanwhile.
-func (e *swap) CatchUp() {
+func (e *Engine) CatchUp() {
 	proc := e.proc
 	head := e.hook.Head()
 	for proc.Drain(); e.hook.Read() < head && proc.Failed == nil && !proc.Closing; proc.Drain() {
@@ -436,11 +435,11 @@ func (e *swap) CatchUp() {
 	}
 }
 
-func (e *swap) Timed(seq uint64, took time.Duration) { e.runtime.Timed(seq, took) }
+func (e *Engine) Timed(seq uint64, took time.Duration) { e.runtime.Timed(seq, took) }
 
-func (e *swap) PauseRecording() {}
+func (e *Engine) PauseRecording() {}
 
-func (e *swap) wakeAll() {
+func (e *Engine) wakeAll() {
 	for _, c := range e.wake {
 		c.Broadcast()
 	}

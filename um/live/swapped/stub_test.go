@@ -1,4 +1,4 @@
-package live
+package swapped
 
 import (
 	"errors"
@@ -23,9 +23,9 @@ const stubTensors = 9
 func TestExplicitKeepsBytes(t *testing.T) {
 	for name, verify := range map[string]bool{"plain": false, "verified": true} {
 		t.Run(name, func(t *testing.T) {
-			c := explicitConfig()
+			c := defaults()
 			c.Verify = verify
-			j := newSwapJob(t, c)
+			j := newJob(t, c)
 			const rounds = 2
 			tensors := j.Oversubscribe(stubTensors)
 			for range rounds {
@@ -64,7 +64,7 @@ func TestExplicitKeepsBytes(t *testing.T) {
 }
 
 // fails waits for the engine to have failed, and answers what a launch of something absent is refused with.
-func (j *swapJob) fails(tensors []cuda.Ptr) (refused *cuda.Error) {
+func (j *job) fails(tensors []cuda.Ptr) (refused *cuda.Error) {
 	j.Helper()
 	for range 2 { // rounds, if it fails in the middle
 		for _, p := range tensors {
@@ -92,7 +92,7 @@ func TestExplicitFailures(t *testing.T) {
 		{"copy:1", 214, "ECC"},
 	} {
 		t.Run(test.fail, func(t *testing.T) {
-			j := newSwapJob(t, explicitConfig())
+			j := newJob(t, defaults())
 			tensors := j.Oversubscribe(stubTensors)
 			j.Must(j.Driver.StreamSynchronize(j.Stream))
 			j.Driver.Fail(test.fail)
@@ -110,9 +110,9 @@ func TestExplicitFailures(t *testing.T) {
 
 // TestExplicitVerifyFindsAWrongByte: a byte that changes on its way is found when it comes back, and nobody computes with it.
 func TestExplicitVerifyFindsAWrongByte(t *testing.T) {
-	c := explicitConfig()
+	c := defaults()
 	c.Verify = true
-	j := newSwapJob(t, c)
+	j := newJob(t, c)
 	tensors := j.Oversubscribe(stubTensors)
 	j.Must(j.Driver.StreamSynchronize(j.Stream))
 	j.Driver.Fail("flip:1")
@@ -126,7 +126,7 @@ func TestExplicitVerifyFindsAWrongByte(t *testing.T) {
 
 // TestExplicitLessMemoryThanTheBudget: where the driver has no more, the budget becomes what there is, and all goes on in it.
 func TestExplicitLessMemoryThanTheBudget(t *testing.T) {
-	j := newSwapJob(t, explicitConfig())
+	j := newJob(t, defaults())
 	first := j.Oversubscribe(3)
 	j.Driver.Fail("cuMemCreate:1+")
 	for i := range stubTensors - 3 {
@@ -137,7 +137,7 @@ func TestExplicitLessMemoryThanTheBudget(t *testing.T) {
 	for i, p := range first {
 		j.Has(p, livetest.TensorBytes, uint32(i))
 	}
-	if b := j.l.Stats().BudgetBytes; b >= explicitConfig().BudgetBytes || b < 2*livetest.TensorBytes {
+	if b := j.l.Stats().BudgetBytes; b >= defaults().BudgetBytes || b < 2*livetest.TensorBytes {
 		t.Errorf("the budget is %d", b)
 	}
 	j.Closed()
@@ -146,7 +146,7 @@ func TestExplicitLessMemoryThanTheBudget(t *testing.T) {
 // TestExplicitContextEnds: the job's own kernel reaches what is not mapped. What waits for memory meanwhile ends with what
 // the driver answers from then on, and the error says what it can mean.
 func TestExplicitContextEnds(t *testing.T) {
-	j := newSwapJob(t, explicitConfig())
+	j := newJob(t, defaults())
 	tensors := j.Oversubscribe(5)
 	more := j.Malloc(livetest.TensorBytes)
 	// An operation that never finishes keeps all of the memory that there is.
@@ -162,12 +162,12 @@ func TestExplicitContextEnds(t *testing.T) {
 }
 
 // asks launches a kernel whose parameters may lead to more than they name.
-func (j *swapJob) asks(id uint32, flags int, f cuda.Function, names, addresses []cuda.Ptr, args ...uint64) error {
+func (j *job) asks(id uint32, flags int, f cuda.Function, names, addresses []cuda.Ptr, args ...uint64) error {
 	return j.Launch(livetest.Work{Kind: hook.Launch, Flags: flags, ID: id, Names: names, Addresses: addresses, Run: func() error { return j.Kernel(f, args...) }})
 }
 
 // table writes a table of addresses at an address of a tensor.
-func (j *swapJob) table(at cuda.Ptr, entries ...cuda.Ptr) {
+func (j *job) table(at cuda.Ptr, entries ...cuda.Ptr) {
 	j.Helper()
 	j.Must(j.Driver.StreamSynchronize(j.Stream))
 	for i, p := range entries {
@@ -180,7 +180,7 @@ func (j *swapJob) table(at cuda.Ptr, entries ...cuda.Ptr) {
 // TestExplicitPointers: what a kernel reaches through a table of addresses is on the device when it runs, whether the table
 // is in a tensor, in plain memory or in pinned memory of the job's own.
 func TestExplicitPointers(t *testing.T) {
-	j := newSwapJob(t, explicitConfig())
+	j := newJob(t, defaults())
 	tensors := j.Oversubscribe(stubTensors)
 	a, b := tensors[0], tensors[1] // which have left
 	own := j.Malloc(livetest.TensorBytes)
@@ -217,7 +217,7 @@ func TestExplicitPointers(t *testing.T) {
 // TestExplicitFollows: a kernel that has reached sixteen times what the one before it names is searched no longer; once
 // it reaches something else it is, for good.
 func TestExplicitFollows(t *testing.T) {
-	j := newSwapJob(t, explicitConfig())
+	j := newJob(t, defaults())
 	at, a, stranger := j.Malloc(livetest.TensorBytes), j.Malloc(livetest.TensorBytes), j.Malloc(livetest.TensorBytes)
 	for _, p := range []cuda.Ptr{at, a, stranger} {
 		j.Fill(p, livetest.TensorBytes, 0)
@@ -257,7 +257,7 @@ func TestExplicitFollows(t *testing.T) {
 // TestExplicitCleared: a kernel in whose memory something was found, and then sixteen times nothing, is searched as
 // seldom as any other.
 func TestExplicitCleared(t *testing.T) {
-	j := newSwapJob(t, explicitConfig())
+	j := newJob(t, defaults())
 	at, a := j.Malloc(livetest.TensorBytes), j.Malloc(livetest.TensorBytes)
 	j.Fill(at, livetest.TensorBytes, 0)
 	j.Fill(a, livetest.TensorBytes, 0)
@@ -279,7 +279,7 @@ func TestExplicitCleared(t *testing.T) {
 // TestExplicitManyPlainAddresses: where more of plain memory's addresses are found than can be kept, one that leads somewhere may be
 // among the others: the kernel is searched again.
 func TestExplicitManyPlainAddresses(t *testing.T) {
-	j := newSwapJob(t, explicitConfig())
+	j := newJob(t, defaults())
 	at, first, dead, last := j.Malloc(livetest.TensorBytes), j.Malloc(4096), j.Malloc(4096), j.Malloc(4096)
 	j.Must(j.l.Free(dead)) // between two that live
 	if dead < min(first, last) || dead > max(first, last) {
@@ -304,7 +304,7 @@ func TestExplicitManyPlainAddresses(t *testing.T) {
 // TestExplicitOpaque: everything is on the device for a launch of which nobody knows what it touches; where that
 // cannot be, the engine says so.
 func TestExplicitOpaque(t *testing.T) {
-	j := newSwapJob(t, explicitConfig())
+	j := newJob(t, defaults())
 	tensors := j.Oversubscribe(4)
 	last := tensors[3]
 	j.Must(j.asks(livetest.KernelOther, hook.FlagOpaque, j.Add, nil, nil, uint64(tensors[0]), livetest.TensorBytes/4, 7))
@@ -328,18 +328,18 @@ func TestExplicitOpaque(t *testing.T) {
 
 // TestExplicitPlainFails: what fails on the way to a segment of plain memory is undone, and its room is given back.
 func TestExplicitPlainFails(t *testing.T) {
-	j := newSwapJob(t, explicitConfig())
+	j := newJob(t, defaults())
 	for _, fail := range []string{"cuMemCreate:1+", "cuMemAddressReserve:1+", "cuMemMap:1+", "cuMemSetAccess:1+"} {
 		j.Driver.Fail(fail)
-		if _, err := j.e.AcquirePlain(4096); !errors.Is(err, ErrOutOfMemory) {
+		if _, err := j.e.AcquirePlain(4096); !errors.Is(err, um.ErrOutOfMemory) {
 			t.Errorf("%s: %v", fail, err)
 		}
 		j.Driver.Fail("")
 		if plain, on := j.l.Stats().Explicit.PlainBytes, j.Driver.Count("physical_bytes"); plain != 0 || on != 0 {
 			t.Errorf("%s: %d bytes of plain memory are counted, %d made", fail, plain, on)
 		}
-		j.locked(func(e *swap) { // the budget has become what there was
-			e.proc.Budget = explicitConfig().BudgetBytes
+		j.locked(func(e *Engine) { // the budget has become what there was
+			e.proc.Budget = defaults().BudgetBytes
 			e.runtime.SetBudget(e.proc.Budget)
 		})
 	}
@@ -349,7 +349,7 @@ func TestExplicitPlainFails(t *testing.T) {
 // TestExplicitPlainTakesRoom: tensors leave for plain memory, and keep what they hold; what stays does not, and then
 // the request is refused with what to do.
 func TestExplicitPlainTakesRoom(t *testing.T) {
-	j := newSwapJob(t, explicitConfig())
+	j := newJob(t, defaults())
 	tensors := j.Oversubscribe(5) // of 12 MiB in 64
 	j.Must(j.Driver.StreamSynchronize(j.Stream))
 	source := j.e
@@ -359,17 +359,17 @@ func TestExplicitPlainTakesRoom(t *testing.T) {
 	for i, p := range tensors {
 		j.Has(p, livetest.TensorBytes, uint32(i))
 	}
-	if most := j.Driver.Count("physical_peak_bytes"); most > explicitConfig().BudgetBytes {
+	if most := j.Driver.Count("physical_peak_bytes"); most > defaults().BudgetBytes {
 		t.Errorf("%d bytes of device memory at most", most)
 	}
-	if _, err := source.AcquirePlain(explicitConfig().BudgetBytes); !errors.Is(err, ErrOutOfMemory) || !strings.Contains(err.Error(), "raise --budget") {
+	if _, err := source.AcquirePlain(defaults().BudgetBytes); !errors.Is(err, um.ErrOutOfMemory) || !strings.Contains(err.Error(), "raise --budget") {
 		t.Errorf("more than the budget: %v", err)
 	}
 	// Addresses of four of them are where no launch shows them: they stay.
 	j.Must(j.Launch(livetest.Work{Kind: hook.Launch, Flags: hook.FlagKeep, Names: tensors[:4], Run: func() error { return nil }}))
 	j.Must(source.ReleasePlain(p, segment))
 	began := time.Now()
-	if _, err := source.AcquirePlain(segment + mib); !errors.Is(err, ErrOutOfMemory) {
+	if _, err := source.AcquirePlain(segment + mib); !errors.Is(err, um.ErrOutOfMemory) {
 		t.Errorf("what stays made room: %v", err)
 	}
 	if took := time.Since(began); took < plainPatience {
@@ -385,7 +385,7 @@ func TestExplicitPlainTakesRoom(t *testing.T) {
 // the whole device where one cannot.
 func TestExplicitReleaseAsksEveryStream(t *testing.T) {
 	for _, handles := range [][]uint64{{0, hook.StreamMany}, {0, hook.StreamGone}, {0, hook.StreamPerThread}} {
-		j := newSwapJob(t, explicitConfig())
+		j := newJob(t, defaults())
 		source := j.e
 		p, err := source.AcquirePlain(explicit.PageBytes)
 		j.Must(err)
@@ -404,7 +404,7 @@ func TestExplicitReleaseAsksEveryStream(t *testing.T) {
 
 // TestExplicitAfterFailure: when the engine has failed no room is made any more, and the error says why.
 func TestExplicitAfterFailure(t *testing.T) {
-	j := newSwapJob(t, explicitConfig())
+	j := newJob(t, defaults())
 	j.Oversubscribe(5)
 	j.l.GiveUp(errors.New("its accounts are wrong"))
 	if _, err := j.e.AcquirePlain(16 * mib); err == nil || !strings.Contains(err.Error(), "its accounts are wrong") {
@@ -421,19 +421,19 @@ func TestExplicitAfterFailure(t *testing.T) {
 // TestExplicitHostMemoryRefused: when the machine pins no memory nothing can leave, and a launch that waits for room is
 // given up, later than where nothing could come of waiting.
 func TestExplicitHostMemoryRefused(t *testing.T) {
-	j := newSwapJob(t, explicitConfig(), "STUB_FAIL=cuMemHostRegister")
+	j := newJob(t, defaults(), "STUB_FAIL=cuMemHostRegister")
 	j.Oversubscribe(5)
 	more := j.Malloc(livetest.TensorBytes)
 	done := make(chan error, 1)
 	go func() { done <- j.Do(livetest.KernelAdd, j.Add, []cuda.Ptr{more}, uint64(more), 1, 1) }()
 	j.Eventually("nothing can leave", func() (refused bool) {
-		j.locked(func(e *swap) {
+		j.locked(func(e *Engine) {
 			var growth *hostpool.GrowthError
 			refused = errors.As(e.hostErr, &growth)
 		})
 		return refused
 	})
-	j.locked(func(e *swap) {
+	j.locked(func(e *Engine) {
 		if p := e.patience(plainPatience); p != growthPatience {
 			t.Errorf("it is waited for %s", p)
 		}
@@ -454,10 +454,10 @@ func TestExplicitHostMemoryRefused(t *testing.T) {
 
 // TestExplicitDeadlock: a launch that waits while nothing moves and nothing runs is given up, and what it waits for is said.
 func TestExplicitDeadlock(t *testing.T) {
-	j := newSwapJob(t, explicitConfig())
+	j := newJob(t, defaults())
 	tensors := j.Oversubscribe(5)
 	j.Must(j.Driver.StreamSynchronize(j.Stream))
-	j.locked(func(e *swap) {
+	j.locked(func(e *Engine) {
 		if p := e.patience(process.WatchdogPatience); p != process.WatchdogPatience {
 			t.Errorf("it is waited for %s", p)
 		}

@@ -1,4 +1,4 @@
-package live
+package swapped
 
 import (
 	"encoding/binary"
@@ -11,7 +11,7 @@ import (
 )
 
 // accesses tells the runtime what operations do with what they name, as far as that is known, and which launches can be issued
-// again: those of kernels of which the name tells what they write to, and those of which trials do (explicit_trial.go).
+// again: those of kernels of which the name tells what they write to, and those of which trials do (trial.go).
 type accesses struct {
 	functions  map[uint32]*recorded        // nil: of which nothing is recorded
 	long       map[uint32]bool             // launches of which take long
@@ -37,7 +37,7 @@ func newAccesses() accesses {
 }
 
 // note completes an operation.
-func (c *accesses) note(e *swap, rec *hook.Record, o *um.Op) {
+func (c *accesses) note(e *Engine, rec *hook.Record, o *um.Op) {
 	if n := e.hook.Unloads(); n != c.unloads { // handles of functions may mean others
 		c.unloads = n
 		clear(c.tried)
@@ -64,7 +64,7 @@ func (c *accesses) note(e *swap, rec *hook.Record, o *um.Op) {
 }
 
 // launch looks at one of a function, and at how it can be issued again if it was recorded.
-func (c *accesses) launch(e *swap, rec *hook.Record, o *um.Op) {
+func (c *accesses) launch(e *Engine, rec *hook.Record, o *um.Op) {
 	f, seen := c.functions[rec.ID]
 	if !seen {
 		x, named := roles.OperandsOf(o.Name)
@@ -155,7 +155,7 @@ func addressWords(l *cuda.RecordedLaunch, yield func(offset uint32, p cuda.Ptr) 
 }
 
 // hiddenAddresses finds what looks like an address in a launch's parameters where none is known to be: where it lies.
-func (e *swap) hiddenAddresses(l *cuda.RecordedLaunch) (offsets []uint32) {
+func (e *Engine) hiddenAddresses(l *cuda.RecordedLaunch) (offsets []uint32) {
 	addressWords(l, func(at uint32, p cuda.Ptr) bool {
 		if slices.Contains(l.Addresses, at) || slices.Contains(l.Stale, at) {
 			return true

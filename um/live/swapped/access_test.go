@@ -1,4 +1,4 @@
-package live
+package swapped
 
 import (
 	"encoding/binary"
@@ -14,7 +14,7 @@ import (
 )
 
 // combine makes out = (a + b) * by, word by word, with a kernel whose launches are recorded once one has been seen.
-func (j *swapJob) combine(out, a, b cuda.Ptr, by uint64) {
+func (j *job) combine(out, a, b cuda.Ptr, by uint64) {
 	j.Helper()
 	params := binary.LittleEndian.AppendUint64(nil, productBytes/4)
 	for _, x := range []uint64{by, uint64(out), uint64(a), uint64(b)} {
@@ -27,7 +27,7 @@ func (j *swapJob) combine(out, a, b cuda.Ptr, by uint64) {
 }
 
 // products makes n tensors of two inputs.
-func (j *swapJob) products(n int) (inputs [2]cuda.Ptr, products []cuda.Ptr) {
+func (j *job) products(n int) (inputs [2]cuda.Ptr, products []cuda.Ptr) {
 	j.Helper()
 	for i := range inputs {
 		inputs[i] = j.Malloc(productBytes)
@@ -50,7 +50,7 @@ func (j *swapJob) products(n int) (inputs [2]cuda.Ptr, products []cuda.Ptr) {
 }
 
 // haveProducts fails unless the products are what they were made as. Their inputs are read in between, and so stay on the device.
-func (j *swapJob) haveProducts(in [2]cuda.Ptr, products []cuda.Ptr) {
+func (j *job) haveProducts(in [2]cuda.Ptr, products []cuda.Ptr) {
 	j.Helper()
 	for i, p := range products {
 		j.Has(in[0], productBytes, 1)
@@ -60,14 +60,14 @@ func (j *swapJob) haveProducts(in [2]cuda.Ptr, products []cuda.Ptr) {
 }
 
 // dropping reads products until they are dropped and made again without a copy.
-func (j *swapJob) dropping(in [2]cuda.Ptr, products []cuda.Ptr) {
+func (j *job) dropping(in [2]cuda.Ptr, products []cuda.Ptr) {
 	j.Helper()
 	j.withoutCopies(func() { j.haveProducts(in, products) })
 }
 
 // withoutCopies goes through tensors until, once, some are made again and none is copied in or out: on a busy machine an input may have
 // to leave now and then.
-func (j *swapJob) withoutCopies(through func()) {
+func (j *job) withoutCopies(through func()) {
 	j.Helper()
 	for range 30 {
 		before := j.l.Stats()
@@ -80,10 +80,10 @@ func (j *swapJob) withoutCopies(through func()) {
 	j.Fatalf("nothing is dropped without a copy\n%+v", j.l.Stats().Explicit)
 }
 
-func replaying(t *testing.T, r um.Replay) swapJobConfig {
+func replaying(t *testing.T, r um.Replay) jobConfig {
 	trustAfter, level = 8, explicit.LevelAll
 	t.Cleanup(func() { trustAfter, level = 0, explicit.LevelTried })
-	c := explicitConfig()
+	c := defaults()
 	c.Replay = r
 	return c
 }
@@ -98,7 +98,7 @@ func TestExplicitMakesAgain(t *testing.T) {
 	for _, verify := range []bool{false, true} {
 		c := replaying(t, um.ReplayInsured)
 		c.Verify = verify
-		j := newSwapJob(t, c)
+		j := newJob(t, c)
 		in, products := j.products(stubProducts)
 		for range 2 {
 			j.haveProducts(in, products)
@@ -107,7 +107,7 @@ func TestExplicitMakesAgain(t *testing.T) {
 		if s.Dropped == 0 || s.Made == 0 || s.MadeBytes != s.Made*productBytes || s.Unmade != 0 || s.DropsWrong != 0 {
 			t.Errorf("verify %t: %d tensors dropped and %d made again, %d bytes, %d not the same, %d found wrong before", verify, s.Dropped, s.Made, s.MadeBytes, s.Unmade, s.DropsWrong)
 		}
-		j.locked(func(e *swap) { j.Must(e.runtime.Check()) })
+		j.locked(func(e *Engine) { j.Must(e.runtime.Check()) })
 		j.Closed()
 	}
 }
@@ -115,7 +115,7 @@ func TestExplicitMakesAgain(t *testing.T) {
 // TestExplicitDrops: once a kernel has made the same often enough, nothing of what it makes is copied, in or out, and the budget holds.
 func TestExplicitDrops(t *testing.T) {
 	c := replaying(t, um.ReplayOn)
-	j := newSwapJob(t, c)
+	j := newJob(t, c)
 	in, products := j.products(stubProducts)
 	j.dropping(in, products)
 	if s := j.l.Stats().Explicit; s.DropsWrong+s.Unmade != 0 {
@@ -130,7 +130,7 @@ func TestExplicitDrops(t *testing.T) {
 // TestExplicitDropsClones: what launches read of small memory is kept for them, whatever becomes of it.
 func TestExplicitDropsClones(t *testing.T) {
 	const words = 1024
-	j := newSwapJob(t, replaying(t, um.ReplayOn))
+	j := newJob(t, replaying(t, um.ReplayOn))
 	in, products := j.products(stubProducts)
 	j.dropping(in, products)
 	for _, p := range products {
@@ -163,17 +163,17 @@ func TestExplicitDropsClones(t *testing.T) {
 // TestExplicitGuards: what dropped tensors are made of is written to, by something of which nothing is known, or freed: they are
 // still what they were.
 func TestExplicitGuards(t *testing.T) {
-	for name, change := range map[string]func(j *swapJob, in [2]cuda.Ptr){
-		"written": func(j *swapJob, in [2]cuda.Ptr) { j.Increase(in[0], productBytes, 100) },
-		"freed":   func(j *swapJob, in [2]cuda.Ptr) { j.Must(j.l.Free(in[0])); j.Must(j.l.Free(in[1])) },
-		"freed and taken again": func(j *swapJob, in [2]cuda.Ptr) {
+	for name, change := range map[string]func(j *job, in [2]cuda.Ptr){
+		"written": func(j *job, in [2]cuda.Ptr) { j.Increase(in[0], productBytes, 100) },
+		"freed":   func(j *job, in [2]cuda.Ptr) { j.Must(j.l.Free(in[0])); j.Must(j.l.Free(in[1])) },
+		"freed and taken again": func(j *job, in [2]cuda.Ptr) {
 			j.Must(j.l.Free(in[0]))
 			j.Fill(j.Malloc(productBytes), productBytes, 77)
 		},
-		"overwritten by a known one": func(j *swapJob, in [2]cuda.Ptr) { j.combine(in[0], in[1], in[1], 9) },
+		"overwritten by a known one": func(j *job, in [2]cuda.Ptr) { j.combine(in[0], in[1], in[1], 9) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			j := newSwapJob(t, replaying(t, um.ReplayOn))
+			j := newJob(t, replaying(t, um.ReplayOn))
 			in, products := j.products(stubProducts)
 			j.dropping(in, products)
 			change(j, in)
@@ -187,7 +187,7 @@ func TestExplicitGuards(t *testing.T) {
 			for _, p := range products {
 				j.Must(j.l.Free(p))
 			}
-			j.locked(func(e *swap) { j.Must(e.runtime.Check()) })
+			j.locked(func(e *Engine) { j.Must(e.runtime.Check()) })
 			j.Closed()
 		})
 	}
@@ -196,7 +196,7 @@ func TestExplicitGuards(t *testing.T) {
 // TestExplicitDropsFoundWrong: what was written to by something that nobody knows of is not what its launch makes, which is found out when it
 // is to leave: it is moved.
 func TestExplicitDropsFoundWrong(t *testing.T) {
-	j := newSwapJob(t, replaying(t, um.ReplayInsured))
+	j := newJob(t, replaying(t, um.ReplayInsured))
 	in, products := j.products(stubProducts)
 	j.Increase(in[0], productBytes, 100)
 	for range 2 {
@@ -215,12 +215,12 @@ func TestExplicitDropsFoundWrong(t *testing.T) {
 // TestExplicitMadeWrongly: an input is written to by something that nobody sees, while what is made of it is away: where there is
 // a copy that comes in, where there is none the job ends, and what was wrong is named.
 func TestExplicitMadeWrongly(t *testing.T) {
-	unseen := func(j *swapJob, in cuda.Ptr) {
+	unseen := func(j *job, in cuda.Ptr) {
 		j.Must(j.Kernel(j.Add, uint64(in), productBytes/4, 100))
 		j.Must(j.Driver.StreamSynchronize(j.Stream))
 	}
 	t.Run("insured", func(t *testing.T) {
-		j := newSwapJob(t, replaying(t, um.ReplayInsured))
+		j := newJob(t, replaying(t, um.ReplayInsured))
 		in, products := j.products(stubProducts)
 		j.haveProducts(in, products)
 		unseen(j, in[0])
@@ -235,7 +235,7 @@ func TestExplicitMadeWrongly(t *testing.T) {
 		j.Closed()
 	})
 	t.Run("on", func(t *testing.T) {
-		j := newSwapJob(t, replaying(t, um.ReplayOn))
+		j := newJob(t, replaying(t, um.ReplayOn))
 		in, products := j.products(stubProducts)
 		j.dropping(in, products)
 		unseen(j, in[0])
@@ -256,7 +256,7 @@ func TestExplicitMadeWrongly(t *testing.T) {
 
 // TestExplicitForgetsLaunches: when modules are unloaded, no launch of before is issued again.
 func TestExplicitForgetsLaunches(t *testing.T) {
-	j := newSwapJob(t, replaying(t, um.ReplayInsured))
+	j := newJob(t, replaying(t, um.ReplayInsured))
 	in, products := j.products(stubProducts)
 	j.haveProducts(in, products)
 	before := j.l.Stats().Explicit
@@ -270,7 +270,7 @@ func TestExplicitForgetsLaunches(t *testing.T) {
 
 // TestExplicitDropsThroughFreed: what was made of something that the job has freed since is made again with that.
 func TestExplicitDropsThroughFreed(t *testing.T) {
-	j := newSwapJob(t, replaying(t, um.ReplayOn))
+	j := newJob(t, replaying(t, um.ReplayOn))
 	in, first := j.products(stubProducts)
 	j.dropping(in, first)
 	for _, p := range first {
@@ -294,14 +294,14 @@ func TestExplicitDropsThroughFreed(t *testing.T) {
 	if s := j.l.Stats().Explicit; s.DropsWrong+s.Unmade != 0 {
 		t.Errorf("%+v", s)
 	}
-	j.locked(func(e *swap) { j.Must(e.runtime.Check()) })
+	j.locked(func(e *Engine) { j.Must(e.runtime.Check()) })
 	j.Closed()
 }
 
 // TestExplicitEndsReplay: where nothing can be made again, the memory to verify it in goes back to the job after a while.
 func TestExplicitEndsReplay(t *testing.T) {
 	c := replaying(t, um.ReplayOn)
-	j := newSwapJob(t, c)
+	j := newJob(t, c)
 	j.products(1) // has the kernel's launches recorded
 	tensors := j.Oversubscribe(stubTensors)
 	kept := j.l.Stats().Explicit.PlainBytes
@@ -322,7 +322,7 @@ func TestExplicitEndsReplay(t *testing.T) {
 	if most := j.Driver.Count("physical_peak_bytes"); most > c.BudgetBytes {
 		t.Errorf("%d bytes of device memory at most, the budget is %d", most, c.BudgetBytes)
 	}
-	j.locked(func(e *swap) { j.Must(e.runtime.Check()) })
+	j.locked(func(e *Engine) { j.Must(e.runtime.Check()) })
 	j.Hook.Mu.Lock()
 	if j.Hook.Recorded[livetest.KernelElementwise] {
 		t.Error("launches are recorded that nobody issues again")
@@ -333,7 +333,7 @@ func TestExplicitEndsReplay(t *testing.T) {
 
 // TestHiddenAddresses: an address lies in one parameter.
 func TestHiddenAddresses(t *testing.T) {
-	j := newSwapJob(t, replaying(t, um.ReplayOn))
+	j := newJob(t, replaying(t, um.ReplayOn))
 	defer j.Closed()
 	const p = cuda.Ptr(0x3_0200_0000) // as low as those of a card
 	j.Hook.PublishPlain(cuda.Range{Base: p, Bytes: productBytes})
@@ -349,7 +349,7 @@ func TestHiddenAddresses(t *testing.T) {
 		{starts: []uint32{0, 7, 8}},
 	} {
 		l := &cuda.RecordedLaunch{Starts: x.starts, Params: params, Addresses: x.known}
-		j.locked(func(e *swap) {
+		j.locked(func(e *Engine) {
 			if at := e.hiddenAddresses(l); len(at) > 0 != x.hidden || x.hidden && l.Address(at[0]) != p {
 				t.Errorf("parameters at %v, addresses at %v: found at %v", x.starts, x.known, at)
 			}

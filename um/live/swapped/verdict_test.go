@@ -1,4 +1,4 @@
-package live
+package swapped
 
 import (
 	"strings"
@@ -58,13 +58,13 @@ func TestExplicitVerdict(t *testing.T) {
 		{"foreach", func(s *stats.Stats, x *stats.Explicit) { x.WaitedLaunches, x.WaitedForeach = 4000, 1200 }, "warning: 30 % of the launches that waited work on many tensors"},
 	} {
 		x := &stats.Explicit{}
-		s := stats.Stats{Part: swapPart{}, Engine: "explicit", Hooked: true, Faults: stats.Unavailable, PredictionHitRate: stats.Unavailable, H2DBytes: 3 << 30, D2HBytes: 4 << 30, Launches: 2000, Explicit: x}
+		s := stats.Stats{Part: verdict{}, Engine: "explicit", Hooked: true, Faults: stats.Unavailable, PredictionHitRate: stats.Unavailable, H2DBytes: 3 << 30, D2HBytes: 4 << 30, Launches: 2000, Explicit: x}
 		c.change(&s, x)
 		if text := s.Verdict(); !strings.Contains(text, c.want) || strings.Count(text, "\n") > 10 {
 			t.Errorf("%s: %q is not in\n%s", c.name, c.want, text)
 		}
 	}
-	few := stats.Stats{Part: swapPart{}, Engine: "explicit", Hooked: true, Launches: 2000, Explicit: &stats.Explicit{Unresolved: 20, Chasers: 20, WaitedLaunches: 8000, WaitedForeach: 1900}}
+	few := stats.Stats{Part: verdict{}, Engine: "explicit", Hooked: true, Launches: 2000, Explicit: &stats.Explicit{Unresolved: 20, Chasers: 20, WaitedLaunches: 8000, WaitedForeach: 1900}}
 	if text := few.Verdict(); strings.Contains(text, "warning") {
 		t.Errorf("one launch of a hundred is no reason to warn:\n%s", text)
 	}

@@ -1,4 +1,4 @@
-package live
+package swapped
 
 import (
 	"fmt"
@@ -18,10 +18,10 @@ const (
 	mostCPU        = 0.7  // of an iteration, for the job's own CPU to be what limits it
 )
 
-// swapPart is the explicit engine's part of a verdict.
-type swapPart struct{}
+// verdict is the explicit engine's part of a verdict.
+type verdict struct{}
 
-func (swapPart) Lines(s *stats.Stats, line func(format string, args ...any)) {
+func (verdict) Lines(s *stats.Stats, line func(format string, args ...any)) {
 	x := s.Explicit
 	line("moved %s to the device (%.1f GB/s while copying) and %s to the host (%.1f GB/s)",
 		size.Text(s.H2DBytes), x.InGBPerSecond, size.Text(s.D2HBytes), x.OutGBPerSecond)
@@ -57,7 +57,7 @@ func levelText(seconds map[string]float64) string {
 	return strings.Join(parts, ", ")
 }
 
-func (swapPart) Limit(s *stats.Stats) string {
+func (verdict) Limit(s *stats.Stats) string {
 	x := s.Explicit
 	worst := max(x.FetchStallSeconds, x.SpaceStallSeconds, x.MapStallSeconds, x.GrantStallSeconds)
 	switch {
@@ -82,7 +82,7 @@ func (swapPart) Limit(s *stats.Stats) string {
 }
 
 // Warnings are about jobs that the engine serves badly.
-func (swapPart) Warnings(s *stats.Stats) (w []string) {
+func (verdict) Warnings(s *stats.Stats) (w []string) {
 	x := s.Explicit
 	if s.Launches < enoughLaunches {
 		return nil

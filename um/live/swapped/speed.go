@@ -1,4 +1,4 @@
-package live
+package swapped
 
 import (
 	"github.com/penstock-gpu/penstock/um"
@@ -14,7 +14,7 @@ const (
 )
 
 // Progressed is how far the job is, once anything has left the device: before, there is nothing to say of its speed.
-func (e *swap) Progressed() (m process.SpeedMark, settled, replays bool) {
+func (e *Engine) Progressed() (m process.SpeedMark, settled, replays bool) {
 	if !e.timing {
 		return m, true, false
 	}
@@ -29,7 +29,7 @@ func (e *swap) Progressed() (m process.SpeedMark, settled, replays bool) {
 
 // InMemory is as the job is judged by at its end: what the launches of an iteration were timed to take, without their waits.
 // What the log takes for an iteration has to be what the history does: a part of one would be the layers of a model.
-func (e *swap) InMemory(period int64) (seconds float64) {
+func (e *Engine) InMemory(period int64) (seconds float64) {
 	b, iterations := measure(e.recent(estimatedOver))
 	if iterations == nil || b.TimedError > mostTimedError || operations(iterations.Events) != int(simulated*period) {
 		return 0

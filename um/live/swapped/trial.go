@@ -1,4 +1,4 @@
-package live
+package swapped
 
 import (
 	"slices"
@@ -43,7 +43,7 @@ func (t *trial) over() bool { return t.passed >= enoughTrials }
 
 // byTrial says what a launch does with what it names, by what is known so far, and how it can be issued again. What the hook lets pass
 // as reading a tensor is reading it here.
-func (c *accesses) byTrial(e *swap, rec *hook.Record, o *um.Op, f *recorded, l *cuda.RecordedLaunch) {
+func (c *accesses) byTrial(e *Engine, rec *hook.Record, o *um.Op, f *recorded, l *cuda.RecordedLaunch) {
 	if rec.Flags&(hook.FlagInspect|hook.FlagOpaque) != 0 || len(rec.Slots) > explicit.MostTrialInputs {
 		return
 	}
@@ -177,7 +177,7 @@ func (c *accesses) overwrites(m *explicit.Move) (all []explicit.Overwritten) {
 }
 
 // judge learns from a trial, and says whether nothing was found that was not known.
-func (c *accesses) judge(e *swap, m *explicit.Move) bool {
+func (c *accesses) judge(e *Engine, m *explicit.Move) bool {
 	pointing := func(l *cuda.RecordedLaunch, r cuda.Range) (all []uint32) {
 		for _, at := range l.Addresses {
 			if p := l.Address(at); p >= r.Base && p < r.End() {
@@ -242,7 +242,7 @@ func (c *accesses) judge(e *swap, m *explicit.Move) bool {
 }
 
 // restart has a function tried anew. The launch hook is not to know of it what may not be so.
-func (c *accesses) restart(e *swap, f *recorded) {
+func (c *accesses) restart(e *Engine, f *recorded) {
 	f.again()
 	if f.told {
 		f.told = false
@@ -251,7 +251,7 @@ func (c *accesses) restart(e *swap, f *recorded) {
 }
 
 // tell has the launch hook know what the launches of a function write to, where it can.
-func (c *accesses) tell(e *swap, f *recorded) {
+func (c *accesses) tell(e *Engine, f *recorded) {
 	words := f.writes
 	if f.told = len(words) <= hook.MostWritten; !f.told {
 		words = nil

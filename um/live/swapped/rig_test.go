@@ -1,4 +1,4 @@
-package live
+package swapped
 
 import (
 	"testing"
@@ -11,29 +11,33 @@ import (
 	"github.com/penstock-gpu/penstock/um/live/process"
 )
 
-// swapJob is a job under the engine.
-type swapJob struct {
+const mib = livetest.MiB
+
+// job is a job under the engine.
+type job struct {
 	*livetest.Job
 	l *livetest.Above
-	e *swap
+	e *Engine
 }
 
-// swapJobConfig is what such a job can be given.
-type swapJobConfig struct {
+// jobConfig is what such a job can be given.
+type jobConfig struct {
 	process.Config
-	swapConfig
+	own
 }
 
-func explicitConfig() swapJobConfig {
-	return swapJobConfig{Config: process.Config{Policy: um.Penstock, BudgetBytes: 64 * mib, HostBudgetBytes: 256 * mib}}
+type own = Config
+
+func defaults() jobConfig {
+	return jobConfig{Config: process.Config{Policy: um.Penstock, BudgetBytes: 64 * mib, HostBudgetBytes: 256 * mib}}
 }
 
-func newSwapJob(t *testing.T, c swapJobConfig, env ...string) *swapJob {
+func newJob(t *testing.T, c jobConfig, env ...string) *job {
 	t.Helper()
-	j := &swapJob{}
+	j := &job{}
 	j.Job = livetest.NewJob(t, func(d *cudastub.Driver, h *livetest.StrictHook) livetest.Memory {
 		j.l = &livetest.Above{Process: process.New(c.Config, d, h, zap.NewNop())}
-		j.e = newSwap(j.l.Process, c.swapConfig, j.l)
+		j.e = New(j.l.Process, c.own, j.l)
 		j.l.Serve(t, j.e)
 		if err := j.e.Start(); err != nil {
 			t.Fatal(err)
@@ -50,7 +54,7 @@ func newSwapJob(t *testing.T, c swapJobConfig, env ...string) *swapJob {
 }
 
 // locked runs with the engine's lock.
-func (j *swapJob) locked(f func(e *swap)) {
+func (j *job) locked(f func(e *Engine)) {
 	j.l.Mu.Lock()
 	defer j.l.Mu.Unlock()
 	f(j.e)

@@ -1,4 +1,4 @@
-package live
+package swapped
 
 import (
 	"fmt"
@@ -92,7 +92,7 @@ func (p *porter) clone(at cuda.Ptr, seq uint64) (from, to cuda.Range, err error)
 }
 
 // mapPlainAt maps plain memory.
-func (e *swap) mapPlainAt(p cuda.Ptr, bytes int64, h cuda.Handle) error {
+func (e *Engine) mapPlainAt(p cuda.Ptr, bytes int64, h cuda.Handle) error {
 	if err := e.proc.Driver.Map(p, bytes, h); err != nil || !e.replays() {
 		return err
 	}
@@ -103,7 +103,7 @@ func (e *swap) mapPlainAt(p cuda.Ptr, bytes int64, h cuda.Handle) error {
 }
 
 // unmapPlain unmaps plain memory, when nothing is being copied from there to verify.
-func (e *swap) unmapPlain(p cuda.Ptr, bytes int64) error {
+func (e *Engine) unmapPlain(p cuda.Ptr, bytes int64) error {
 	if !e.replays() {
 		return e.proc.Driver.Unmap(p, bytes)
 	}
@@ -123,10 +123,10 @@ func (e *swap) unmapPlain(p cuda.Ptr, bytes int64) error {
 }
 
 // replays says whether anything may be made again in this job.
-func (e *swap) replays() bool { return e.config.Replay != um.ReplayOff }
+func (e *Engine) replays() bool { return e.config.Replay != um.ReplayOff }
 
 // mapped says whether a range is in what is mapped of plain memory. plainMu is held.
-func (e *swap) mapped(r cuda.Range) bool {
+func (e *Engine) mapped(r cuda.Range) bool {
 	for bytes := r.Bytes; bytes > 0; {
 		found := int64(0)
 		for base, n := range e.plainMapped {

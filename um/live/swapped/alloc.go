@@ -1,4 +1,4 @@
-package live
+package swapped
 
 import (
 	"errors"
@@ -10,12 +10,13 @@ import (
 	"github.com/penstock-gpu/penstock/cuda"
 	"github.com/penstock-gpu/penstock/internal/hook"
 	"github.com/penstock-gpu/penstock/pool/stitch"
+	"github.com/penstock-gpu/penstock/um"
 	"github.com/penstock-gpu/penstock/um/explicit"
 	"github.com/penstock-gpu/penstock/um/live/process"
 )
 
 // Malloc allocates a tensor that can leave the device.
-func (e *swap) Malloc(bytes int64, stream uint64) (cuda.Ptr, error) {
+func (e *Engine) Malloc(bytes int64, stream uint64) (cuda.Ptr, error) {
 	proc := e.proc
 	proc.Lock()
 	defer proc.Mu.Unlock()
@@ -33,7 +34,7 @@ func (e *swap) Malloc(bytes int64, stream uint64) (cuda.Ptr, error) {
 }
 
 // Free takes a tensor back.
-func (e *swap) Free(p cuda.Ptr) error {
+func (e *Engine) Free(p cuda.Ptr) error {
 	proc := e.proc
 	proc.Lock()
 	defer proc.Mu.Unlock()
@@ -46,7 +47,7 @@ func (e *swap) Free(p cuda.Ptr) error {
 // AcquirePlain makes a segment of plain device memory within the budget, for which
 // tensors leave when they must. It is made of physical memory of its own: nothing
 // of the driver's that could wait for the job's streams is called.
-func (e *swap) AcquirePlain(bytes int64) (cuda.Ptr, error) {
+func (e *Engine) AcquirePlain(bytes int64) (cuda.Ptr, error) {
 	proc := e.proc
 	if err := proc.Driver.BindThread(); err != nil {
 		return 0, err
@@ -63,14 +64,14 @@ func (e *swap) AcquirePlain(bytes int64) (cuda.Ptr, error) {
 		}
 		proc.AddPlain(-size)
 		if shrunk || !errors.Is(err, cuda.ErrOutOfMemory) {
-			return 0, fmt.Errorf("%w: %w", ErrOutOfMemory, err)
+			return 0, fmt.Errorf("%w: %w", um.ErrOutOfMemory, err)
 		}
 		e.Shrink(err) // tensors make room
 	}
 }
 
 // Shrink lowers the budget to what is in use, as the driver has no more.
-func (e *swap) Shrink(err error) bool {
+func (e *Engine) Shrink(err error) bool {
 	e.proc.Mu.Lock()
 	defer e.proc.Mu.Unlock()
 	e.runtime.Shrink()
@@ -79,14 +80,14 @@ func (e *swap) Shrink(err error) bool {
 }
 
 // lowered says that the budget has become what the card has. The caller holds the lock.
-func (e *swap) lowered(err error) {
+func (e *Engine) lowered(err error) {
 	proc := e.proc
 	proc.Budget = e.runtime.Budget()
 	proc.Log.Warn("the card has less memory than the budget: going on with what there is", zap.Int64("budget_bytes", proc.Budget), zap.Error(err))
 }
 
 // TakePlain takes room of the budget, when it has been made.
-func (e *swap) TakePlain(size int64) error {
+func (e *Engine) TakePlain(size int64) error {
 	proc := e.proc
 	proc.Mu.Lock()
 	defer proc.Mu.Unlock()
@@ -108,7 +109,7 @@ func (e *swap) TakePlain(size int64) error {
 			return fmt.Errorf("no room is made for plain device memory any more: %w", proc.Failed)
 		case !fits, proc.Closing, vain.Duration > e.patience(plainPatience):
 			e.runtime.CancelPlain()
-			return fmt.Errorf("%w: %d bytes of plain device memory asked for, and no room can be made in the budget of %d: raise --budget", ErrOutOfMemory, size, proc.Budget)
+			return fmt.Errorf("%w: %d bytes of plain device memory asked for, and no room can be made in the budget of %d: raise --budget", um.ErrOutOfMemory, size, proc.Budget)
 		case nagger.Due(waited.Duration):
 			proc.Log.Warn("an allocation waits for memory that is in use", zap.Duration("for", waited.Round(time.Second)), zap.Int64("bytes", size), zap.String("state", e.runtime.Explain()))
 		}
@@ -128,7 +129,7 @@ func (e *swap) TakePlain(size int64) error {
 const emptyPatience = time.Second
 
 // Empty has what dead tensors have left on the device given back. The lock is released meanwhile.
-func (e *swap) Empty() {
+func (e *Engine) Empty() {
 	proc := e.proc
 	e.hook.ReportAll() // or the last thing that streams have done would not be known to be over
 	proc.Mu.Lock()
@@ -143,7 +144,7 @@ func (e *swap) Empty() {
 	}
 }
 
-func (e *swap) mapPlain(size int64) (p cuda.Ptr, err error) {
+func (e *Engine) mapPlain(size int64) (p cuda.Ptr, err error) {
 	d := e.proc.Driver
 	h, err := d.MemCreate(size, cuda.Device)
 	if err != nil {
@@ -169,7 +170,7 @@ func (e *swap) mapPlain(size int64) (p cuda.Ptr, err error) {
 
 // ReleasePlain gives a segment back once the device has finished with it: unlike
 // cuMemFree, unmapping does not wait for work that is queued.
-func (e *swap) ReleasePlain(p cuda.Ptr, bytes int64) error {
+func (e *Engine) ReleasePlain(p cuda.Ptr, bytes int64) error {
 	d := e.proc.Driver
 	if err := d.BindThread(); err != nil {
 		return err
@@ -210,7 +211,7 @@ func (e *swap) ReleasePlain(p cuda.Ptr, bytes int64) error {
 // an operation may find addresses of tensors.
 type plainDriver struct {
 	stitch.Driver
-	e *swap
+	e *Engine
 }
 
 func (d plainDriver) AddressReserve(bytes, align int64, hint cuda.Ptr) (cuda.Ptr, error) {
@@ -225,7 +226,7 @@ func (d plainDriver) AddressReserve(bytes, align int64, hint cuda.Ptr) (cuda.Ptr
 }
 
 // publishPlain tells the launch hook of addresses of plain memory, and notes between which all of them lie.
-func (e *swap) publishPlain(r cuda.Range) {
+func (e *Engine) publishPlain(r cuda.Range) {
 	e.plainSpanMu.Lock()
 	if e.plainSpan[1] == 0 {
 		e.plainSpan[0] = r.Base
@@ -246,13 +247,13 @@ func (d plainDriver) AddressFree(p cuda.Ptr, bytes int64) error {
 	return d.Driver.AddressFree(p, bytes)
 }
 
-func (e *swap) PlainDriver(d stitch.Driver) stitch.Driver {
+func (e *Engine) PlainDriver(d stitch.Driver) stitch.Driver {
 	return plainDriver{Driver: d, e: e}
 }
 
-func (e *swap) PlainChanged() { e.runtime.SetPlainBytes(e.proc.PlainBytes.Load()) }
+func (e *Engine) PlainChanged() { e.runtime.SetPlainBytes(e.proc.PlainBytes.Load()) }
 
-func (e *swap) Segments() bool { return true }
+func (e *Engine) Segments() bool { return true }
 
 // OnlyFragmented: addresses are never what is missing, they are many times the memory.
-func (e *swap) OnlyFragmented(int64) bool { return false }
+func (e *Engine) OnlyFragmented(int64) bool { return false }

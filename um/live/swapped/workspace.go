@@ -1,4 +1,4 @@
-package live
+package swapped
 
 import (
 	"slices"
@@ -7,7 +7,7 @@ import (
 )
 
 // This file is for workspaces of products: memory that their launches use, and in which nothing that is there before or after means
-// anything. Many leave it as it was, so that trials (explicit_trial.go) do not tell; issued again, they and the job's would disturb
+// anything. Many leave it as it was, so that trials (trial.go) do not tell; issued again, they and the job's would disturb
 // each other there.
 
 const (

@@ -1,4 +1,4 @@
-package live
+package swapped
 
 import (
 	"fmt"
@@ -10,9 +10,9 @@ import (
 )
 
 // Report fills in the engine's part of a snapshot. The caller holds the lock.
-func (e *swap) Report(s *stats.Stats) {
+func (e *Engine) Report(s *stats.Stats) {
 	r := e.runtime.Stats()
-	s.Engine, s.Part = e.String(), swapPart{}
+	s.Engine, s.Part = e.String(), verdict{}
 	s.ResidentBytes = r.DeviceBytes
 	s.ResidentPeakBytes = r.DevicePeakBytes
 	s.HostBudgetBytes = e.host.Stats().BudgetBytes
@@ -53,7 +53,7 @@ func (e *swap) Report(s *stats.Stats) {
 }
 
 // levels are how much is made again, and how long an iteration took at each level; nothing where --replay is off.
-func (e *swap) levels(r *explicit.Stats) (at string, seconds map[string]float64) {
+func (e *Engine) levels(r *explicit.Stats) (at string, seconds map[string]float64) {
 	if e.config.Replay == um.ReplayOff {
 		return "", nil
 	}
@@ -81,7 +81,7 @@ func copiedBytes(r *explicit.Stats) map[string]int64 {
 }
 
 // workerSeconds is what the workers' time went to, by direction and part, and by call.
-func (e *swap) workerSeconds() map[string]float64 {
+func (e *Engine) workerSeconds() map[string]float64 {
 	seconds := map[string]float64{}
 	for d, direction := range []string{"in", "out"} {
 		for part, name := range partNames {

@@ -1,4 +1,4 @@
-package live
+package swapped
 
 import (
 	"context"
@@ -127,7 +127,7 @@ func TestJudge(t *testing.T) {
 	if b = judged(t, wrong, fast); b.Share < 1.4 || b.Defects != 2 {
 		t.Errorf("%+v", b)
 	}
-	text := stats.Stats{Part: swapPart{}, Engine: "explicit", H2DBytes: 1, Explicit: &stats.Explicit{Judgement: bound.Judgement{Bound: b}}}.Verdict()
+	text := stats.Stats{Part: verdict{}, Engine: "explicit", H2DBytes: 1, Explicit: &stats.Explicit{Judgement: bound.Judgement{Bound: b}}}.Verdict()
 	if !strings.Contains(text, " 150 % of the speed of an oracle") || !strings.Contains(text, "defect of the oracle") {
 		t.Error(text)
 	}
@@ -160,12 +160,12 @@ func TestJudge(t *testing.T) {
 // TestJudgeAJob: whatever the engine remembers, a job's end is not spoiled.
 func TestJudgeAJob(t *testing.T) {
 	s := stats.Stats{Explicit: &stats.Explicit{}, H2DBytes: 1, BudgetBytes: 1 << 30}
-	e := &swap{proc: process.New(process.Config{}, livetest.NewDriver(1<<30), nil, zap.NewNop())}
+	e := &Engine{proc: process.New(process.Config{}, livetest.NewDriver(1<<30), nil, zap.NewNop())}
 	e.Assess(&s, "") // which has no runtime
 	if !strings.Contains(s.Explicit.Why, "it failed") {
 		t.Errorf("%+v", s.Explicit.Bound)
 	}
-	e.runtime = explicit.New(explicit.Config{BudgetBytes: 64 * mib, HostBudgetBytes: 64 * mib, Addresses: cuda.Range{Base: 1 << 40, Bytes: 1 << 30}}, swapProcess{e})
+	e.runtime = explicit.New(explicit.Config{BudgetBytes: 64 * mib, HostBudgetBytes: 64 * mib, Addresses: cuda.Range{Base: 1 << 40, Bytes: 1 << 30}}, processOf{e})
 	e.Assess(&s, "")
 	if s.Explicit.Why != "no launch was seen to end" {
 		t.Errorf("%+v", s.Explicit.Bound)

@@ -1,4 +1,4 @@
-package live
+package swapped
 
 import (
 	"testing"
@@ -15,7 +15,7 @@ import (
 
 // ring is a launch hook whose ring was read up to a place.
 type ring struct {
-	StrictHook
+	Hook
 	read uint64
 }
 
@@ -35,10 +35,10 @@ func TestHear(t *testing.T) {
 	h := &ring{}
 	l := process.New(process.Config{}, d, h, zap.NewNop())
 	l.Plain = livetest.NoPlain{}
-	e := &swap{proc: l, hook: h, front: f, requests: map[request]uint64{}}
+	e := &Engine{proc: l, hook: h, front: f, requests: map[request]uint64{}}
 	l.Engine = e
 	addresses := cuda.Range{Base: 1 << 40, Bytes: 1 << 30}
-	e.runtime = explicit.New(explicit.Config{BudgetBytes: 64 << 20, HostBudgetBytes: 64 << 20, Addresses: addresses}, swapProcess{e})
+	e.runtime = explicit.New(explicit.Config{BudgetBytes: 64 << 20, HostBudgetBytes: 64 << 20, Addresses: addresses}, processOf{e})
 	l.Tensors = e.runtime
 	head := uint64(3)
 	f.Stand(addresses, um.SmallBytes, explicit.PageBytes, &head)
@@ -68,7 +68,7 @@ func TestHear(t *testing.T) {
 	if e.runtime.LiveBytes() != 4<<20 || e.heard != 0 {
 		t.Error("a free was heard of before the operations that came before it")
 	}
-	if (swapProcess{e}).Recall(p) {
+	if (processOf{e}).Recall(p) {
 		t.Error("memory was recalled that an operation nobody has read of may use")
 	}
 	h.read = 5

@@ -1,4 +1,4 @@
-package live
+package swapped
 
 import (
 	"errors"
@@ -13,7 +13,7 @@ import (
 
 // unfinished says whether something is under way after which what waits may go on, however long it takes: a move,
 // pinned memory that is being made, or an operation of the job's. The caller holds the lock.
-func (e *swap) unfinished() bool {
+func (e *Engine) unfinished() bool {
 	asking := uint64(0)
 	if e.asking != nil {
 		asking = e.asking.seq
@@ -23,7 +23,7 @@ func (e *swap) unfinished() bool {
 
 // watch ends the engine when a launch waits in vain, says when one waits for long, and answers for how
 // long nothing has moved. The caller holds the lock.
-func (e *swap) watch(held bool) (idle time.Duration) {
+func (e *Engine) watch(held bool) (idle time.Duration) {
 	proc, now := e.proc, time.Now()
 	proc.Idle.Look(now)
 	proc.Vain.Look(now)
@@ -56,7 +56,7 @@ func (e *swap) watch(held bool) (idle time.Duration) {
 
 // deadlock is why the launch that waits will do so for ever: nothing has moved for so long, and nothing that runs can
 // change that. The caller holds the lock.
-func (e *swap) deadlock() error {
+func (e *Engine) deadlock() error {
 	switch {
 	case e.proc.Vain.Duration < e.patience(process.WatchdogPatience):
 		return nil
@@ -68,7 +68,7 @@ func (e *swap) deadlock() error {
 
 // patience is for how long something waits in vain that otherwise does so for as long as usual: what the machine refuses
 // to the pinned pool may come, and where the host budget is spent only the job can free some. The caller holds the lock.
-func (e *swap) patience(usual time.Duration) time.Duration {
+func (e *Engine) patience(usual time.Duration) time.Duration {
 	var growth *hostpool.GrowthError
 	switch {
 	case errors.As(e.hostErr, &growth):
@@ -80,7 +80,7 @@ func (e *swap) patience(usual time.Duration) time.Duration {
 }
 
 // check finds out whether the context has ended. The lock is not held: the driver may be busy for long.
-func (e *swap) check() {
+func (e *Engine) check() {
 	_, err := e.proc.Driver.StreamQuery(e.lane.copier.Stream())
 	if err == nil {
 		return

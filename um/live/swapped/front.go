@@ -1,4 +1,4 @@
-package live
+package swapped
 
 import (
 	"github.com/penstock-gpu/penstock/pool/front"
@@ -9,7 +9,7 @@ import (
 // operation was reported, which are those up to a seq: a free that is heard of before
 // an operation that came before it would let memory go that is in use. The caller
 // holds the lock.
-func (e *swap) hear(reported uint64) {
+func (e *Engine) hear(reported uint64) {
 	if e.front == nil {
 		return
 	}
@@ -28,7 +28,7 @@ func (e *swap) hear(reported uint64) {
 
 // HearAll tells it of all that can be told, and the front how much more it may give
 // out. The caller holds the lock.
-func (e *swap) HearAll() {
+func (e *Engine) HearAll() {
 	if e.front != nil {
 		e.hear(e.hook.Read())
 		e.front.SetMost(e.taken + e.runtime.BeyondLiveBytes())
@@ -36,7 +36,7 @@ func (e *swap) HearAll() {
 }
 
 // dealWith tells the runtime of one call. The caller holds the lock.
-func (e *swap) dealWith(n front.Note) {
+func (e *Engine) dealWith(n front.Note) {
 	proc := e.proc
 	e.heard++
 	var err error
@@ -62,7 +62,7 @@ func (e *swap) dealWith(n front.Note) {
 	}
 }
 
-func (e *swap) ServeFront(may bool) bool {
+func (e *Engine) ServeFront(may bool) bool {
 	if e.front != nil {
 		most := int64(0)
 		if may {

@@ -1,4 +1,4 @@
-package live
+package swapped
 
 import (
 	"encoding/binary"
@@ -12,7 +12,7 @@ import (
 )
 
 // multiply makes out = 3 a + b with a kernel of a matrix library, which leaves its workspace as it is not to find it: the job clears it.
-func (j *swapJob) multiply(out, a, b, workspace cuda.Ptr, scribbles uint32) {
+func (j *job) multiply(out, a, b, workspace cuda.Ptr, scribbles uint32) {
 	j.Helper()
 	j.Fill(workspace, productBytes, 0)
 	var params []byte
@@ -38,7 +38,7 @@ func TestExplicitTrials(t *testing.T) {
 		mostWrong = x.mostWrong
 		c := replaying(t, um.ReplayOn)
 		c.BudgetBytes += 32 * mib
-		j := newSwapJob(t, c)
+		j := newJob(t, c)
 		in := [2]cuda.Ptr{j.Malloc(productBytes), j.Malloc(productBytes)}
 		j.Fill(in[0], productBytes, 1)
 		workspace := j.Malloc(productBytes)
@@ -60,14 +60,14 @@ func TestExplicitTrials(t *testing.T) {
 				t.Fatalf("round %d: %+v", round, s)
 			}
 			if round == again && scribbles == 0 { // a word is an address that never was one
-				j.locked(func(e *swap) {
+				j.locked(func(e *Engine) {
 					f := e.accesses.functions[livetest.KernelGemm]
 					f.again()
 					f.told = false
 				})
 			}
 		}
-		j.locked(func(e *swap) {
+		j.locked(func(e *Engine) {
 			if f := e.accesses.functions[livetest.KernelGemm]; scribbles == 0 && !f.over() {
 				t.Errorf("%d trials were passed since they began anew: what is proven is not tried", f.passed)
 			}
@@ -82,18 +82,18 @@ func TestExplicitTrials(t *testing.T) {
 		case scribbles != 0 && (s.Made != 0 || s.DropsWrong == 0):
 			t.Errorf("%d products were made again that write to what they read, %d were found out", s.Made, s.DropsWrong)
 		}
-		j.locked(func(e *swap) { j.Must(e.runtime.Check()) })
+		j.locked(func(e *Engine) { j.Must(e.runtime.Check()) })
 		j.Closed()
 	}
 }
 
 // TestTrialBeginsAnew: where a word is an address that never was one, it has to be tried again what is written to.
 func TestTrialBeginsAnew(t *testing.T) {
-	j := newSwapJob(t, replaying(t, um.ReplayOn))
+	j := newJob(t, replaying(t, um.ReplayOn))
 	defer j.Closed()
 	p, q := j.Malloc(productBytes), j.Malloc(productBytes)
 	params := binary.LittleEndian.AppendUint64(binary.LittleEndian.AppendUint64(nil, uint64(p)), uint64(q))
-	j.locked(func(e *swap) {
+	j.locked(func(e *Engine) {
 		rec := hook.Record{Kind: hook.Launch, ID: 77, Slots: []uint32{e.runtime.SlotOf(p), e.runtime.SlotOf(q)}}
 		for _, x := range []struct {
 			seen []uint32
@@ -133,7 +133,7 @@ func TestSuspects(t *testing.T) {
 func TestWorkspaceInSharedRange(t *testing.T) {
 	c := replaying(t, um.ReplayOn)
 	c.Packs = true
-	j := newSwapJob(t, c)
+	j := newJob(t, c)
 	defer j.Closed()
 	const bytes = 3 * mib / 2
 	weights, workspace := j.Malloc(bytes), j.Malloc(bytes)
@@ -145,7 +145,7 @@ func TestWorkspaceInSharedRange(t *testing.T) {
 		inputs[i] = j.Malloc(2 * mib)
 		j.Fill(inputs[i], 2*mib, 1)
 	}
-	j.locked(func(e *swap) {
+	j.locked(func(e *Engine) {
 		slot := e.runtime.SlotOf(workspace)
 		if slot != e.runtime.SlotOf(weights) || slot == e.runtime.SlotOf(inputs[0]) || e.runtime.SlotOf(inputs[0]) == e.runtime.SlotOf(inputs[1]) {
 			t.Fatal("the first two do not share a range")
@@ -186,7 +186,7 @@ func TestWorkspaceInSharedRange(t *testing.T) {
 
 // TestStaleWords: words that are addresses of nothing alive, as lists with room for more carry them, do not keep a launch from being issued again.
 func TestStaleWords(t *testing.T) {
-	j := newSwapJob(t, replaying(t, um.ReplayOn))
+	j := newJob(t, replaying(t, um.ReplayOn))
 	defer j.Closed()
 	out, in, dead := j.Malloc(productBytes), j.Malloc(productBytes), j.Malloc(productBytes)
 	j.Fill(in, productBytes, 1)
@@ -195,7 +195,7 @@ func TestStaleWords(t *testing.T) {
 	for _, p := range []cuda.Ptr{out, in, dead} {
 		params = binary.LittleEndian.AppendUint64(params, uint64(p))
 	}
-	j.locked(func(e *swap) {
+	j.locked(func(e *Engine) {
 		slots := []uint32{e.runtime.SlotOf(out), e.runtime.SlotOf(in), e.runtime.SlotOf(dead)}
 		if _, err := e.runtime.Hold(dead); err != nil {
 			t.Fatal(err)

@@ -1,4 +1,4 @@
-package live
+package swapped
 
 import (
 	"errors"
@@ -18,7 +18,7 @@ import (
 )
 
 // loop feeds the runtime, answers what launches ask, and wakes the workers.
-func (e *swap) loop() {
+func (e *Engine) loop() {
 	proc := e.proc
 	defer proc.Threads.Done()
 	runtime.LockOSThread()
@@ -69,7 +69,7 @@ func (e *swap) loop() {
 
 // porter is the thread that carries out the moves of one direction.
 type porter struct {
-	e         *swap
+	e         *Engine
 	direction um.Direction
 	mover     *explicit.Mover
 	maker     *explicit.Mover // of moves in, where memory is made again: it issues the launches
@@ -148,7 +148,7 @@ type flight struct {
 }
 
 // worker is a porter's thread.
-func (e *swap) worker(d um.Direction) {
+func (e *Engine) worker(d um.Direction) {
 	proc := e.proc
 	defer proc.Threads.Done()
 	runtime.LockOSThread()
@@ -171,7 +171,7 @@ func (e *swap) worker(d um.Direction) {
 	proc.Log.Debug("a porter ends", zap.Int("direction", int(d)), zap.Durations("lock_plan_begin_finish_rest_idle", p.spent[:]))
 }
 
-func (e *swap) newPorter(d um.Direction) (*porter, error) {
+func (e *Engine) newPorter(d um.Direction) (*porter, error) {
 	proc := e.proc
 	if err := proc.Driver.BindThread(); err != nil {
 		return nil, err
