@@ -162,8 +162,14 @@ func (e *Engine) feedFaults() {
 	if e.proc.Sink != nil && !e.proc.Paused {
 		e.recordFaults()
 	}
-	for i := range f.events {
-		x := &f.events[i]
+	e.count(f.events)
+}
+
+// count sums up what the driver did by itself, and has the ledger follow. The caller holds the lock.
+func (e *Engine) count(events []faults.Event) {
+	f := &e.faults
+	for i := range events {
+		x := &events[i]
 		switch x.Kind {
 		case trace.KindFault:
 			f.faults++
