@@ -3,6 +3,7 @@ package paged
 import (
 	"errors"
 	"testing"
+	"time"
 
 	"github.com/penstock-gpu/penstock/um"
 )
@@ -54,6 +55,9 @@ func TestOpensWhenTheCardIsFull(t *testing.T) {
 	if p, err := r.e.AcquirePlain(mib); r.e.Serving() || r.e.Owns(p) || !errors.Is(err, um.ErrOutOfMemory) {
 		t.Errorf("%#x, %v: there is no budget yet", uint64(p), err)
 	}
+	if !r.e.StartsWhenFull() || r.e.Shrink(um.ErrOutOfMemory) || r.e.Segments() {
+		t.Error("what has no room is to open the arena, in which private pools have no part")
+	}
 	r.e.Empty()
 	if m, settled, replays := r.e.Progressed(); m.Ops != 0 || !settled || replays {
 		t.Errorf("%+v, %t, %t before anything is known", m, settled, replays)
@@ -64,6 +68,7 @@ func TestOpensWhenTheCardIsFull(t *testing.T) {
 	if !r.e.Serving() || !r.e.Owns(p) || r.e.ServeFront(true) {
 		t.Error("it was opened, and does not serve, or the pool's front does, whose lock comes first")
 	}
+	r.e.Empty()
 	r.h.Queue(0, p)
 	r.eventually("the operation is known", func() bool {
 		r.l.Mu.Lock()
@@ -77,20 +82,25 @@ func TestOpensWhenTheCardIsFull(t *testing.T) {
 	r.must(r.l.Close())
 }
 
-// TestHeadIsLetGo: a launch for which no move can be made goes after a while, and faults.
+// TestHeadIsLetGo: a launch that has to wait for another stream's work, which nobody knows the end of, goes after a while, and faults.
 func TestHeadIsLetGo(t *testing.T) {
 	r := newRig(t, defaults())
 	r.holdBack()
-	_, err := r.e.AcquirePlain(60 * mib)
-	r.must(err)
-	p := r.malloc(8*mib, 0)
-	seq, gated := r.h.Queue(0, p)
+	a, b := r.malloc(48*mib, 0), r.malloc(32*mib, 0x5000)
+	first, _ := r.h.Queue(0, a)
+	r.eventually("the first launch runs", func() bool { return r.h.Gate(0) >= first })
+	began := time.Now()
+	seq, gated := r.h.Queue(1, b)
 	if !gated {
 		t.Fatal("the launch is not held back")
 	}
-	r.eventually("it is let go", func() bool { return r.h.Gate(0) >= seq })
+	r.eventually("it is let go", func() bool { return r.h.Gate(1) >= seq })
+	if took := time.Since(began); took < headPatience {
+		t.Errorf("after %v", took)
+	}
 	if s := r.l.Stats(); s.LateLaunches != 1 || s.Failure != "" {
 		t.Errorf("%d launches are counted as late, failure %q", s.LateLaunches, s.Failure)
 	}
+	r.h.Finish(0, first)
 	r.must(r.l.Close())
 }
