@@ -57,9 +57,9 @@ func (e *Engine) AcquirePlain(bytes int64) (cuda.Ptr, error) {
 		if err := e.TakePlain(size); err != nil {
 			return 0, err
 		}
-		p, err := e.mapPlain(size)
+		p, err := e.plain.segment(size)
 		if err == nil {
-			e.publishPlain(cuda.Range{Base: p, Bytes: size})
+			e.plain.publish(cuda.Range{Base: p, Bytes: size})
 			return p, nil
 		}
 		proc.AddPlain(-size)
@@ -144,30 +144,6 @@ func (e *Engine) Empty() {
 	}
 }
 
-func (e *Engine) mapPlain(size int64) (p cuda.Ptr, err error) {
-	d := e.proc.Driver
-	h, err := d.MemCreate(size, cuda.Device)
-	if err != nil {
-		return 0, err
-	}
-	if p, err = d.AddressReserve(size, explicit.PageBytes, plainHint); err != nil {
-		_ = d.MemRelease(h) // the first error counts
-		return 0, err
-	}
-	if err = e.mapPlainAt(p, size, h); err == nil {
-		if err = d.SetAccess(p, size); err == nil {
-			e.plainMu.Lock()
-			e.plainHandles[p] = h
-			e.plainMu.Unlock()
-			return p, nil
-		}
-		_ = e.unmapPlain(p, size)
-	}
-	_ = d.MemRelease(h)
-	_ = d.AddressFree(p, size)
-	return 0, err
-}
-
 // ReleasePlain gives a segment back once the device has finished with it: unlike
 // cuMemFree, unmapping does not wait for work that is queued.
 func (e *Engine) ReleasePlain(p cuda.Ptr, bytes int64) error {
@@ -193,62 +169,18 @@ func (e *Engine) ReleasePlain(p cuda.Ptr, bytes int64) error {
 		}
 	}
 	e.hook.WithdrawPlain(cuda.Range{Base: p, Bytes: size})
-	if err := e.unmapPlain(p, size); err != nil {
+	if err := e.plain.unmap(p, size); err != nil {
 		return err
 	}
-	e.plainMu.Lock()
-	h := e.plainHandles[p]
-	delete(e.plainHandles, p)
-	e.plainMu.Unlock()
-	if err := d.MemRelease(h); err != nil {
+	if err := d.MemRelease(e.plain.forget(p)); err != nil {
 		return err
 	}
 	e.proc.AddPlain(-size)
 	return d.AddressFree(p, size)
 }
 
-// plainDriver tells the launch hook which addresses are those of plain memory, where
-// an operation may find addresses of tensors.
-type plainDriver struct {
-	stitch.Driver
-	e *Engine
-}
-
-func (d plainDriver) AddressReserve(bytes, align int64, hint cuda.Ptr) (cuda.Ptr, error) {
-	if hint == 0 {
-		hint = plainHint
-	}
-	p, err := d.Driver.AddressReserve(bytes, align, hint)
-	if err == nil {
-		d.e.publishPlain(cuda.Range{Base: p, Bytes: bytes})
-	}
-	return p, err
-}
-
-// publishPlain tells the launch hook of addresses of plain memory, and notes between which all of them lie.
-func (e *Engine) publishPlain(r cuda.Range) {
-	e.plainSpanMu.Lock()
-	if e.plainSpan[1] == 0 {
-		e.plainSpan[0] = r.Base
-	}
-	e.plainSpan = [2]cuda.Ptr{min(e.plainSpan[0], r.Base), max(e.plainSpan[1], r.End())}
-	e.plainSpanMu.Unlock()
-	e.hook.PublishPlain(r)
-}
-
-func (d plainDriver) Map(p cuda.Ptr, bytes int64, h cuda.Handle) error {
-	return d.e.mapPlainAt(p, bytes, h)
-}
-
-func (d plainDriver) Unmap(p cuda.Ptr, bytes int64) error { return d.e.unmapPlain(p, bytes) }
-
-func (d plainDriver) AddressFree(p cuda.Ptr, bytes int64) error {
-	d.e.hook.WithdrawPlain(cuda.Range{Base: p, Bytes: bytes})
-	return d.Driver.AddressFree(p, bytes)
-}
-
 func (e *Engine) PlainDriver(d stitch.Driver) stitch.Driver {
-	return plainDriver{Driver: d, e: e}
+	return plainDriver{Driver: d, m: &e.plain}
 }
 
 func (e *Engine) PlainChanged() { e.runtime.SetPlainBytes(e.proc.PlainBytes.Load()) }

@@ -6,7 +6,6 @@ import (
 	"sync"
 
 	"github.com/penstock-gpu/penstock/cuda"
-	"github.com/penstock-gpu/penstock/um"
 	"github.com/penstock-gpu/penstock/um/live/process"
 )
 
@@ -82,63 +81,11 @@ func (p *porter) clone(at cuda.Ptr, seq uint64) (from, to cuda.Range, err error)
 		return from, to, fmt.Errorf("%w: no memory for copies is left", errNotGuarded)
 	}
 	// What is on its way back to the driver is not copied any more.
-	e.plainMu.Lock()
-	defer e.plainMu.Unlock()
-	if !e.mapped(from) {
+	e.plain.mu.Lock()
+	defer e.plain.mu.Unlock()
+	if !e.plain.holds(from) {
 		e.verifier.clones.give([]cuda.Range{to})
 		return from, to, fmt.Errorf("%w: it is being released", errNotGuarded)
 	}
 	return from, to, e.proc.Driver.CopyAsync(to.Base, from.Base, from.Bytes, p.mover.Stream())
-}
-
-// mapPlainAt maps plain memory.
-func (e *Engine) mapPlainAt(p cuda.Ptr, bytes int64, h cuda.Handle) error {
-	if err := e.proc.Driver.Map(p, bytes, h); err != nil || !e.replays() {
-		return err
-	}
-	e.plainMu.Lock()
-	defer e.plainMu.Unlock()
-	e.plainMapped[p] = bytes
-	return nil
-}
-
-// unmapPlain unmaps plain memory, when nothing is being copied from there to verify.
-func (e *Engine) unmapPlain(p cuda.Ptr, bytes int64) error {
-	if !e.replays() {
-		return e.proc.Driver.Unmap(p, bytes)
-	}
-	e.plainMu.Lock()
-	for base := range e.plainMapped {
-		if base >= p && base < p+cuda.Ptr(bytes) {
-			delete(e.plainMapped, base)
-		}
-	}
-	e.plainMu.Unlock()
-	if s := e.verifying.Load(); s != 0 {
-		if err := e.proc.Driver.StreamSynchronize(cuda.Stream(s)); err != nil {
-			return err
-		}
-	}
-	return e.proc.Driver.Unmap(p, bytes)
-}
-
-// replays says whether anything may be made again in this job.
-func (e *Engine) replays() bool { return e.config.Replay != um.ReplayOff }
-
-// mapped says whether a range is in what is mapped of plain memory. plainMu is held.
-func (e *Engine) mapped(r cuda.Range) bool {
-	for bytes := r.Bytes; bytes > 0; {
-		found := int64(0)
-		for base, n := range e.plainMapped {
-			if at := r.End() - cuda.Ptr(bytes); at >= base && at < base+cuda.Ptr(n) {
-				found = int64(base + cuda.Ptr(n) - at)
-				break
-			}
-		}
-		if found == 0 {
-			return false
-		}
-		bytes -= found
-	}
-	return true
 }

@@ -51,7 +51,7 @@ type Engine struct {
 	host    *hostpool.Pool
 	kernels *kernels.Kernels
 	finder  *kernels.Finder
-	words   cuda.Ptr // pinned: one line for each direction's tickets, one for pieces of moves out, and one for what is made again
+	words   words
 	wake    [2]*sync.Cond
 	lane    *lane // copies what leaves; nil until it is made
 	gives   givesWay
@@ -68,8 +68,7 @@ type Engine struct {
 	verifier    *verifier // nil: nothing is made again
 	// endVerifier asks the worker that takes out to give the verifier's memory back.
 	endVerifier bool
-	verifying   atomic.Uintptr // the stream on which plain memory is copied to verify; 0: none
-	timing      bool           // operations are timed
+	timing      bool // operations are timed
 
 	front    *front.Front       // of the tensors' ranges; nil: the job asks the engine each time
 	calls    []front.Note       // that the front served, read and not dealt with
@@ -77,11 +76,7 @@ type Engine struct {
 	heard    uint64             // how many were dealt with
 	taken    int64              // bytes that they took, less those they gave back
 
-	plainMu      sync.Mutex               // guards what follows, and comes last but one
-	plainHandles map[cuda.Ptr]cuda.Handle // of segments of plain memory
-	plainMapped  map[cuda.Ptr]int64       // what is mapped of plain memory, in bytes, where anything is made again
-	plainSpanMu  sync.Mutex               // guards plainSpan; the last of all locks
-	plainSpan    [2]cuda.Ptr              // plain memory's addresses lie from the first to before the second
+	plain plainMemory
 
 	moveTime   [2]time.Duration // copies were under way
 	pace       [2]pace
@@ -118,7 +113,6 @@ type Hook interface {
 }
 
 const (
-	wordLine      = 64
 	addressFactor = 64 // address space over memory: ranges are kept by size, not joined
 	mostAddresses = 1 << 40
 	// reservationHint is where the reservation should lie: memory is searched for
@@ -161,9 +155,11 @@ var level = explicit.LevelTried
 func New(proc *process.Process, c Config, b Blocks) *Engine {
 	e := &Engine{
 		proc: proc, config: c, blocks: b, hook: proc.Hook.(Hook), // whoever chose has looked
-		plainHandles: map[cuda.Ptr]cuda.Handle{}, plainMapped: map[cuda.Ptr]int64{}, chasersOf: map[uint32]*chaser{}, requests: map[request]uint64{},
+		chasersOf: map[uint32]*chaser{}, requests: map[request]uint64{},
 		accesses: newAccesses(),
 	}
+	e.plain.driver, e.plain.hook, e.plain.follows = proc.Driver, e.hook, c.Replay != um.ReplayOff
+	e.plain.handles, e.plain.mapped = map[cuda.Ptr]cuda.Handle{}, map[cuda.Ptr]int64{}
 	for d := range e.wake {
 		e.wake[d] = sync.NewCond(&proc.Mu)
 	}
@@ -189,9 +185,11 @@ func (e *Engine) Start() error {
 	if e.finder, err = e.kernels.NewFinder(findCapacity); err != nil {
 		return err
 	}
-	if e.words, err = proc.Driver.HostAlloc(2*hook.WordsBytes + 4*wordLine); err != nil {
+	at, err := proc.Driver.HostAlloc(wordsBytes)
+	if err != nil {
 		return fmt.Errorf("pinned memory for the engine's words: %w", err)
 	}
+	e.words = words(at)
 	space := min(addressFactor*(proc.Budget+hostBudget), mostAddresses) / explicit.PageBytes * explicit.PageBytes
 	base, err := proc.Driver.AddressReserve(space, explicit.PageBytes, reservationHint)
 	if err != nil {
@@ -236,9 +234,9 @@ func (e *Engine) Start() error {
 	if f := e.config.PlainFront; f != nil {
 		f.NoteBirths(h.HeadWord()) // for unwritten
 	}
-	proc.ProgressWords = e.words + hook.WordsBytes
-	h.Words(e.words, proc.ProgressWords)
-	h.Arrived(e.word(um.In))
+	proc.ProgressWords = at + hook.WordsBytes
+	h.Words(at, proc.ProgressWords)
+	h.Arrived(e.words.finished(um.In))
 	h.SetProgressEvery(process.ProgressEvery)
 	h.SetMode(hook.Strict)
 	proc.Threads.Add(3)
@@ -247,17 +245,6 @@ func (e *Engine) Start() error {
 	go e.worker(um.Out)
 	return nil
 }
-
-// word is where a direction's finished tickets are written.
-func (e *Engine) word(d um.Direction) cuda.Ptr {
-	return e.words + 2*hook.WordsBytes + cuda.Ptr(d)*wordLine
-}
-
-// pieces is where the finished pieces of moves out are written.
-func (e *Engine) pieces() cuda.Ptr { return e.words + 2*hook.WordsBytes + 2*wordLine }
-
-// makings is where the tickets of what is made again are written.
-func (e *Engine) makings() cuda.Ptr { return e.pieces() + wordLine }
 
 // processOf is what the explicit runtime sees of this process.
 type processOf struct{ e *Engine }

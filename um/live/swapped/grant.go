@@ -127,9 +127,7 @@ func (e *Engine) search(q *question) (found []cuda.Ptr, chases bool, err error) 
 		proc.Mu.Lock()
 		return nil, false, nil
 	}
-	e.plainSpanMu.Lock()
-	spans[1] = kernels.Span{Lo: e.plainSpan[0], Hi: e.plainSpan[1]}
-	e.plainSpanMu.Unlock()
+	spans[1] = e.plain.addresses()
 	err = e.finder.Search(slices.Collect(maps.Keys(ranges)), spans, stream)
 	if err == nil {
 		err = proc.Driver.StreamSynchronize(stream)

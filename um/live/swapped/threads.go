@@ -176,7 +176,7 @@ func (e *Engine) newPorter(d um.Direction) (*porter, error) {
 	if err := proc.Driver.BindThread(); err != nil {
 		return nil, err
 	}
-	mover, err := explicit.NewMover(proc.Driver, e.word(d))
+	mover, err := explicit.NewMover(proc.Driver, e.words.finished(d))
 	if err != nil {
 		return nil, err
 	}
@@ -185,21 +185,21 @@ func (e *Engine) newPorter(d um.Direction) (*porter, error) {
 			return nil, err
 		}
 	}
-	p := &porter{e: e, direction: d, mover: mover, spent: &e.spent[d], arrived: hook.NewWord(e.word(d))}
+	p := &porter{e: e, direction: d, mover: mover, spent: &e.spent[d], arrived: hook.NewWord(e.words.finished(d))}
 	if e.verifier != nil && d == um.Out {
-		e.verifying.Store(uintptr(mover.Stream()))
+		e.plain.verifying.Store(uintptr(mover.Stream()))
 	}
 	if e.verifier != nil && d == um.In {
-		if p.maker, err = explicit.NewMover(proc.Driver, e.makings()); err != nil {
+		if p.maker, err = explicit.NewMover(proc.Driver, e.words.makings()); err != nil {
 			return nil, err
 		}
 		if err := p.maker.Checksums(e.kernels, mostInFlight, false); err != nil {
 			return nil, err
 		}
-		p.made = hook.NewWord(e.makings())
+		p.made = hook.NewWord(e.words.makings())
 	}
 	if d == um.Out {
-		if p.lane, err = newLane(proc, e.pieces(), &e.gives); err != nil {
+		if p.lane, err = newLane(proc, e.words.pieces(), &e.gives); err != nil {
 			return nil, err
 		}
 		e.lane = p.lane

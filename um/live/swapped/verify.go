@@ -35,7 +35,7 @@ func (e *Engine) openVerifier(size int64) (scratchBytes int64, err error) {
 	if size == 0 {
 		return 0, nil
 	}
-	base, err := e.mapPlain(all)
+	base, err := e.plain.segment(all)
 	if errors.Is(err, cuda.ErrOutOfMemory) {
 		return 0, nil
 	}
@@ -61,14 +61,11 @@ func (p *porter) closeVerifier() (err error) {
 		}
 	}
 	p.timed(portFinish, func() {
-		e.plainMu.Lock()
-		h := e.plainHandles[at]
-		delete(e.plainHandles, at)
-		e.plainMu.Unlock()
-		if err = e.unmapPlain(at, bytes); err == nil {
+		h := e.plain.forget(at)
+		if err = e.plain.unmap(at, bytes); err == nil {
 			err = errors.Join(proc.Driver.MemRelease(h), proc.Driver.AddressFree(at, bytes))
 		}
-		e.verifying.Store(0)
+		e.plain.verifying.Store(0)
 	})
 	proc.PlainBytes.Add(-bytes)
 	e.runtime.SetPlainBytes(proc.PlainBytes.Load())
