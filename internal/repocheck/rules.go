@@ -24,9 +24,9 @@ var core = []string{"cuda", "cuda/sim", "cuda/kernels", "trace", "trace/phase", 
 // stands for everything below.
 var notInCore = []string{"net/http", "net/http/", "html/template", "github.com/spf13/", "github.com/prometheus/", "github.com/charmbracelet/"}
 
-// notInLibrary is what libpenstock.so goes without: a training process carries neither the simulator nor the oracle. The
-// command has them, and finds the bound of a job by what the job leaves in its report.
-var notInLibrary = []string{modulePath + "/cuda/sim", modulePath + "/oracle", modulePath + "/oracle/", modulePath + "/replay", modulePath + "/report"}
+// notInLibrary is what libpenstock.so goes without: a training process carries neither the simulator nor the oracle, nor what
+// tests put in its place. The command has the first two, and finds the bound of a job by what the job leaves in its report.
+var notInLibrary = []string{modulePath + "/cuda/sim", modulePath + "/oracle", modulePath + "/oracle/", modulePath + "/replay", modulePath + "/report", modulePath + "/um/live/livetest"}
 
 // mayImport are the packages of this module that a package may import, for
 // those where DESIGN's direction of dependence is easily lost. Packages not
