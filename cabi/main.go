@@ -50,6 +50,8 @@ import (
 	"github.com/penstock-gpu/penstock/pool/front"
 	"github.com/penstock-gpu/penstock/um"
 	"github.com/penstock-gpu/penstock/um/live"
+	"github.com/penstock-gpu/penstock/um/live/process"
+	"github.com/penstock-gpu/penstock/um/live/stats"
 	"github.com/penstock-gpu/penstock/um/live/timeline"
 )
 
@@ -138,8 +140,8 @@ func start(device int) (*live.Live, error) {
 		threads += recordingThreads
 	}
 	runtime.GOMAXPROCS(min(threads, runtime.NumCPU()))
-	process := ranks.FromEnviron(env)
-	state.label = process.Label(device)
+	rank := ranks.FromEnviron(env)
+	state.label = rank.Label(device)
 	for _, path := range []*string{&o.TracePath, &o.ReportPath, &o.TimelinePath} {
 		*path = ranks.Path(*path, state.label)
 	}
@@ -160,7 +162,7 @@ func start(device int) (*live.Live, error) {
 	if err != nil {
 		return nil, err
 	}
-	var h live.Hook
+	var h process.Hook
 	var missed []string
 	if C.hook_loaded() != 0 {
 		area := C.hook_attach(hook.ABI)
@@ -197,7 +199,7 @@ func start(device int) (*live.Live, error) {
 		Engine: live.EngineFor(o.Engine), Verify: o.Verify, Packs: o.Packs, Replay: replays[o.Replay],
 		Policy: policy, BudgetBytes: o.Budget, HostBudgetBytes: o.HostBudget,
 		ManagedLimitBytes: o.ManagedLimit, PlainOnly: o.Engine == options.EngineNone, LookaheadBytes: o.LookaheadBytes,
-		MissedRoutes: missed, Pool: layout, TensorFront: tensorFront, Label: state.label, LocalProcesses: process.Local,
+		MissedRoutes: missed, Pool: layout, TensorFront: tensorFront, Label: state.label, LocalProcesses: rank.Local,
 	}
 	if o.TimelinePath != "" {
 		if o.Engine != options.EngineExplicit && o.Engine != options.EngineAuto {
@@ -226,7 +228,7 @@ func start(device int) (*live.Live, error) {
 		state.asked = listen(e, log)
 	}
 	if choice := e.Choice(); choice != "" {
-		fmt.Fprintf(os.Stderr, "%s: %s\n", live.Speaker(state.label), choice)
+		fmt.Fprintf(os.Stderr, "%s: %s\n", stats.Speaker(state.label), choice)
 	}
 	return e, nil
 }
@@ -270,7 +272,7 @@ func newLog(level string) (*zap.Logger, error) {
 	}
 	c := zap.NewProductionEncoderConfig()
 	c.EncodeTime = zapcore.ISO8601TimeEncoder
-	return zap.New(zapcore.NewCore(zapcore.NewConsoleEncoder(c), zapcore.Lock(os.Stderr), l)).Named(live.Speaker(state.label)), nil
+	return zap.New(zapcore.NewCore(zapcore.NewConsoleEncoder(c), zapcore.Lock(os.Stderr), l)).Named(stats.Speaker(state.label)), nil
 }
 
 //export engineInit
@@ -484,7 +486,7 @@ func engineClose() {
 	e.Autopsy()
 	s := e.Stats()
 	if err := e.Close(); err != nil {
-		fmt.Fprintf(os.Stderr, "%s: at exit: %v\n", live.Speaker(state.label), err)
+		fmt.Fprintf(os.Stderr, "%s: at exit: %v\n", stats.Speaker(state.label), err)
 	}
 	e.Judge(&s, state.options.CommandPath)
 	if state.close != nil {
@@ -492,12 +494,12 @@ func engineClose() {
 	}
 	if state.options.TimelinePath != "" {
 		if err := writeTimeline(state.options.TimelinePath, state.timeline); err != nil {
-			fmt.Fprintf(os.Stderr, "%s: %v\n", live.Speaker(state.label), err)
+			fmt.Fprintf(os.Stderr, "%s: %v\n", stats.Speaker(state.label), err)
 		}
 	}
 	if state.options.ReportPath != "" {
 		if err := writeReport(state.options.ReportPath, s); err != nil {
-			fmt.Fprintf(os.Stderr, "%s: %v\n", live.Speaker(state.label), err)
+			fmt.Fprintf(os.Stderr, "%s: %v\n", stats.Speaker(state.label), err)
 		}
 	}
 	if state.options.JSON {
@@ -523,7 +525,7 @@ func writeTimeline(path string, t *timeline.Timeline) error {
 	return nil
 }
 
-func writeReport(path string, s live.Stats) error {
+func writeReport(path string, s stats.Stats) error {
 	text, err := json.MarshalIndent(s, "", "  ")
 	if err != nil {
 		return err

@@ -110,7 +110,7 @@ func (r *recorder) check() {
 	}
 }
 
-// Alloc implements live.Sink.
+// Alloc implements process.Sink.
 func (r *recorder) Alloc(p cuda.Ptr, bytes int64, stream uint64) {
 	site := ""
 	if r.stacks {
@@ -119,12 +119,12 @@ func (r *recorder) Alloc(p cuda.Ptr, bytes int64, stream uint64) {
 	r.log.Add(trace.Event{Kind: trace.KindAlloc, Bytes: bytes, Address: uint64(p), Stream: stream, Name: site})
 }
 
-// Free implements live.Sink.
+// Free implements process.Sink.
 func (r *recorder) Free(p cuda.Ptr) {
 	r.log.Add(trace.Event{Kind: trace.KindFree, Address: uint64(p)})
 }
 
-// Record implements live.Sink.
+// Record implements process.Sink.
 func (r *recorder) Record(rec *hook.Record, stream uint64, name func(function uint32) string, address func(slot uint32) (cuda.Ptr, bool)) {
 	if rec.Flags&hook.FlagCaptured != 0 {
 		return // it runs when its graph is launched, which is recorded then
@@ -200,20 +200,20 @@ func operationOf(rec *hook.Record, stream uint64) trace.Event {
 	return e
 }
 
-// Progress implements live.Sink.
+// Progress implements process.Sink.
 func (r *recorder) Progress(stream, seq uint64) { r.log.Progress(stream, seq) }
 
-// Timing implements live.Sink.
+// Timing implements process.Sink.
 func (r *recorder) Timing(seq uint64, took time.Duration) { r.log.Timing(seq, took) }
 
-// Faults implements live.Sink.
+// Faults implements process.Sink.
 func (r *recorder) Faults(events []faults.Event, lost faults.Lost) {
 	r.log.Faults(events)
 	r.log.Lost(lost)
 	r.check()
 }
 
-// FaultSource implements live.Sink.
+// FaultSource implements process.Sink.
 func (r *recorder) FaultSource(why string) {
 	r.driver = why == ""
 	if why != "" {
@@ -221,10 +221,10 @@ func (r *recorder) FaultSource(why string) {
 	}
 }
 
-// DriverSums implements live.Sink.
+// DriverSums implements process.Sink.
 func (r *recorder) DriverSums(s faults.Sums) { r.log.Mark(analyse.Counters(s).Mark()) }
 
-// Move implements live.Sink.
+// Move implements process.Sink.
 func (r *recorder) Move(ranges []cuda.Range, d um.Direction, began, ended time.Duration) {
 	if r.driver {
 		return

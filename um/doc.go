@@ -10,6 +10,7 @@
 //
 // # Locking
 //
-// An engine is not safe for concurrent use. Package live wraps one with the one lock and the
-// worker threads of a real process; package replay drives it in virtual time.
+// An engine is not safe for concurrent use. In a real process packages live/paged and live/swapped
+// each make the worker threads of one, under the one lock of package live/process; package replay
+// drives it in virtual time.
 package um

@@ -16,7 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/penstock-gpu/penstock/um/live"
+	"github.com/penstock-gpu/penstock/um/live/stats"
 )
 
 // alone has this process's jobs looked for where no others are. A socket's path has to be short.
@@ -90,7 +90,7 @@ func TestNamesOfStatistics(t *testing.T) {
 		}
 		return all
 	}
-	full := live.Stats{Process: "rank0", Failure: "x", Explicit: &live.ExplicitStats{Makes: "all"}}
+	full := stats.Stats{Process: "rank0", Failure: "x", Explicit: &stats.Explicit{Makes: "all"}}
 	of := keys(full)
 	for k, v := range keys(Stats{}) {
 		if _, ok := of[k]; !ok {

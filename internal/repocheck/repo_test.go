@@ -5,7 +5,7 @@ import (
 	"errors"
 	"go/format"
 	"io/fs"
-	"maps"
+
 	"os"
 	"os/exec"
 	"path"
@@ -280,15 +280,10 @@ func TestFloors(t *testing.T) {
 	}
 }
 
-func TestParts(t *testing.T) {
-	for _, p := range inParts {
-		files := filesOf(t, p.folder)
-		maps.DeleteFunc(files, func(name string, _ []byte) bool {
-			return !strings.HasSuffix(name, ".go") || strings.HasSuffix(name, "_test.go")
-		})
-		for _, problem := range p.problems(files) {
-			t.Error(problem)
-		}
+// The engines in a process are named where one of them is chosen, and nowhere else.
+func TestEnginesAreChosenOnce(t *testing.T) {
+	for _, problem := range namedElsewhere(goFiles(t)) {
+		t.Error(problem)
 	}
 }
 

@@ -24,42 +24,44 @@ var core = []string{"cuda", "cuda/sim", "cuda/kernels", "trace", "trace/phase", 
 // stands for everything below.
 var notInCore = []string{"net/http", "net/http/", "html/template", "github.com/spf13/", "github.com/prometheus/", "github.com/charmbracelet/"}
 
-// notInLibrary is what libpenstock.so goes without: a training process carries neither the simulator nor the oracle. The
-// command has them, and finds the bound of a job by what the job leaves in its report.
-var notInLibrary = []string{modulePath + "/cuda/sim", modulePath + "/oracle", modulePath + "/oracle/", modulePath + "/replay", modulePath + "/report"}
+// notInLibrary is what libpenstock.so goes without: a training process carries neither the simulator nor the oracle, nor what
+// tests put in its place. The command has the first two, and finds the bound of a job by what the job leaves in its report.
+var notInLibrary = []string{modulePath + "/cuda/sim", modulePath + "/oracle", modulePath + "/oracle/", modulePath + "/replay", modulePath + "/report", modulePath + "/um/live/livetest"}
 
 // mayImport are the packages of this module that a package may import, for
 // those where DESIGN's direction of dependence is easily lost. Packages not
 // listed are free.
 var mayImport = map[string][]string{
-	"cuda":            {},
-	"cuda/sim":        {"cuda"},
-	"trace":           {"internal/pickle"},
-	"trace/phase":     {},
-	"trace/roles":     {"trace"},
-	"correlate":       {"trace"},
-	"evict":           {"correlate", "internal/heap", "trace"},
-	"prefetch":        {"correlate", "evict", "internal/heap", "trace"},
-	"prefetch/again":  {},
-	"pool":            {"cuda", "trace", "pool/front", "pool/plan", "pool/planned", "pool/stitch"},
-	"faults":          {"trace"},
-	"faults/analyse":  {"trace", "trace/phase"},
-	"faults/record":   {"faults", "faults/analyse", "faults/bpf", "trace"},
-	"faults/symbol":   {},
-	"faults/view":     {"faults/analyse", "faults/symbol", "internal/size", "trace/phase"},
-	"faults/export":   {"faults/analyse", "faults/symbol", "internal/size", "trace"},
-	"faults/metrics":  {"faults/analyse"},
-	"faults/watch":    {"faults", "faults/analyse", "faults/record", "trace"},
-	"faults/top":      {"faults/analyse", "faults/symbol", "faults/view", "internal/screen", "internal/size"},
-	"faults/bpf":      {"faults", "trace"},
-	"oracle":          {"trace"},
-	"oracle/rewrite":  {"prefetch/again", "trace", "trace/roles"},
-	"internal/jobs":   {},
-	"pool/plan":       {"trace"},
-	"um":              {"cuda", "evict", "correlate", "trace", "internal/size", "um/internal/queue"},
-	"um/live/bound":   {"trace"},
-	"um/live/process": {"internal/hook"},
-	"um/managed":      {"cuda", "evict", "prefetch", "correlate", "trace", "internal/size", "um", "um/internal/queue"},
+	"cuda":             {},
+	"cuda/sim":         {"cuda"},
+	"trace":            {"internal/pickle"},
+	"trace/phase":      {},
+	"trace/roles":      {"trace"},
+	"correlate":        {"trace"},
+	"evict":            {"correlate", "internal/heap", "trace"},
+	"prefetch":         {"correlate", "evict", "internal/heap", "trace"},
+	"prefetch/again":   {},
+	"pool":             {"cuda", "trace", "pool/front", "pool/plan", "pool/planned", "pool/stitch"},
+	"faults":           {"trace"},
+	"faults/analyse":   {"trace", "trace/phase"},
+	"faults/record":    {"faults", "faults/analyse", "faults/bpf", "trace"},
+	"faults/symbol":    {},
+	"faults/view":      {"faults/analyse", "faults/symbol", "internal/size", "trace/phase"},
+	"faults/export":    {"faults/analyse", "faults/symbol", "internal/size", "trace"},
+	"faults/metrics":   {"faults/analyse"},
+	"faults/watch":     {"faults", "faults/analyse", "faults/record", "trace"},
+	"faults/top":       {"faults/analyse", "faults/symbol", "faults/view", "internal/screen", "internal/size"},
+	"faults/bpf":       {"faults", "trace"},
+	"oracle":           {"trace"},
+	"oracle/rewrite":   {"prefetch/again", "trace", "trace/roles"},
+	"internal/jobs":    {},
+	"pool/plan":        {"trace"},
+	"um":               {"cuda", "evict", "correlate", "trace", "internal/size", "um/internal/queue"},
+	"um/live/bound":    {"trace"},
+	"um/live/timeline": {"trace/phase"},
+	"um/live/stats":    {"internal/size", "um/live/bound"},
+	"um/live/process":  {"cuda", "faults", "internal/hook", "internal/hostmem", "pool/stitch", "um", "um/live/stats", "um/live/timeline"},
+	"um/managed":       {"cuda", "evict", "prefetch", "correlate", "trace", "internal/size", "um", "um/internal/queue"},
 
 	"pool/front":           {"cuda"},
 	"pool/planned":         {"cuda", "pool/follow", "pool/front", "pool/plan", "pool/stitch"},
@@ -68,6 +70,25 @@ var mayImport = map[string][]string{
 	"um/explicit":          {"cuda", "cuda/kernels", "evict", "prefetch", "correlate", "trace", "internal/size", "um", "um/internal/queue"},
 	"cuda/kernels":         {"cuda"},
 	"um/explicit/hostpool": {"cuda", "internal/hostmem", "internal/size"},
+}
+
+// onlyIn are packages that one file names, and no other that is no test.
+var onlyIn = map[string]string{
+	"um/live/paged":   "um/live/choose.go",
+	"um/live/swapped": "um/live/choose.go",
+}
+
+// namedElsewhere says which other files name them.
+func namedElsewhere(files []goFile) (problems []string) {
+	for _, f := range files {
+		for _, i := range f.imports {
+			folder, ok := local(i)
+			if in := onlyIn[folder]; ok && in != "" && !f.isTest() && path.Join(f.folder, f.name) != in {
+				problems = append(problems, fmt.Sprintf("%s/%s imports %s: %s alone may (rules.go)", f.folder, f.name, folder, in))
+			}
+		}
+	}
+	return problems
 }
 
 // The workplace patterns are put together so that this file does not match itself.

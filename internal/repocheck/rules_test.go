@@ -135,3 +135,12 @@ func TestSections(t *testing.T) {
 		t.Errorf("got %v, want %v", links, want)
 	}
 }
+
+func TestNamedElsewhere(t *testing.T) {
+	planted := goFile{folder: "um/live", name: "alloc.go", imports: []string{"fmt", modulePath + "/um/live/paged"}}
+	test, chooser := planted, planted
+	test.name, chooser.name = "alloc_test.go", "choose.go"
+	if got := namedElsewhere([]goFile{test, chooser, planted}); len(got) != 1 || !strings.HasPrefix(got[0], "um/live/alloc.go imports um/live/paged") {
+		t.Errorf("%q", got)
+	}
+}

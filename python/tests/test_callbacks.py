@@ -52,8 +52,8 @@ def test_every_figure_is_documented():
 
 def test_the_engine_has_every_figure():
     # The names in the Go source are those of stats().
-    root = Path(__file__).resolve().parents[2] / "um" / "live"
-    top, own = (root / "stats.go").read_text(), (root / "explicit_stats.go").read_text()
+    root = Path(__file__).resolve().parents[2] / "um" / "live" / "stats"
+    top, own = (root / "stats.go").read_text(), (root / "explicit.go").read_text()
     for path in _scalars._FIGURES.values():
         assert f'`json:"{path[-1]}"`' in (own if len(path) > 1 else top), path
 

@@ -3,8 +3,6 @@ package live
 import (
 	"errors"
 	"fmt"
-	"sync/atomic"
-	"time"
 
 	"go.uber.org/zap"
 
@@ -12,6 +10,7 @@ import (
 	"github.com/penstock-gpu/penstock/internal/size"
 	"github.com/penstock-gpu/penstock/pool/front"
 	"github.com/penstock-gpu/penstock/um"
+	"github.com/penstock-gpu/penstock/um/live/process"
 )
 
 // Malloc allocates for work on a stream, given by its handle.
@@ -21,15 +20,15 @@ func (l *Live) Malloc(bytes int64, stream uint64) (cuda.Ptr, error) {
 	}
 	p, err := l.malloc(bytes, stream)
 	if err != nil {
-		l.counts.ooms.Add(1)
+		l.Counts.OOMs.Add(1)
 		return 0, err
 	}
-	l.counts.allocs.Add(1)
-	raise(&l.counts.livePeak, l.liveBytes())
-	raise(&l.counts.reservedPeak, l.reservedBytes())
-	if l.sink != nil && !l.config.AllocsToldElsewhere {
+	l.Counts.Allocs.Add(1)
+	process.Raise(&l.Counts.LivePeak, l.LiveBytes())
+	process.Raise(&l.Counts.ReservedPeak, l.ReservedBytes())
+	if l.Sink != nil && !l.config.AllocsToldElsewhere {
 		done := l.recording()
-		l.sink.Alloc(p, bytes, stream)
+		l.Sink.Alloc(p, bytes, stream)
 		done()
 	}
 	return p, nil
@@ -39,31 +38,21 @@ func (l *Live) Malloc(bytes int64, stream uint64) (cuda.Ptr, error) {
 // is: records name slots, which get other owners. Call what it returns when that is
 // told. In plain memory there are no slots, and the job's threads need not wait.
 func (l *Live) recording() (done func()) {
-	if !l.engine.serving() {
+	if !l.Engine.Serving() {
 		return func() {}
 	}
-	l.lock()
-	l.drain()
-	return l.mu.Unlock
-}
-
-// raise makes a peak at least n.
-func raise(peak *atomic.Int64, n int64) {
-	for {
-		old := peak.Load()
-		if n <= old || peak.CompareAndSwap(old, n) {
-			return
-		}
-	}
+	l.Lock()
+	l.Drain()
+	return l.Mu.Unlock
 }
 
 func (l *Live) malloc(bytes int64, stream uint64) (cuda.Ptr, error) {
 	if bytes > front.All {
-		return 0, fmt.Errorf("%w: %s asked for: there are no addresses for so much", ErrOutOfMemory, size.Text(bytes))
+		return 0, fmt.Errorf("%w: %s asked for: there are no addresses for so much", um.ErrOutOfMemory, size.Text(bytes))
 	}
-	if bytes >= um.SmallBytes && l.engine.serving() && l.active.Load() == nil {
-		p, err := l.engine.malloc(bytes, stream)
-		if err == nil || !l.engine.onlyFragmented(bytes) {
+	if bytes >= um.SmallBytes && l.Engine.Serving() && l.active.Load() == nil {
+		p, err := l.Engine.Malloc(bytes, stream)
+		if err == nil || !l.Engine.OnlyFragmented(bytes) {
 			return p, err
 		}
 		return l.mallocBeside(bytes, stream, err)
@@ -74,13 +63,13 @@ func (l *Live) malloc(bytes int64, stream uint64) (cuda.Ptr, error) {
 		}
 	}
 	p, err := l.plain.Malloc(bytes, stream)
-	if errors.Is(err, cuda.ErrOutOfMemory) && l.engine.shrink(err) { // the driver has less than the budget: tensors make room
+	if errors.Is(err, cuda.ErrOutOfMemory) && l.Engine.Shrink(err) { // the driver has less than the budget: tensors make room
 		p, err = l.plain.Malloc(bytes, stream)
 	}
 	switch {
 	case err == nil:
 		return p, nil
-	case !l.engine.startsWhenFull():
+	case !l.Engine.StartsWhenFull():
 		return 0, l.plainIsFull(bytes, err)
 	}
 	return l.mallocAfterOverflow(bytes, stream, err)
@@ -88,9 +77,9 @@ func (l *Live) malloc(bytes int64, stream uint64) (cuda.Ptr, error) {
 
 // plainIsFull says why plain memory does not serve a request.
 func (l *Live) plainIsFull(bytes int64, err error) error {
-	if errors.Is(err, ErrOutOfMemory) || errors.Is(err, cuda.ErrOutOfMemory) {
-		return fmt.Errorf("%w: %s asked for with %s live and %s reserved of a device budget of %s, and nothing may leave the device", ErrOutOfMemory,
-			size.Text(bytes), size.Text(l.liveBytes()), size.Text(l.reservedBytes()), size.Text(l.plainBudget.Load()))
+	if errors.Is(err, um.ErrOutOfMemory) || errors.Is(err, cuda.ErrOutOfMemory) {
+		return fmt.Errorf("%w: %s asked for with %s live and %s reserved of a device budget of %s, and nothing may leave the device", um.ErrOutOfMemory,
+			size.Text(bytes), size.Text(l.LiveBytes()), size.Text(l.ReservedBytes()), size.Text(l.PlainBudget.Load()))
 	}
 	return err
 }
@@ -101,65 +90,35 @@ func (l *Live) mallocAfterOverflow(bytes int64, stream uint64, err error) (cuda.
 	l.plainMu.Lock()
 	defer l.plainMu.Unlock()
 	switch {
-	case l.engine.serving() && bytes >= um.SmallBytes: // another thread opened the arena while this one waited
-		return l.engine.malloc(bytes, stream)
-	case l.engine.serving():
+	case l.Engine.Serving() && bytes >= um.SmallBytes: // another thread opened the arena while this one waited
+		return l.Engine.Malloc(bytes, stream)
+	case l.Engine.Serving():
 		return 0, err // a small allocation, and plain memory is spent
 	}
-	l.log.Info("device memory is full: further allocations can leave the device",
-		zap.Int64("plain_bytes", l.plainBytes.Load()), zap.Int64("budget_bytes", l.budget))
+	l.Log.Info("device memory is full: further allocations can leave the device",
+		zap.Int64("plain_bytes", l.PlainBytes.Load()), zap.Int64("budget_bytes", l.Budget))
 	l.overflowed.Store(true)
-	l.counts.retries.Add(1)
-	if err := l.engine.open(); err != nil {
-		return 0, fmt.Errorf("%w: %d bytes asked for with %d of %d in use, and %v", ErrOutOfMemory, bytes, l.plainBytes.Load(), l.budget, err)
+	l.Counts.Retries.Add(1)
+	if err := l.Engine.Open(); err != nil {
+		return 0, fmt.Errorf("%w: %d bytes asked for with %d of %d in use, and %v", um.ErrOutOfMemory, bytes, l.PlainBytes.Load(), l.Budget, err)
 	}
 	if bytes < um.SmallBytes {
 		return 0, err
 	}
-	return l.engine.malloc(bytes, stream)
-}
-
-// yield lets the engine's threads have the lock for a moment, and takes in what has happened meanwhile.
-// The caller holds it.
-func (l *Live) yield() {
-	l.mu.Unlock()
-	time.Sleep(busyWait)
-	l.mu.Lock()
-	l.drain()
-	l.progress()
-}
-
-// lock takes mu for a thread of the job. It is held for microseconds at a time, so
-// waiting actively is much shorter than being put to sleep and woken.
-func (l *Live) lock() {
-	if l.mu.TryLock() {
-		return
-	}
-	const spins, pause = 1000, 64
-	began := time.Now()
-	defer func() { l.counts.lockWait.Add(int64(time.Since(began))) }()
-	for range spins {
-		for i := range pause { // without touching the lock, which would slow its holder down
-			_ = i
-		}
-		if l.mu.TryLock() {
-			return
-		}
-	}
-	l.mu.Lock()
+	return l.Engine.Malloc(bytes, stream)
 }
 
 // Free takes an allocation back; queued work may still use it.
 func (l *Live) Free(p cuda.Ptr) error {
-	if l.sink != nil && !l.config.AllocsToldElsewhere {
+	if l.Sink != nil && !l.config.AllocsToldElsewhere {
 		done := l.recording()
-		l.sink.Free(p)
+		l.Sink.Free(p)
 		done()
 	}
 	private, err := l.freePrivate(p)
-	if !private && l.engine.owns(p) {
-		err := l.engine.free(p)
-		l.freed(err)
+	if !private && l.Engine.Owns(p) {
+		err := l.Engine.Free(p)
+		l.Freed(err)
 		return err
 	}
 	if !private {
@@ -167,37 +126,11 @@ func (l *Live) Free(p cuda.Ptr) error {
 		err = l.plain.Free(p)
 		l.besides.giveBack(l.plain)
 	}
-	l.freed(err)
+	l.Freed(err)
 	if l.overflowed.Load() {
 		l.plain.GiveBackEmpty()
 	}
 	return err
-}
-
-// freed counts a free that was one.
-func (l *Live) freed(err error) {
-	if err == nil {
-		l.counts.frees.Add(1)
-	}
-}
-
-// noteTensors keeps the totals of the explicit engine's tensors where they can be read without the lock. What
-// private pools have of them they count themselves.
-func (l *Live) noteTensors() {
-	l.tensorLive.Store(l.tensors.LiveBytes() - l.privateTensors.Load())
-	l.noteReserved()
-}
-
-func (l *Live) noteReserved() {
-	l.tensorReserved.Store(l.tensors.ReservedBytes())
-	l.noteBesides()
-}
-
-func (l *Live) hookHead() uint64 {
-	if l.hook == nil {
-		return 0
-	}
-	return l.hook.Head()
 }
 
 // RecordStream says that work on another stream uses an allocation.
@@ -205,11 +138,11 @@ func (l *Live) RecordStream(p cuda.Ptr, stream uint64) error {
 	if l.recordPrivate(p, stream) {
 		return nil
 	}
-	if l.engine.owns(p) {
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		l.engine.catchUp()
-		return l.tensors.RecordStream(p, l.streams.Number(stream))
+	if l.Engine.Owns(p) {
+		l.Mu.Lock()
+		defer l.Mu.Unlock()
+		l.Engine.CatchUp()
+		return l.Tensors.RecordStream(p, l.Streams.Number(stream))
 	}
 	l.plain.RecordStream(p, stream)
 	return nil
@@ -219,30 +152,11 @@ func (l *Live) RecordStream(p cuda.Ptr, stream uint64) error {
 // cudaFree does, for freed memory may still be in use on a stream that it was not recorded for:
 // that is well while nobody else is given it, and fatal once it is unmapped.
 func (l *Live) EmptyCache() {
-	if l.synchronize() != nil {
+	if l.Synchronize() != nil {
 		return
 	}
 	l.plain.EmptyCache()
-	l.engine.empty()
-}
-
-// synchronize waits for the device, in whichever context work was queued. From a thread of the job.
-func (l *Live) synchronize() error {
-	if err := l.driver.BindThread(); err != nil {
-		return err
-	}
-	if err := l.driver.Synchronize(); err != nil {
-		return err
-	}
-	return l.synchronizeOthers()
-}
-
-// synchronizeOthers waits for contexts of the process beside the engine's; there is rarely any.
-func (l *Live) synchronizeOthers() error {
-	if l.hook == nil {
-		return nil
-	}
-	return l.hook.SynchronizeOthers()
+	l.Engine.Empty()
 }
 
 // SetFraction limits the engine to a fraction of the device's memory.
@@ -250,23 +164,23 @@ func (l *Live) SetFraction(f float64) error {
 	if !(f > 0 && f <= 1) {
 		return fmt.Errorf("a memory fraction of %v is not between 0 and 1", f)
 	}
-	_, total, err := l.driver.MemInfo()
+	_, total, err := l.Driver.MemInfo()
 	if err != nil {
 		return err
 	}
 	l.plainMu.Lock()
 	defer l.plainMu.Unlock()
-	l.mu.Lock()
-	defer l.mu.Unlock()
+	l.Mu.Lock()
+	defer l.Mu.Unlock()
 	limit := int64(f * float64(total))
 	if l.config.BudgetBytes == 0 || limit < l.config.BudgetBytes {
-		l.budget = max(limit, minBudgetBytes)
+		l.Budget = max(limit, minBudgetBytes)
 	} else {
-		l.budget = l.config.BudgetBytes
+		l.Budget = l.config.BudgetBytes
 	}
-	l.plainBudget.Store(l.budget)
-	if l.tensors != nil {
-		l.tensors.SetBudget(l.budget)
+	l.PlainBudget.Store(l.Budget)
+	if l.Tensors != nil {
+		l.Tensors.SetBudget(l.Budget)
 	}
 	return nil
 }

@@ -6,14 +6,15 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/penstock-gpu/penstock/internal/hook"
+	"github.com/penstock-gpu/penstock/um/live/livetest"
 )
 
 // BenchmarkDrain is what an operation costs the engine from the ring to the runtime, and its end.
 func BenchmarkDrain(b *testing.B) {
 	const batch = 64
-	h := newHook()
+	h := livetest.NewHook()
 	c := defaults()
-	l, err := New(c, newDriver(1<<30), h, zap.NewNop())
+	l, err := New(c, livetest.NewDriver(1<<30), h, zap.NewNop())
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -21,21 +22,21 @@ func BenchmarkDrain(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	slots := []uint32{h.slotOf[p]}
-	l.mu.Lock() // nothing else goes on
+	slots := []uint32{h.SlotOf[p]}
+	l.Mu.Lock() // nothing else goes on
 	records := make([]hook.Record, 0, batch)
 	b.ReportAllocs()
 	for range b.N {
-		if records = append(records, hook.Record{Seq: h.head + 1, Kind: hook.Launch, ID: uint32(h.head % 500), Slots: slots}); len(records) == batch {
-			h.records = records
-			h.progress[0] = h.head
-			l.drain()
-			l.progress()
+		if records = append(records, hook.Record{Seq: h.Newest + 1, Kind: hook.Launch, ID: uint32(h.Newest % 500), Slots: slots}); len(records) == batch {
+			h.Records = records
+			h.Done[0] = h.Newest
+			l.Drain()
+			l.Progress()
 			records = records[:0]
 		}
-		h.head++
+		h.Newest++
 	}
-	l.mu.Unlock()
+	l.Mu.Unlock()
 	if err := l.Close(); err != nil {
 		b.Fatal(err)
 	}

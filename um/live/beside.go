@@ -82,6 +82,6 @@ func (l *Live) mallocBeside(bytes int64, stream uint64, refused error) (cuda.Ptr
 		return 0, refused
 	}
 	l.besides.add(p, bytes)
-	l.counts.beside.Add(1)
+	l.Counts.Beside.Add(1)
 	return p, nil
 }

@@ -2,38 +2,13 @@ package live
 
 import (
 	"fmt"
-	"time"
 
 	"github.com/penstock-gpu/penstock/pool"
 	"github.com/penstock-gpu/penstock/pool/front"
 	"github.com/penstock-gpu/penstock/um"
+	"github.com/penstock-gpu/penstock/um/live/process"
 	"github.com/penstock-gpu/penstock/um/live/timeline"
 )
-
-// Engine is a way of moving memory.
-type Engine int
-
-// Engines.
-const (
-	Managed  Engine = iota // unified memory, by prefetches
-	Explicit               // physical chunks, by copy engines
-	Auto                   // explicit where it can run, else managed
-)
-
-var engineNames = [...]string{Managed: "managed", Explicit: "explicit", Auto: "auto"}
-
-func (e Engine) String() string { return engineNames[e] }
-
-// EngineFor is the engine of a name in the options.
-func EngineFor(name string) Engine {
-	switch name {
-	case Explicit.String():
-		return Explicit
-	case Auto.String():
-		return Auto
-	}
-	return Managed
-}
 
 // Config says how the engine runs in a process.
 type Config struct {
@@ -52,7 +27,7 @@ type Config struct {
 	Pool      pool.Config // how plain memory is laid out
 	// TensorFront gives out what the job has just freed, under the explicit engine; nil: nothing does.
 	TensorFront *front.Front
-	Sink        Sink // receives what happens; may be nil
+	Sink        process.Sink // receives what happens; may be nil
 	// AllocsToldElsewhere: the sink hears of allocations from whoever calls, not from here.
 	AllocsToldElsewhere bool
 	// Label tells this process from the others of its job, in what it says and reports; "" when it is alone.
@@ -66,16 +41,8 @@ type Config struct {
 }
 
 const (
-	addressSlack     = 2         // address space over memory, so that fragmentation of addresses does not matter
-	reserveBytes     = 512 << 20 // left to the CUDA context, libraries and kernels' local memory
-	progressEvery    = 16
-	idleWait         = 10 * time.Millisecond
-	busyWait         = 50 * time.Microsecond
-	checkPatience    = 100 * time.Millisecond // for a copy to end, before it is asked whether it has failed
-	headPatience     = 100 * time.Millisecond // for a launch that no move helps; then it may fault
-	roomPatience     = time.Second            // for tensors to leave before plain memory grows
-	watchdogPatience = 20 * time.Second       // for a move, while nothing runs after which one may be possible; then the engine is given up
-	defaultStreams   = 2                      // handles up to this are default streams, the calling thread's own or the shared one
+	reserveBytes   = 512 << 20 // left to the CUDA context, libraries and kernels' local memory
+	minBudgetBytes = 64 << 20
 )
 
 func (c Config) validate(totalBytes int64) error {
@@ -89,5 +56,3 @@ func (c Config) validate(totalBytes int64) error {
 	}
 	return nil
 }
-
-const minBudgetBytes = 64 << 20

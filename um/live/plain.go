@@ -8,6 +8,7 @@ import (
 	"github.com/penstock-gpu/penstock/cuda"
 	"github.com/penstock-gpu/penstock/internal/hook"
 	"github.com/penstock-gpu/penstock/pool"
+	"github.com/penstock-gpu/penstock/um/live/process"
 )
 
 // plainPool serves memory that stays on the device. It may be used by several
@@ -39,27 +40,29 @@ type plainPool interface {
 // pool's, and that of the tensors where large ones are tensors; if the sink, where
 // there is one, need not be told here.
 func (l *Live) serveFront() {
-	may := (l.sink == nil || l.config.AllocsToldElsewhere) && l.active.Load() == nil
-	l.plain.ServeFront(l.engine.serveFront(may))
+	may := (l.Sink == nil || l.config.AllocsToldElsewhere) && l.active.Load() == nil
+	l.plain.ServeFront(l.Engine.ServeFront(may))
 }
 
 // openPlain makes the pool: planned and stitched where the driver can map memory, else a
 // caching allocator.
 func (l *Live) openPlain() error {
-	if !l.driver.Capabilities().VirtualMemory {
-		l.plain = &cachingPool{caching: pool.NewCaching(plainSource{l}, eventFences{l.driver, l.hook})}
+	if !l.Driver.Capabilities().VirtualMemory {
+		l.havePlain(&cachingPool{caching: pool.NewCaching(plainSource{l}, eventFences{l.Driver, l.Hook})})
 		return nil
 	}
 	c := l.config.Pool
 	// What is planned lies twice in address space, and so may be what was given back in between.
-	c.Stitch.ReserveBytes = 4 * l.driver.Info().TotalBytes
-	p, err := pool.New(c, l.engine.plainDriver(l.driver), plainBudget{l}, eventFences{l.driver, l.hook})
+	c.Stitch.ReserveBytes = 4 * l.Driver.Info().TotalBytes
+	p, err := pool.New(c, l.Engine.PlainDriver(l.Driver), plainBudget{l}, eventFences{l.Driver, l.Hook})
 	if err != nil {
 		return err
 	}
-	l.plain = &stitchedPool{Pool: p}
+	l.havePlain(&stitchedPool{Pool: p})
 	return nil
 }
+
+func (l *Live) havePlain(p plainPool) { l.plain, l.Process.Plain = p, p }
 
 // stitchedPool is the pool where the driver can map memory.
 type stitchedPool struct {
@@ -175,30 +178,22 @@ type plainBudget struct{ l *Live }
 // Take counts memory against the budget before the driver is asked for it, and has
 // tensors leave for it.
 func (b plainBudget) Take(bytes int64) error {
-	return b.l.engine.takePlain(bytes)
+	return b.l.Engine.TakePlain(bytes)
 }
 
-func (b plainBudget) Give(bytes int64) { b.l.addPlain(-bytes) }
-
-// addPlain accounts for plain device memory.
-func (l *Live) addPlain(bytes int64) {
-	l.plainBytes.Add(bytes)
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.engine.plainChanged()
-}
+func (b plainBudget) Give(bytes int64) { b.l.AddPlain(-bytes) }
 
 // plainSource provides segments of plain device memory within the budget.
 type plainSource struct{ l *Live }
 
-func (s plainSource) Acquire(bytes int64) (cuda.Ptr, error) { return s.l.engine.acquirePlain(bytes) }
+func (s plainSource) Acquire(bytes int64) (cuda.Ptr, error) { return s.l.Engine.AcquirePlain(bytes) }
 
-func (s plainSource) Release(p cuda.Ptr, bytes int64) error { return s.l.engine.releasePlain(p, bytes) }
+func (s plainSource) Release(p cuda.Ptr, bytes int64) error { return s.l.Engine.ReleasePlain(p, bytes) }
 
 // eventFences orders reuse of plain memory by driver events.
 type eventFences struct {
 	driver cuda.Driver
-	hook   Hook // may be nil
+	hook   process.Hook // may be nil
 }
 
 // fence is an event behind what was queued on a stream. One that was captured says nothing of the stream, and cannot be
@@ -215,7 +210,7 @@ func (f eventFences) record(x *fence) error {
 	if x.recorded || f.driver.StreamCapturing(x.stream) {
 		return nil
 	}
-	if x.stream <= defaultStreams && f.hook != nil {
+	if x.stream <= process.DefaultStreams && f.hook != nil {
 		if err := f.hook.SynchronizeOthers(); err != nil {
 			return err
 		}

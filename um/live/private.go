@@ -27,26 +27,26 @@ type privateSource struct{ l *Live }
 
 func (s privateSource) Acquire(bytes int64) (cuda.Ptr, error) {
 	l := s.l
-	if !l.engine.segments() || bytes <= pool.SmallSegmentBytes {
+	if !l.Engine.Segments() || bytes <= pool.SmallSegmentBytes {
 		return plainSource{l}.Acquire(bytes)
 	}
-	l.privateTensors.Add(bytes)
-	p, err := l.engine.malloc(bytes, privateStream)
+	l.PrivateTensors.Add(bytes)
+	p, err := l.Engine.Malloc(bytes, privateStream)
 	if err != nil {
-		l.privateTensors.Add(-bytes)
+		l.PrivateTensors.Add(-bytes)
 	}
 	return p, err
 }
 
 func (s privateSource) Release(p cuda.Ptr, bytes int64) error {
 	l := s.l
-	if !l.engine.owns(p) {
+	if !l.Engine.Owns(p) {
 		return plainSource{l}.Release(p, bytes)
 	}
-	l.privateTensors.Add(-bytes)
-	err := l.engine.free(p)
+	l.PrivateTensors.Add(-bytes)
+	err := l.Engine.Free(p)
 	if err != nil {
-		l.privateTensors.Add(bytes)
+		l.PrivateTensors.Add(bytes)
 	}
 	return err
 }
@@ -60,7 +60,7 @@ func (l *Live) BeginPool(id PoolID) error {
 	}
 	p := l.privates[id]
 	if p == nil {
-		p = &private{id: id, pool: pool.NewCaching(privateSource{l}, eventFences{l.driver, l.hook})}
+		p = &private{id: id, pool: pool.NewCaching(privateSource{l}, eventFences{l.Driver, l.Hook})}
 		l.privates[id] = p
 	}
 	p.users++
@@ -159,16 +159,17 @@ func (l *Live) notePrivate() {
 	for _, x := range l.privates {
 		n += x.pool.Stats().LiveBytes
 	}
-	l.privateLive.Store(n)
-	l.noteBesides()
+	l.PrivateLive.Store(n)
+	l.NoteBesides()
 	l.anyPrivate.Store(len(l.privates) > 0)
 }
 
-// noteBesides tells the pool what is live beside it.
-func (l *Live) noteBesides() { l.plain.NoteBesides(l.privateLive.Load() + l.tensorLive.Load()) }
+// blocksOf are the blocks of plain memory, private pools among it.
+type blocksOf struct{ l *Live }
 
-// containing is the block of plain memory that an address lies in.
-func (l *Live) containing(p cuda.Ptr) (cuda.Range, bool) {
+// Containing is the block that an address lies in.
+func (b blocksOf) Containing(p cuda.Ptr) (cuda.Range, bool) {
+	l := b.l
 	if r, ok := l.plain.Containing(p); ok {
 		return r, true
 	}
@@ -177,8 +178,9 @@ func (l *Live) containing(p cuda.Ptr) (cuda.Range, bool) {
 	return l.privateContaining(p)
 }
 
-// tryContaining is the same for the engine's threads: who has the locks may be waiting for them to make room.
-func (l *Live) tryContaining(p cuda.Ptr) (r cuda.Range, ok, busy bool) {
+// TryContaining is the same, and says that it is busy where Containing would wait.
+func (b blocksOf) TryContaining(p cuda.Ptr) (r cuda.Range, ok, busy bool) {
+	l := b.l
 	if r, ok, busy = l.plain.TryContaining(p); ok || busy {
 		return r, ok, busy
 	}

@@ -7,6 +7,9 @@ import (
 	"time"
 
 	"go.uber.org/zap"
+
+	"github.com/penstock-gpu/penstock/um/live/process"
+	"github.com/penstock-gpu/penstock/um/live/stats"
 )
 
 // How the job's speed is followed while it runs. All of it is looked at once in a while, by a goroutine that else sleeps.
@@ -28,24 +31,16 @@ const (
 	speedHolds = time.Minute // before it is said again: a checkpoint is written in less
 	otherWaits = 0.1         // of the time may be lost without a wait for memory
 	fullSpeed  = 0.97        // from here on it is said to be that in memory
-	noShare    = float64(unavailable)
+	noShare    = float64(stats.Unavailable)
 )
-
-// speedMark is how far the job was at a time.
-type speedMark struct {
-	at     time.Duration
-	ops    int64
-	period int64         // operations of an iteration
-	memory time.Duration // until then: launches waited, or something was on its way for them, and the device may have waited
-}
 
 // speed is how fast the job is, and how fast it would be in memory.
 type speed struct {
-	marks    []speedMark       // of the same period
-	inMemory float64           // seconds of an operation, on average over an iteration, with everything in memory: an estimate; 0: not known
-	known    map[int64]float64 // that of iterations of some lengths: training and evaluation take turns
-	replays  bool              // launches are made again, which takes time that nothing waits for
-	tries    bool              // something is tried out: what is now is no speed to speak of
+	marks    []process.SpeedMark // of the same period
+	inMemory float64             // seconds of an operation, on average over an iteration, with everything in memory: an estimate; 0: not known
+	known    map[int64]float64   // that of iterations of some lengths: training and evaluation take turns
+	replays  bool                // launches are made again, which takes time that nothing waits for
+	tries    bool                // something is tried out: what is now is no speed to speak of
 	next     time.Duration
 	wait     time.Duration
 
@@ -55,19 +50,19 @@ type speed struct {
 }
 
 // note adds how far the job is.
-func (s *speed) note(m speedMark) {
+func (s *speed) note(m process.SpeedMark) {
 	if n := len(s.marks); n > 0 {
 		last := s.marks[n-1]
-		if m.period != last.period {
-			s.marks, s.inMemory = s.marks[:0], s.known[m.period]
+		if m.Period != last.Period {
+			s.marks, s.inMemory = s.marks[:0], s.known[m.Period]
 			if s.inMemory == 0 {
-				s.next = min(s.next, m.at+s.wait)
+				s.next = min(s.next, m.At+s.wait)
 			}
-		} else if (m.ops-last.ops)*marksEach < m.period {
+		} else if (m.Ops-last.Ops)*marksEach < m.Period {
 			return
 		}
 	}
-	if m.period == 0 {
+	if m.Period == 0 {
 		return
 	}
 	if len(s.marks) == speedMarks {
@@ -93,8 +88,8 @@ func (s *speed) now() (seconds, memory float64) {
 	last := s.marks[len(s.marks)-1]
 	for i := len(s.marks) - 2; i >= 0; i-- {
 		m := s.marks[i]
-		if ops := float64(last.ops - m.ops); last.ops-m.ops >= speedIterations*last.period && last.at-m.at >= speedSpan {
-			return (last.at - m.at).Seconds() / ops, (last.memory - m.memory).Seconds() / ops
+		if ops := float64(last.Ops - m.Ops); last.Ops-m.Ops >= speedIterations*last.Period && last.At-m.At >= speedSpan {
+			return (last.At - m.At).Seconds() / ops, (last.Memory - m.Memory).Seconds() / ops
 		}
 	}
 	return 0, 0
@@ -103,7 +98,7 @@ func (s *speed) now() (seconds, memory float64) {
 // iteration is how long one takes; 0: it is not known.
 func (s *speed) iteration() (seconds float64) {
 	if seconds, _ = s.now(); seconds > 0 {
-		seconds *= float64(s.marks[len(s.marks)-1].period)
+		seconds *= float64(s.marks[len(s.marks)-1].Period)
 	}
 	return seconds
 }
@@ -128,7 +123,7 @@ func (s *speed) estimated(seconds float64, period int64, now time.Duration) {
 		s.known = map[int64]float64{}
 	}
 	s.known[period] = seconds
-	if n := len(s.marks); n > 0 && s.marks[n-1].period == period {
+	if n := len(s.marks); n > 0 && s.marks[n-1].Period == period {
 		s.inMemory, s.next = seconds, now+lastEstimate
 	}
 }
@@ -175,16 +170,16 @@ func (s *speed) news(now time.Duration) (share float64, ok bool) {
 // speedLine is what is said of a share.
 func speedLine(label string, share, iteration float64) string {
 	if share >= fullSpeed {
-		return fmt.Sprintf("%s: running at about the speed in memory (%.3g s an iteration)", Speaker(label), iteration)
+		return fmt.Sprintf("%s: running at about the speed in memory (%.3g s an iteration)", stats.Speaker(label), iteration)
 	}
-	return fmt.Sprintf("%s: running at about %.0f %% of the speed in memory (%.3g s an iteration)", Speaker(label), 100*share, iteration)
+	return fmt.Sprintf("%s: running at about %.0f %% of the speed in memory (%.3g s an iteration)", stats.Speaker(label), 100*share, iteration)
 }
 
 // followSpeed looks at how fast the job is until the end, and says so. A panic here is not to end the job.
 func (l *Live) followSpeed() {
 	defer func() {
 		if p := recover(); p != nil {
-			l.log.Debug("the job's speed is not followed any further", zap.Any("panic", p))
+			l.Log.Debug("the job's speed is not followed any further", zap.Any("panic", p))
 		}
 	}()
 	for {
@@ -194,7 +189,7 @@ func (l *Live) followSpeed() {
 			return
 		}
 		if period > 0 {
-			l.setInMemory(l.engine.inMemory(period), period) // which takes a while, without the lock for the most part
+			l.setInMemory(l.Engine.InMemory(period), period) // which takes a while, without the lock for the most part
 		}
 		if line != "" && l.config.Say != nil {
 			l.config.Say(line)
@@ -205,32 +200,32 @@ func (l *Live) followSpeed() {
 // lookAtSpeed notes how far the job is. It answers the operations of an iteration where the speed in memory is to be
 // estimated anew, and what is to be said.
 func (l *Live) lookAtSpeed() (period int64, line string, ended bool) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.closing || l.failed != nil {
+	l.Mu.Lock()
+	defer l.Mu.Unlock()
+	if l.Closing || l.Failed != nil {
 		return 0, "", true
 	}
-	m, settled, replays := l.engine.progressed()
-	m.at = l.driver.Now()
+	m, settled, replays := l.Engine.Progressed()
+	m.At = l.Driver.Now()
 	s := &l.speed
 	s.settle(settled)
 	s.replays = replays
 	s.note(m)
-	if share, news := s.news(m.at); news && l.speaks() {
+	if share, news := s.news(m.At); news && l.speaks() {
 		line = speedLine(l.config.Label, share, s.iteration())
 	}
-	if s.due(m.at) {
-		period = m.period
+	if s.due(m.At) {
+		period = m.Period
 	}
 	return period, line, false
 }
 
 // setInMemory takes in an estimate for iterations of a length, unless there is none.
 func (l *Live) setInMemory(seconds float64, period int64) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+	l.Mu.Lock()
+	defer l.Mu.Unlock()
 	if seconds > 0 {
-		l.speed.estimated(seconds, period, l.driver.Now())
+		l.speed.estimated(seconds, period, l.Driver.Now())
 	}
 }
 

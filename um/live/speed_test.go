@@ -5,25 +5,27 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/penstock-gpu/penstock/um/live/process"
 )
 
 // pacer is a job of iterations of 1000 operations, looked at every two seconds.
 type pacer struct {
 	s   speed
-	m   speedMark
+	m   process.SpeedMark
 	out []float64 // shares that were said
 }
 
 // run goes on for so long at so many seconds an iteration, of which a part may be for memory.
 func (p *pacer) run(d time.Duration, iteration, memory float64) {
 	const period = 1000
-	for end := p.m.at + d; p.m.at < end; {
-		p.m.at += speedEvery
-		p.m.period = period
-		p.m.ops += int64(speedEvery.Seconds() / iteration * period)
-		p.m.memory += time.Duration(speedEvery.Seconds() / iteration * memory * 1e9)
+	for end := p.m.At + d; p.m.At < end; {
+		p.m.At += speedEvery
+		p.m.Period = period
+		p.m.Ops += int64(speedEvery.Seconds() / iteration * period)
+		p.m.Memory += time.Duration(speedEvery.Seconds() / iteration * memory * 1e9)
 		p.s.note(p.m)
-		if share, ok := p.s.news(p.m.at); ok {
+		if share, ok := p.s.news(p.m.At); ok {
 			p.out = append(p.out, math.Round(100*share)/100)
 		}
 	}
@@ -39,7 +41,7 @@ func TestSpeed(t *testing.T) {
 	if got := p.s.iteration(); math.Abs(got-0.5) > 0.001 || p.s.share() != noShare || len(p.out) > 0 {
 		t.Errorf("an iteration takes %v s, share %v, said %v", got, p.s.share(), p.out)
 	}
-	p.s.estimated(0.4e-3, 1000, p.m.at) // of an operation
+	p.s.estimated(0.4e-3, 1000, p.m.At) // of an operation
 	p.run(10*time.Second, 0.5, 0.1)
 	if got := p.s.share(); math.Abs(got-0.8) > 0.01 || len(p.out) != 1 || p.out[0] != 0.8 {
 		t.Fatalf("share %v, said %v", got, p.out)
@@ -67,18 +69,18 @@ func TestSpeed(t *testing.T) {
 		t.Errorf("share %v", got)
 	}
 	// Another length of an iteration: all is learned anew.
-	p.m.period, p.m.at, p.m.ops = 900, p.m.at+speedEvery, p.m.ops+4000
-	if p.s.note(p.m); p.s.iteration() != 0 || p.s.inMemory != 0 || p.s.share() != noShare || p.s.next > p.m.at+lastEstimate {
+	p.m.Period, p.m.At, p.m.Ops = 900, p.m.At+speedEvery, p.m.Ops+4000
+	if p.s.note(p.m); p.s.iteration() != 0 || p.s.inMemory != 0 || p.s.share() != noShare || p.s.next > p.m.At+lastEstimate {
 		t.Errorf("%+v", p.s)
 	}
 	// While something is tried out, an iteration still takes its time; what it then took is forgotten.
-	p.s.estimated(1e-4, 900, p.m.at)
+	p.s.estimated(1e-4, 900, p.m.At)
 	p.s.settle(false)
 	for range 20 {
-		p.m.at, p.m.ops = p.m.at+speedEvery, p.m.ops+1800
+		p.m.At, p.m.Ops = p.m.At+speedEvery, p.m.Ops+1800
 		p.s.note(p.m)
 	}
-	if p.s.iteration() == 0 || p.s.share() != noShare || p.s.due(p.m.at+time.Hour) {
+	if p.s.iteration() == 0 || p.s.share() != noShare || p.s.due(p.m.At+time.Hour) {
 		t.Errorf("an iteration takes %v s, share %v", p.s.iteration(), p.s.share())
 	}
 	if p.s.settle(true); p.s.iteration() != 0 {
@@ -86,13 +88,13 @@ func TestSpeed(t *testing.T) {
 	}
 	p.s.note(p.m)
 	for period := range int64(1000) {
-		p.s.estimated(1, period, p.m.at)
+		p.s.estimated(1, period, p.m.At)
 	}
 	if len(p.s.known) > 16 || p.s.inMemory != 1 { // the mark's is among them
 		t.Errorf("%d estimates are kept, %v", len(p.s.known), p.s.inMemory)
 	}
 	// One that was before is known.
-	p.s.estimated(0.4e-3, 1000, p.m.at)
+	p.s.estimated(0.4e-3, 1000, p.m.At)
 	p.run(20*time.Second, 1, 0.6)
 	if got := p.s.share(); math.Abs(got-0.4) > 0.01 {
 		t.Errorf("share %v", got)
@@ -114,7 +116,7 @@ func TestSpeedDue(t *testing.T) {
 	estimates := 0
 	for range int(time.Hour / speedEvery) {
 		p.run(speedEvery, 0.5, 0.1)
-		if p.s.due(p.m.at) {
+		if p.s.due(p.m.At) {
 			estimates++
 		}
 	}

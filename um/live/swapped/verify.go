@@ -1,0 +1,135 @@
+package swapped
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"go.uber.org/zap"
+
+	"github.com/penstock-gpu/penstock/cuda"
+	"github.com/penstock-gpu/penstock/um/explicit"
+)
+
+// This file is for what the engine needs to make tensors again: memory to verify in that it can.
+
+const (
+	clonesPart  = 4 // the part of the memory to verify in that there is for copies of small memory besides
+	mostMakings = 5 // of a tensor without a copy, before it is given up
+)
+
+// verifier has the memory.
+type verifier struct {
+	scratch cuda.Range // to verify in
+	bytes   int64      // all of it, from the scratch on
+	temps   cuda.Ptr   // for what is made on the way when a tensor is made
+	clones  clones
+}
+
+// openVerifier takes memory of the budget, before anything else does, and answers what may be verified there at most: 0 where
+// nothing is to be made again.
+func (e *Engine) openVerifier(size int64) (scratchBytes int64, err error) {
+	proc := e.proc
+	clonesSize, tempsSize := explicit.WholePages(size/clonesPart), explicit.TempsBytes(size)
+	all := size + tempsSize + clonesSize
+	if size == 0 {
+		return 0, nil
+	}
+	base, err := e.plain.segment(all)
+	if errors.Is(err, cuda.ErrOutOfMemory) {
+		return 0, nil
+	}
+	if err != nil {
+		return 0, fmt.Errorf("memory to verify in that tensors can be made again: %w", err)
+	}
+	proc.PlainBytes.Add(all)
+	e.verifier = &verifier{scratch: cuda.Range{Base: base, Bytes: size}, temps: base + cuda.Ptr(size)}
+	e.verifier.bytes = all
+	e.verifier.clones = clones{left: cuda.Range{Base: base + cuda.Ptr(size+tempsSize), Bytes: clonesSize}, free: map[int64][]cuda.Ptr{}}
+	return size, nil
+}
+
+// closeVerifier gives the memory back, as nothing is made again any more. The caller holds the lock.
+func (p *porter) closeVerifier() (err error) {
+	e, proc := p.e, p.e.proc
+	e.endVerifier = false
+	at, bytes := e.verifier.scratch.Base, e.verifier.bytes
+	e.verifier = nil
+	for function, f := range e.accesses.functions {
+		if f != nil {
+			e.hook.EndRecord(function)
+		}
+	}
+	p.timed(portFinish, func() {
+		h := e.plain.forget(at)
+		if err = e.plain.unmap(at, bytes); err == nil {
+			err = errors.Join(proc.Driver.MemRelease(h), proc.Driver.AddressFree(at, bytes))
+		}
+		e.plain.verifying.Store(0)
+	})
+	proc.PlainBytes.Add(-bytes)
+	e.PlainChanged()
+	return err
+}
+
+// errNotGuarded is what a launch reads that the engine can neither guard nor copy.
+var errNotGuarded = errors.New("it reads memory that can be neither guarded nor copied")
+
+// errPoolBusy is that somebody has the pool of plain memory, perhaps waiting for this thread to make room.
+var errPoolBusy = errors.New("the pool of plain memory is in use")
+
+// verify begins to verify a recipe. outside is m.Outside(), byTrial is of which launches trials tell what they write to.
+func (p *porter) verify(m *explicit.Move, outside []cuda.Ptr, byTrial []bool) (ticket uint32, err error) {
+	v := p.e.verifier
+	launches := slices.Clone(m.Launches)
+	for i, l := range launches {
+		for _, offset := range p.e.hiddenAddresses(l) {
+			at := l.Address(offset)
+			_, ok, err := p.plainAt(at)
+			if err != nil {
+				return 0, err
+			}
+			if !ok || !byTrial[i] || at < lowAddresses {
+				return 0, fmt.Errorf("%w: a parameter may hold %#x", errNotGuarded, uint64(at))
+			}
+			l = l.WithAddress(offset)
+			outside = append(outside, at)
+		}
+		launches[i] = l
+	}
+	slices.Sort(outside)
+	for _, at := range slices.Compact(outside) {
+		from, to, err := p.clone(at, firstToName(launches, at))
+		if err != nil {
+			return 0, err
+		}
+		m.Clones = append(m.Clones, to)
+		for i := range launches {
+			launches[i] = launches[i].Redirected(from, to.Base)
+		}
+	}
+	m.Launches = launches
+	return p.mover.Verify(m, v.scratch.Base)
+}
+
+// firstToName is the seq of the first of some launches that has an address.
+func firstToName(launches []*cuda.RecordedLaunch, p cuda.Ptr) uint64 {
+	i := slices.IndexFunc(launches, func(l *cuda.RecordedLaunch) bool {
+		return slices.ContainsFunc(l.Addresses, func(at uint32) bool { return l.Address(at) == p })
+	})
+	return launches[max(i, 0)].Seq
+}
+
+// remake makes again what has no copy and was not the same: the last time it failed for a reason that may have passed.
+func (p *porter) remake(f *flight) error {
+	e, m := p.e, f.move
+	if f.makings++; f.makings == mostMakings {
+		return fmt.Errorf("%w: %s was dropped, to be made again by %s, and is not what it was (%d times; %v was dropped): start the job from its last checkpoint, with --replay off",
+			explicit.ErrMismatch, m.What(), m.By, f.makings, m.Sum)
+	}
+	e.runtime.Doubted(m)
+	e.proc.Log.Warn("what was made again is not what was dropped: it is made once more", zap.String("kernel", m.By))
+	var err error
+	p.timed(portBegin, func() { f.ticket, err = p.maker.Make(m, e.verifier.temps) })
+	return err
+}

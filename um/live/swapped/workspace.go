@@ -1,0 +1,66 @@
+package swapped
+
+import (
+	"slices"
+
+	"github.com/penstock-gpu/penstock/cuda"
+)
+
+// This file is for workspaces of products: memory that their launches use, and in which nothing that is there before or after means
+// anything. Many leave it as it was, so that trials (trial.go) do not tell; issued again, they and the job's would disturb
+// each other there.
+
+const (
+	// workspaceOf is how many of the last productsSeen launches of products, of two functions at least, must have named an address for
+	// it to be a workspace: an operand is named by few.
+	workspaceOf, productsSeen = 10, 32
+	// workspaceLaunches is how many of these launches, and nothing else, must have named memory for it to be a workspace.
+	workspaceLaunches = 16
+)
+
+// products are the addresses in allocations that the last launches of products named.
+type products struct {
+	last [productsSeen]struct {
+		function cuda.Function
+		named    []cuda.Ptr
+	}
+	newest int
+	by     map[cuda.Ptr]map[cuda.Function]int // launches
+}
+
+// launch enters one of a function, in the place of the oldest.
+func (s *products) launch(f cuda.Function) {
+	s.newest = (s.newest + 1) % productsSeen
+	x := &s.last[s.newest]
+	for _, p := range x.named {
+		if s.by[p][x.function]--; s.by[p][x.function] == 0 {
+			delete(s.by[p], x.function)
+		}
+		if len(s.by[p]) == 0 {
+			delete(s.by, p)
+		}
+	}
+	x.function, x.named = f, x.named[:0]
+}
+
+// name enters an address that the newest launch names, once for it.
+func (s *products) name(p cuda.Ptr) {
+	x := &s.last[s.newest]
+	if slices.Contains(x.named, p) {
+		return
+	}
+	x.named = append(x.named, p)
+	if s.by[p] == nil {
+		s.by[p] = map[cuda.Function]int{}
+	}
+	s.by[p][x.function]++
+}
+
+// workspace says whether enough of them named an address.
+func (s *products) workspace(p cuda.Ptr) bool {
+	n := 0
+	for _, launches := range s.by[p] {
+		n += launches
+	}
+	return n >= workspaceOf && len(s.by[p]) > 1
+}
