@@ -115,6 +115,7 @@ static void forget_clearance(uint32_t id) {
     uint32_t follows = PSK_INSPECT_FOLLOWS;
     __atomic_compare_exchange_n(&psk_S.funcs[id].inspect, &follows, PSK_INSPECT_ALWAYS, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE);
     __atomic_store_n(&psk_S.funcs[id].launches, 0, __ATOMIC_RELAXED);
+    __atomic_store_n(&psk_S.funcs[id].inspected, 0, __ATOMIC_RELAXED);
 }
 
 static unsigned hash(uint64_t h) { return (unsigned)((h * 0x9e3779b97f4a7c15u) >> 40) & (TABLE - 1); }

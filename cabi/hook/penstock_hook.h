@@ -135,7 +135,7 @@ enum {
 
 /* psk_func.inspect: when launches of a function ask for a grant (strict mode) */
 enum {
-    PSK_INSPECT_NEW = 0,     /* the first two, and those whose number is a power of 64 */
+    PSK_INSPECT_NEW = 0,     /* until two have asked and may go, and those whose number is a power of 64 */
     PSK_INSPECT_CLEARED = 1, /* no address was found in the memory that it names: those whose number is a power of 64 */
     PSK_INSPECT_ALWAYS = 2,
     /* Those whose number is a multiple of PSK_FOLLOWS_CHECKED, and those that do not follow:
@@ -176,7 +176,7 @@ typedef struct psk_func {
     uint64_t launches; /* atomic; counted in strict mode, captured ones not */
     uint32_t record;  /* atomic; written by the engine: 0, or its launches are recorded whole (psk_launch); when it is 1 + n they write to no more than where n words of the parameters point to */
     uint16_t written[PSK_MOST_WRITTEN]; /* their offsets in psk_launch's buffer, written before `record` */
-    uint32_t _pad;
+    uint32_t inspected; /* atomic; launches that asked and may go; the hook's own */
 } psk_func;
 
 /* A launch as it was made, from which it can be made again. Strict mode; of functions with `record`; captured and

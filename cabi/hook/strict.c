@@ -81,7 +81,7 @@ void psk_strict_function(psk_op *op, const psk_layout *l, void **params, void **
     bool trails = PSK_LOAD(psk_S.trails) != 0;
     if (PSK_UNLIKELY(trails)) psk_trail_read(op, l, params, extra);
     /* The last row stands for all functions beyond the table. */
-    bool due = state == PSK_INSPECT_ALWAYS || id == PSK_MAX_FUNCS - 1 || (state == PSK_INSPECT_NEW && n <= 2) || power_of_64(n);
+    bool due = state == PSK_INSPECT_ALWAYS || id == PSK_MAX_FUNCS - 1 || (state == PSK_INSPECT_NEW && PSK_LOAD(f->inspected) < 2) || power_of_64(n);
     if (PSK_UNLIKELY(state == PSK_INSPECT_FOLLOWS)) {
         bool follows = trails && psk_trail_follow(op, PSK_LOAD(f->follows));
         due = due || !follows || n % PSK_FOLLOWS_CHECKED == 0;
@@ -278,6 +278,7 @@ static CUresult issue_locked(psk_op *op) {
         bool no_context = r == CUDA_ERROR_INVALID_CONTEXT || r == CUDA_ERROR_INVALID_HANDLE;
         if (!no_context || op->asks) r = wait_on_cpu(op); /* what is awaited may need the report */
     }
+    if (PSK_UNLIKELY(op->flags & PSK_FLAG_INSPECT) && op->kind == PSK_REC_LAUNCH && r == CUDA_SUCCESS) __atomic_add_fetch(&psk_S.funcs[op->id].inspected, 1, __ATOMIC_RELAXED);
     if (PSK_UNLIKELY(op->arriving) && r == CUDA_SUCCESS) r = wait_for_ticket(op);
     s->queued++;
     s->last = op->seq;

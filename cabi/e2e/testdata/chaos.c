@@ -128,7 +128,7 @@ static void by_graph(worker *w, const operation *o) {
 
 /* A graph of so many tensors that it is launched in parts. */
 static void by_large_graph(worker *w, const operation *o) {
-    enum { MORE = 10, ALL = KEPT + MORE };
+    enum { MORE = 6, ALL = KEPT + MORE };
     tensor more[MORE], *all[ALL];
     uint32_t was[ALL], inc[ALL];
     for (int i = 0; i < MORE; i++) must(&more[i], 4 * MiB, w->main, o->value + (uint32_t)i);

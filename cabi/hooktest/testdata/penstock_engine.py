@@ -17,7 +17,7 @@ class Entry(C.Structure):
 
 class Func(C.Structure):
     _fields_ = [("name", C.c_char_p), ("handle", C.c_uint64), ("nparams", C.c_uint32), ("opaque", C.c_uint32),
-                ("inspect", C.c_uint32), ("follows", C.c_uint32), ("launches", C.c_uint64), ("record", C.c_uint32), ("written", C.c_uint16 * 16), ("_pad", C.c_uint32)]
+                ("inspect", C.c_uint32), ("follows", C.c_uint32), ("launches", C.c_uint64), ("record", C.c_uint32), ("written", C.c_uint16 * 16), ("inspected", C.c_uint32)]
 
 
 class Shared(C.Structure):

@@ -410,6 +410,33 @@ static void schedule(void) {
     CHECK_EQ(S->funcs[id_of("always")].launches, 100);
 }
 
+/* While the first launches of a function are searched, for as long as their streams are busy, no other goes without being searched. */
+static void first_at_once(void) {
+    enum { JOBS = 4 };
+    add_kernel("at_once", no_op, 1, (const size_t[]){8});
+    kernel_to_launch = "at_once";
+    launches_to_make = 1;
+    job j[JOBS];
+    record *r = NULL;
+    for (int i = 0; i < JOBS; i++) {
+        j[i] = (job){.call = launch_many, .s = new_stream(), .p = at(14)};
+        begin_job(&j[i]);
+        if (i == 0) r = await(); /* the hook knows the function from now on */
+    }
+    for (int i = 0; i < JOBS; i++) {
+        CHECK(r->flags & PSK_FLAG_INSPECT);
+        usleep(20000);
+        none_left(); /* before this one is granted */
+        grant(r->seq);
+        if (i + 1 < JOBS) r = await();
+    }
+    for (int i = 0; i < JOBS; i++) OK(end_job(&j[i]));
+    job last = {.call = launch_many, .s = new_stream(), .p = at(14)};
+    begin_job(&last);
+    OK(end_job(&last));
+    CHECK(!(must_take()->flags & PSK_FLAG_INSPECT));
+}
+
 /* The words of a launch's parameters that lie in published memory, slots and plain, and in other that the driver
  * knows; more than fit make it opaque. */
 static uint64_t wide_words[PSK_MAX_INSPECT + 1];
@@ -629,6 +656,7 @@ int main(int argc, char **argv) {
     ahead(1000);
     grants();
     schedule();
+    first_at_once();
     addresses();
     granted_and_absent();
     multi_device();
