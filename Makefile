@@ -113,7 +113,7 @@ gotest: SHORT := -short
 gotest gotest-all: build
 	$(GO) test -vet=off $(SHORT) -race -timeout 30m $(if $(SHORT),$(RACED),$(PACKAGES))
 	$(GO) test -vet=off $(SHORT) -timeout 30m $(UNRACED)
-	$(GO) test -vet=off $(SHORT) -timeout 30m -parallel 4 $(PROGRAMS)
+	$(GO) test -vet=off $(SHORT) -timeout 30m -parallel 6 $(PROGRAMS)
 
 # pytest of the system when it has one, else from a local .venv (which sees the system's packages, such as torch).
 pytest: build
