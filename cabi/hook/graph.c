@@ -413,6 +413,19 @@ static CUresult keep(CUgraphExec h, CUstream s, int ptsz) {
 
 #define WHOLE UINT32_MAX /* no part */
 
+/* The first node of a part, or of one after it. */
+static size_t first_of(const exec *e, uint32_t part) {
+    size_t low = 0, high = e->nnodes;
+    while (low < high) {
+        size_t middle = low + (high - low) / 2;
+        if (e->nodes[middle].part < part)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
 /* Adds what the nodes of a graph, or of a part of it, name. */
 static void begin(psk_op *op, CUgraphExec h, uint32_t part, CUstream s, int ptsz, bool inspect) {
     psk_op_begin(op, PSK_REC_GRAPH, 0, s, ptsz);
@@ -427,9 +440,8 @@ static void begin(psk_op *op, CUgraphExec h, uint32_t part, CUstream s, int ptsz
     exec *e = find(h);
     if (!e) op->flags |= PSK_FLAG_OPAQUE;
     else op->id = part == WHOLE ? e->id : e->part_id + part;
-    for (size_t i = 0; e && i < e->nnodes; i++) {
+    for (size_t i = e && part != WHOLE ? first_of(e, part) : 0; e && i < e->nnodes && (part == WHOLE || e->nodes[i].part == part); i++) {
         const psk_node_names *n = &e->nodes[i];
-        if (part != WHOLE && n->part != part) continue;
         if (n->opaque) op->flags |= PSK_FLAG_OPAQUE;
         if (op->mode == PSK_MODE_STRICT && n->host_bytes) psk_op_words(op, n->host, n->host_bytes, false);
         for (uint32_t k = 0; k < n->naddrs; k++) {
