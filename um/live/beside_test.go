@@ -19,25 +19,25 @@ func TestBeside(t *testing.T) {
 	r := newRig(t, c)
 	var p [16]cuda.Ptr
 	for i := range p {
-		p[i] = r.malloc(8*mib, 0)
+		p[i] = r.MallocOn(8*mib, 0)
 		seq, _ := r.h.Queue(0, p[i])
 		for range 17 { // plans are made anew after some events only
 			seq, _ = r.h.Queue(0)
 		}
-		r.eventually("the tensor is brought in", func() bool { return r.d.Holds(cuda.Range{Base: p[i], Bytes: 8 * mib}) })
+		r.Eventually("the tensor is brought in", func() bool { return r.d.Holds(cuda.Range{Base: p[i], Bytes: 8 * mib}) })
 		r.h.Finish(0, seq)
 	}
 	for i := 0; i < len(p); i += 2 {
-		r.must(r.l.Free(p[i])) // what is free is in pieces now
+		r.Must(r.l.Free(p[i])) // what is free is in pieces now
 	}
 	const bytes = 40 * mib
-	small := r.malloc(mib/2, 0)
+	small := r.MallocOn(mib/2, 0)
 	kept, err := r.l.plain.Malloc(bytes, 0) // the pool has that much free when the first one comes
-	r.must(err)
-	r.must(r.l.plain.Free(kept))
+	r.Must(err)
+	r.Must(r.l.plain.Free(kept))
 	for range 3 {
 		began := time.Now()
-		big := r.malloc(bytes, 0)
+		big := r.MallocOn(bytes, 0)
 		if r.l.Engine.Owns(big) {
 			t.Fatal("the arena has a range for it: nothing is tested")
 		}
@@ -53,11 +53,11 @@ func TestBeside(t *testing.T) {
 		if want := r.l.PlainBytes.Load(); plain != want {
 			t.Errorf("the arena leaves room for %d bytes of plain memory, there are %d", plain, want)
 		}
-		r.must(r.l.Free(big))
+		r.Must(r.l.Free(big))
 		r.d.ReachEvents()
-		r.eventually("its memory is given back", func() bool {
-			r.must(r.l.Free(small))
-			small = r.malloc(mib/2, 0)
+		r.Eventually("its memory is given back", func() bool {
+			r.Must(r.l.Free(small))
+			small = r.MallocOn(mib/2, 0)
 			return r.d.PlainUsed() < bytes
 		})
 	}
@@ -68,5 +68,5 @@ func TestBeside(t *testing.T) {
 	if most := r.d.PeakBytes(); most > c.BudgetBytes || s.ResidentPeakBytes > c.BudgetBytes {
 		t.Errorf("%d bytes were on the device at a time, and said to be %d, of a budget of %d", most, s.ResidentPeakBytes, c.BudgetBytes)
 	}
-	r.must(r.l.Close())
+	r.Must(r.l.Close())
 }

@@ -45,15 +45,15 @@ func TestRouting(t *testing.T) {
 		bytes  int64
 		tensor bool
 	}{{1, false}, {um.SmallBytes - 1, false}, {um.SmallBytes, true}, {5 * mib, true}} {
-		p := r.malloc(c.bytes, 0)
+		p := r.MallocOn(c.bytes, 0)
 		if got := r.l.Engine.Owns(p); got != c.tensor {
 			t.Errorf("%d bytes: in the arena %t, want %t", c.bytes, got, c.tensor)
 		}
-		r.must(r.l.RecordStream(p, 0x5000))
+		r.Must(r.l.RecordStream(p, 0x5000))
 		if s := r.l.Stats(); s.AllocatedBytes != c.bytes || s.AllocationsLive != 1 {
 			t.Errorf("%d bytes: %d allocated, %d live", c.bytes, s.AllocatedBytes, s.AllocationsLive)
 		}
-		r.must(r.l.Free(p))
+		r.Must(r.l.Free(p))
 	}
 	for _, n := range []int64{0, -5} {
 		if _, err := r.l.Malloc(n, 0); err == nil {
@@ -63,8 +63,8 @@ func TestRouting(t *testing.T) {
 	if err := r.l.Free(0x123); err == nil {
 		t.Error("a free of something else succeeds")
 	}
-	r.must(r.l.Close())
-	r.must(r.l.Close())
+	r.Must(r.l.Close())
+	r.Must(r.l.Close())
 }
 
 // TestOverflow: without a budget plain memory serves until the card is full.
@@ -74,7 +74,7 @@ func TestOverflow(t *testing.T) {
 	r := newRig(t, c)
 	var plain []cuda.Ptr
 	for len(plain) < 100 {
-		p := r.malloc(32*mib, 0)
+		p := r.MallocOn(32*mib, 0)
 		if r.l.Engine.Serving() {
 			if !r.l.Engine.Owns(p) {
 				t.Error("the allocation that found the card full is not in the arena")
@@ -89,30 +89,30 @@ func TestOverflow(t *testing.T) {
 	if s := r.l.Stats(); s.Retries == 0 || s.Engine != "managed" || s.OOMs != 0 {
 		t.Errorf("%+v", s)
 	}
-	if p := r.malloc(2*mib, 0); !r.l.Engine.Owns(p) {
+	if p := r.MallocOn(2*mib, 0); !r.l.Engine.Owns(p) {
 		t.Error("an allocation after the overflow is plain")
 	}
 	for _, p := range plain { // segments go back as they empty: they are room for tensors
-		r.must(r.l.Free(p))
+		r.Must(r.l.Free(p))
 	}
 	if _, _, used := r.d.Next, r.d.Total, r.d.Used; used != 0 {
 		t.Errorf("%d bytes of plain memory kept after everything in it was freed", used)
 	}
-	r.must(r.l.Close())
+	r.Must(r.l.Close())
 }
 
 func TestPlainOnly(t *testing.T) {
 	c := defaults()
 	c.PlainOnly = true
 	r := newRig(t, c)
-	p := r.malloc(40*mib, 0)
+	p := r.MallocOn(40*mib, 0)
 	if _, err := r.l.Malloc(40*mib, 0); !errors.Is(err, um.ErrOutOfMemory) {
 		t.Errorf("above the budget: %v", err)
 	}
 	if s := r.l.Stats(); s.Engine != "plain" || s.OOMs != 1 || s.ResidentBytes != 40*mib {
 		t.Errorf("%+v", s)
 	}
-	r.must(r.l.Free(p))
+	r.Must(r.l.Free(p))
 	r.l.EmptyCache()
 	if r.d.Used != 0 {
 		t.Errorf("%d bytes kept by an empty cache", r.d.Used)
@@ -124,19 +124,19 @@ func TestLargerThanAnyMemory(t *testing.T) {
 	c := defaults()
 	c.BudgetBytes = 0
 	r := newRig(t, c)
-	r.malloc(mib, 0) // leaves a segment that has room
+	r.MallocOn(mib, 0) // leaves a segment that has room
 	for _, bytes := range []int64{math.MaxInt64, math.MaxInt64 - mib, 1<<47 + 1} {
 		if p, err := r.l.Malloc(bytes, 0); !errors.Is(err, um.ErrOutOfMemory) {
 			t.Errorf("%d bytes: %#x, %v", bytes, uint64(p), err)
 		}
 	}
-	r.malloc(mib, 0)
+	r.MallocOn(mib, 0)
 }
 
 func TestOutOfMemory(t *testing.T) {
 	r := newRig(t, defaults())
 	for range 16 {
-		r.malloc(8*mib, 0)
+		r.MallocOn(8*mib, 0)
 	}
 	_, err := r.l.Malloc(8*mib, 0)
 	if !errors.Is(err, um.ErrOutOfMemory) || !strings.Contains(err.Error(), "device budget") || !strings.Contains(err.Error(), "host budget") {
@@ -151,12 +151,12 @@ func TestOutOfMemory(t *testing.T) {
 // not reserved any more.
 func TestReservedAfterEmptyCache(t *testing.T) {
 	r := newRig(t, defaults())
-	kept := r.malloc(8*mib, 0)
+	kept := r.MallocOn(8*mib, 0)
 	want := r.l.Stats().ReservedBytes
 	for range 50 {
-		p := r.malloc(8*mib, 0)
+		p := r.MallocOn(8*mib, 0)
 		r.h.Queue(0, kept, p)
-		r.must(r.l.Free(p))
+		r.Must(r.l.Free(p))
 		r.l.EmptyCache()
 		if n := r.l.ReservedBytes(); n != want {
 			t.Fatalf("%d bytes are reserved, want %d", n, want)
@@ -175,7 +175,7 @@ func TestSetFraction(t *testing.T) {
 		fraction float64
 		want     int64
 	}{{1, 64 * mib}, {0.5, 64 * mib}, {0.0001, minBudgetBytes}} {
-		r.must(r.l.SetFraction(c.fraction))
+		r.Must(r.l.SetFraction(c.fraction))
 		if got := r.l.Stats().BudgetBytes; got != c.want {
 			t.Errorf("fraction %v: budget %d, want %d", c.fraction, got, c.want)
 		}
@@ -183,7 +183,7 @@ func TestSetFraction(t *testing.T) {
 	c := defaults()
 	c.BudgetBytes, c.PlainOnly = 0, true
 	r = newRig(t, c)
-	r.must(r.l.SetFraction(0.25))
+	r.Must(r.l.SetFraction(0.25))
 	if got := r.l.Stats().BudgetBytes; got != 256*mib {
 		t.Errorf("a quarter of 1 GiB is %d", got)
 	}
@@ -195,32 +195,32 @@ func TestSetFraction(t *testing.T) {
 func TestPrivatePools(t *testing.T) {
 	r := newRig(t, defaults())
 	a, b := PoolID{1, 2}, PoolID{1, 3}
-	r.must(r.l.BeginPool(a))
+	r.Must(r.l.BeginPool(a))
 	if err := r.l.BeginPool(b); err == nil {
 		t.Error("pools can be nested")
 	}
-	p := r.malloc(8*mib, 0)
+	p := r.MallocOn(8*mib, 0)
 	if r.l.Engine.Owns(p) {
 		t.Error("an allocation in a private pool is a tensor")
 	}
 	if err := r.l.EndPool(b); err == nil || r.l.active.Load() == nil {
 		t.Errorf("a pool is ended by the end of another: %v", err)
 	}
-	r.must(r.l.EndPool(a))
-	if q := r.malloc(8*mib, 0); !r.l.Engine.Owns(q) {
+	r.Must(r.l.EndPool(a))
+	if q := r.MallocOn(8*mib, 0); !r.l.Engine.Owns(q) {
 		t.Error("an allocation after the pool is not a tensor")
 	}
-	r.must(r.l.Free(p))
+	r.Must(r.l.Free(p))
 	// The pool's memory is its own: nothing else is placed there, and its next user is.
 	r.l.EmptyCache()
-	r.must(r.l.BeginPool(a))
-	if q := r.malloc(8*mib, 0); q != p {
+	r.Must(r.l.BeginPool(a))
+	if q := r.MallocOn(8*mib, 0); q != p {
 		t.Errorf("the pool gave %#x, want its own %#x", uint64(q), uint64(p))
 	}
-	r.must(r.l.EndPool(a))
-	r.must(r.l.ReleasePool(a))
-	r.must(r.l.Free(p))
-	r.must(r.l.ReleasePool(a))
+	r.Must(r.l.EndPool(a))
+	r.Must(r.l.ReleasePool(a))
+	r.Must(r.l.Free(p))
+	r.Must(r.l.ReleasePool(a))
 	if err := r.l.ReleasePool(a); err == nil {
 		t.Error("a pool that is gone is released again")
 	}
@@ -251,14 +251,14 @@ func TestGiveUp(t *testing.T) {
 
 func TestFencesOfPlainMemory(t *testing.T) {
 	r := newRig(t, defaults())
-	p := r.malloc(100_000, 0)
-	r.must(r.l.RecordStream(p, 0x5000))
-	r.must(r.l.Free(p))
-	if q := r.malloc(100_000, 0); q == p {
+	p := r.MallocOn(100_000, 0)
+	r.Must(r.l.RecordStream(p, 0x5000))
+	r.Must(r.l.Free(p))
+	if q := r.MallocOn(100_000, 0); q == p {
 		t.Error("reused before the other stream has passed")
 	}
 	r.d.ReachEvents()
-	if q := r.malloc(100_000, 0); q != p {
+	if q := r.MallocOn(100_000, 0); q != p {
 		t.Errorf("at %#x after the other stream has passed, want %#x", uint64(q), uint64(p))
 	}
 }
@@ -268,22 +268,22 @@ func TestFencesOfPlainMemory(t *testing.T) {
 func TestFencesOfCapturingStreams(t *testing.T) {
 	for _, unseen := range []bool{false, true} {
 		r := newRig(t, defaults())
-		p := r.malloc(100_000, 0)
-		r.must(r.l.RecordStream(p, 0x5000))
+		p := r.MallocOn(100_000, 0)
+		r.Must(r.l.RecordStream(p, 0x5000))
 		r.d.Capture(0x5000, unseen)
-		r.must(r.l.Free(p))
+		r.Must(r.l.Free(p))
 		r.d.ReachEvents()
 		for range 3 {
-			if q := r.malloc(100_000, 0); q == p {
+			if q := r.MallocOn(100_000, 0); q == p {
 				t.Fatal("reused while the other stream captures")
 			}
 		}
 		r.d.Capture(0, false)
-		if q := r.malloc(100_000, 0); q == p {
+		if q := r.MallocOn(100_000, 0); q == p {
 			t.Fatal("reused before the other stream has passed")
 		}
 		r.d.ReachEvents()
-		if q := r.malloc(100_000, 0); q != p {
+		if q := r.MallocOn(100_000, 0); q != p {
 			t.Errorf("at %#x after the other stream has passed, want %#x", uint64(q), uint64(p))
 		}
 	}
@@ -295,10 +295,10 @@ func TestSink(t *testing.T) {
 	c := defaults()
 	c.Sink = s
 	r := newRig(t, c)
-	p := r.malloc(8*mib, 0)
+	p := r.MallocOn(8*mib, 0)
 	r.h.Queue(0, p)
-	r.must(r.l.Free(p))
-	r.must(r.l.Close())
+	r.Must(r.l.Free(p))
+	r.Must(r.l.Close())
 	if got := strings.Join(s.Log, ", "); got != "alloc, kernel, names a tensor, free" {
 		t.Errorf("recorded: %s", got)
 	}
@@ -326,7 +326,7 @@ func TestHearForTheSink(t *testing.T) {
 	if r.l.Hear() {
 		t.Error("an operation that is not written yet is heard of")
 	}
-	r.must(r.l.Close())
+	r.Must(r.l.Close())
 }
 
 // TestPlainRecording: in plain memory, where nothing can fault, the hook is off although there
@@ -346,11 +346,11 @@ func TestPlainRecording(t *testing.T) {
 
 func TestStatsJSON(t *testing.T) {
 	r := newRig(t, defaults())
-	r.malloc(8*mib, 0)
+	r.MallocOn(8*mib, 0)
 	text, err := json.Marshal(r.l.Stats())
-	r.must(err)
+	r.Must(err)
 	var m map[string]any
-	r.must(json.Unmarshal(text, &m))
+	r.Must(json.Unmarshal(text, &m))
 	for key, want := range map[string]any{
 		"allocated_bytes": 8.0 * mib, "allocations": 1.0, "faults": -1.0, "prediction_hit_rate": -1.0,
 		"engine": "managed", "policy": "penstock", "budget_bytes": 64.0 * mib, "hooked": true,

@@ -8,14 +8,12 @@ import (
 	"github.com/penstock-gpu/penstock/cuda"
 	"github.com/penstock-gpu/penstock/internal/cudastub"
 	"github.com/penstock-gpu/penstock/internal/hook"
-	"github.com/penstock-gpu/penstock/um/live/stats"
 )
 
 // Job is a job under the explicit engine on the test double of the driver: what it launches really reads and
 // writes memory, and memory that is away is not mapped.
 type Job struct {
-	*testing.T
-	Memory Memory
+	Test
 	Driver *cudastub.Driver
 	Hook   *StrictHook
 	Stream cuda.Stream // its only one, index 1 of the hook's
@@ -27,18 +25,10 @@ type Job struct {
 // TensorBytes is the size of a job's tensors: one and a half chunks at the least budget.
 const TensorBytes = 12 * MiB
 
-// Memory is who serves a job.
-type Memory interface {
-	Malloc(bytes int64, stream uint64) (cuda.Ptr, error)
-	Free(p cuda.Ptr) error
-	Stats() stats.Stats
-	Close() error
-}
-
 // NewJob starts a job, which is served by what serve makes for its driver and its launch hook.
 func NewJob(t *testing.T, serve func(d *cudastub.Driver, h *StrictHook) Memory, env ...string) *Job {
 	t.Helper()
-	j := &Job{T: t, Driver: cudastub.Open(t, append(env, "STUB_SCRIBBLE=1")...)}
+	j := &Job{Test: Test{T: t}, Driver: cudastub.Open(t, append(env, "STUB_SCRIBBLE=1")...)}
 	j.Hook = &StrictHook{
 		Hook: NewHook(), lastSeq: map[uint32]uint64{}, tickets: map[uint32]uint32{}, plain: map[cuda.Ptr]int64{},
 		states: map[uint32]hook.Inspect{}, follows: map[uint32]uint32{}, launches: map[uint64]*cuda.RecordedLaunch{}, Recorded: map[uint32]bool{}, Told: map[uint32]int{}, guarded: map[uint32]bool{},
@@ -58,18 +48,9 @@ func NewJob(t *testing.T, serve func(d *cudastub.Driver, h *StrictHook) Memory, 
 	return j
 }
 
-func (j *Job) Must(err error) {
-	j.Helper()
-	if err != nil {
-		j.Fatal(err)
-	}
-}
-
 func (j *Job) Malloc(bytes int64) cuda.Ptr {
 	j.Helper()
-	p, err := j.Memory.Malloc(bytes, uint64(j.Stream))
-	j.Must(err)
-	return p
+	return j.MallocOn(bytes, uint64(j.Stream))
 }
 
 // Work is an operation as the job launches it.
@@ -206,16 +187,6 @@ func (j *Job) Has(p cuda.Ptr, bytes int64, word uint32) {
 	for i, x := range j.Read(p, bytes) {
 		if x != word {
 			j.Fatalf("word %d of what is at %#x is %d, want %d", i, uint64(p), x, word)
-		}
-	}
-}
-
-// Eventually waits for what the engine's threads bring about.
-func (j *Job) Eventually(what string, holds func() bool) {
-	j.Helper()
-	for until := time.Now().Add(20 * time.Second); !holds(); time.Sleep(100 * time.Microsecond) {
-		if time.Now().After(until) {
-			j.Fatalf("not so after 20 s: %s\n%+v", what, j.Memory.Stats())
 		}
 	}
 }

@@ -12,13 +12,13 @@ import (
 // its address is given out again once the engine has heard of it.
 func TestFreeDoesNotWait(t *testing.T) {
 	r := newRig(t, defaults())
-	p := r.malloc(8*mib, 0)
+	p := r.MallocOn(8*mib, 0)
 	r.l.Mu.Lock()
 	freed := make(chan error)
 	go func() { freed <- r.l.Free(p) }()
 	select {
 	case err := <-freed:
-		r.must(err)
+		r.Must(err)
 	case <-time.After(10 * time.Second):
 		t.Fatal("a free waits for the engine's lock")
 	}
@@ -29,20 +29,20 @@ func TestFreeDoesNotWait(t *testing.T) {
 		t.Errorf("a second free of the same tensor: %v", err)
 	}
 	r.l.Mu.Unlock()
-	if q := r.malloc(8*mib, 0); q != p {
+	if q := r.MallocOn(8*mib, 0); q != p {
 		t.Errorf("the address %#x is not given out again, but %#x", uint64(p), uint64(q))
 	}
-	r.must(r.l.Close()) // which recounts
+	r.Must(r.l.Close()) // which recounts
 }
 
 // TestFreeIsHeardInOrder: the engine hears of a free after what was queued before it, and
 // before what came after.
 func TestFreeIsHeardInOrder(t *testing.T) {
 	r := newRig(t, defaults())
-	p := r.malloc(8*mib, 0)
+	p := r.MallocOn(8*mib, 0)
 	r.l.Mu.Lock()
 	first, _ := r.h.Queue(0, p)
-	r.must(r.l.Free(p))
+	r.Must(r.l.Free(p))
 	r.h.Queue(0)
 	var live []int64
 	r.e.deaths.hear()
@@ -54,5 +54,5 @@ func TestFreeIsHeardInOrder(t *testing.T) {
 	if live[0] != 8*mib || live[1] != 0 {
 		t.Errorf("%d bytes are live before the operation is reported, %d after", live[0], live[1])
 	}
-	r.must(r.l.Close())
+	r.Must(r.l.Close())
 }

@@ -21,15 +21,15 @@ func TestWaitsForReuse(t *testing.T) {
 	r := newRig(t, c, c.BudgetBytes+c.HostBudgetBytes) // no more address space than that
 	var p [16]cuda.Ptr
 	for i := range p {
-		p[i] = r.malloc(8*mib, 0)
+		p[i] = r.MallocOn(8*mib, 0)
 	}
-	r.must(r.l.RecordStream(p[3], 0x5000))
+	r.Must(r.l.RecordStream(p[3], 0x5000))
 	r.h.Queue(0, p[3])
 	r.h.Queue(1, p[3])
-	r.must(r.l.Free(p[3]))
+	r.Must(r.l.Free(p[3]))
 	seq, _ := r.h.Queue(1) // only a later operation shows that the stream has passed everything before
 	time.AfterFunc(20*time.Millisecond, func() { r.h.Finish(0, seq); r.h.Finish(1, seq) })
-	if q := r.malloc(8*mib, 0); q != p[3] {
+	if q := r.MallocOn(8*mib, 0); q != p[3] {
 		t.Errorf("at %#x, want the only free place, %#x", uint64(q), uint64(p[3]))
 	}
 }
@@ -41,10 +41,10 @@ func TestWaitsForDiscard(t *testing.T) {
 	r.holdBack()
 	var p [16]cuda.Ptr
 	for i := range p {
-		p[i] = r.malloc(8*mib, 0)
+		p[i] = r.MallocOn(8*mib, 0)
 	}
 	seq, _ := r.h.Queue(0, p[:8]...)
-	r.eventually("the budget is full", func() bool { return r.h.Gate(0) >= seq })
+	r.Eventually("the budget is full", func() bool { return r.h.Gate(0) >= seq })
 	r.h.Finish(0, seq)
 	block := make(chan struct{})
 	unblock := sync.OnceFunc(func() { close(block) })
@@ -52,8 +52,8 @@ func TestWaitsForDiscard(t *testing.T) {
 	r.d.Mu.Lock()
 	r.d.Block = block
 	r.d.Mu.Unlock()
-	r.must(r.l.Free(p[3]))
-	r.eventually("the engine hears of that", func() bool { // before the next operation, which shows that the stream has passed everything before
+	r.Must(r.l.Free(p[3]))
+	r.Eventually("the engine hears of that", func() bool { // before the next operation, which shows that the stream has passed everything before
 		r.l.Mu.Lock()
 		defer r.l.Mu.Unlock()
 		r.l.Drain()
@@ -62,15 +62,15 @@ func TestWaitsForDiscard(t *testing.T) {
 	seq, _ = r.h.Queue(0, p[0])
 	r.h.Finish(0, seq)
 	seq, _ = r.h.Queue(0, p[8]) // for which the dead ones make room
-	r.eventually("a worker lets go of it", func() bool {
+	r.Eventually("a worker lets go of it", func() bool {
 		r.d.Mu.Lock()
 		defer r.d.Mu.Unlock()
 		return r.d.Discarded > 0
 	})
 	r.h.Finish(0, seq)
-	r.eventually("nothing is queued", func() bool { return r.look() == 0 })
+	r.Eventually("nothing is queued", func() bool { return r.look() == 0 })
 	time.AfterFunc(5*process.IdleWait, unblock)
-	if q := r.malloc(8*mib, 0); q != p[3] {
+	if q := r.MallocOn(8*mib, 0); q != p[3] {
 		t.Errorf("at %#x, want the only free place, %#x", uint64(q), uint64(p[3]))
 	}
 }
@@ -83,10 +83,10 @@ func TestWaitsLongForReuse(t *testing.T) {
 		r := newRig(t, c, c.BudgetBytes+c.HostBudgetBytes)
 		var p [16]cuda.Ptr
 		for i := range p {
-			p[i] = r.malloc(8*mib, 0)
+			p[i] = r.MallocOn(8*mib, 0)
 		}
 		r.h.Queue(0, p[3])
-		r.must(r.l.Free(p[3]))
+		r.Must(r.l.Free(p[3]))
 		seq, _ := r.h.Queue(0)
 		asked := make(chan struct{})
 		r.h.Mu.Lock()
@@ -117,16 +117,16 @@ func TestGate(t *testing.T) {
 	if r.h.Every != process.ProgressEvery || r.h.Mode != hook.Gated {
 		t.Fatalf("mode %v, progress every %d", r.h.Mode, r.h.Every)
 	}
-	p := r.malloc(8*mib, 0)
+	p := r.MallocOn(8*mib, 0)
 	seq, gated := r.h.Queue(1, p)
 	if gated { // else it was brought in before, as fresh memory may be
-		r.eventually("the gate opens", func() bool { return r.h.Gate(1) >= seq })
+		r.Eventually("the gate opens", func() bool { return r.h.Gate(1) >= seq })
 	}
 	if !r.h.IsResident(p) || !r.d.Holds(cuda.Range{Base: p, Bytes: 8 * mib}) {
 		t.Error("the gate opened with the tensor absent")
 	}
 	r.h.Finish(1, seq)
-	r.must(r.l.Close())
+	r.Must(r.l.Close())
 }
 
 // TestOversubscribed goes round three times the budget with gates.
@@ -140,13 +140,13 @@ func TestOversubscribed(t *testing.T) {
 			r.holdBack()
 			var p [24]cuda.Ptr
 			for i := range p {
-				p[i] = r.malloc(8*mib, 0)
+				p[i] = r.MallocOn(8*mib, 0)
 			}
 			for range 3 {
 				for i := range p {
 					seq, gated := r.h.Queue(0, p[i])
 					if gated {
-						r.eventually("the gate opens", func() bool { return r.h.Gate(0) >= seq })
+						r.Eventually("the gate opens", func() bool { return r.h.Gate(0) >= seq })
 					}
 					// One that is not held back may find that its tensor has just begun to leave:
 					// the kernel then faults for it.
@@ -164,9 +164,9 @@ func TestOversubscribed(t *testing.T) {
 				t.Errorf("%d moves out, %d blocks on the device at most", out, r.d.Peak())
 			}
 			for _, x := range p {
-				r.must(r.l.Free(x))
+				r.Must(r.l.Free(x))
 			}
-			r.must(r.l.Close())
+			r.Must(r.l.Close())
 		})
 	}
 }
@@ -179,7 +179,7 @@ func TestFewEvents(t *testing.T) {
 	r := newRig(t, c)
 	var p [24]cuda.Ptr
 	for i := range p {
-		p[i] = r.malloc(8*mib, 0)
+		p[i] = r.MallocOn(8*mib, 0)
 	}
 	for range 2 {
 		for i := range p {
@@ -188,11 +188,11 @@ func TestFewEvents(t *testing.T) {
 				r.h.Queue(0)
 			}
 			r.l.Stats() // reads the ring
-			r.eventually("the tensor is brought in", func() bool { return r.d.Holds(cuda.Range{Base: p[i], Bytes: 8 * mib}) })
+			r.Eventually("the tensor is brought in", func() bool { return r.d.Holds(cuda.Range{Base: p[i], Bytes: 8 * mib}) })
 			r.h.Finish(0, seq)
 		}
 	}
-	r.must(r.l.Close())
+	r.Must(r.l.Close())
 }
 
 // TestFailure: a move that fails opens every gate and ends holding back; the job goes on,
@@ -203,9 +203,9 @@ func TestFailure(t *testing.T) {
 	r.d.Mu.Lock()
 	r.d.MoveError = errors.New("the bus is on fire")
 	r.d.Mu.Unlock()
-	p := r.malloc(8*mib, 0)
+	p := r.MallocOn(8*mib, 0)
 	seq, _ := r.h.Queue(1, p)
-	r.eventually("the gates are open", func() bool { return r.h.Gate(0) > seq && r.h.Gate(1) > seq })
+	r.Eventually("the gates are open", func() bool { return r.h.Gate(0) > seq && r.h.Gate(1) > seq })
 	if m := r.h.Modes[len(r.h.Modes)-1]; m != hook.Gated { // the only one in which streams report how far they are
 		t.Errorf("the hook is left in mode %v", m)
 	}
@@ -218,19 +218,19 @@ func TestFailure(t *testing.T) {
 		defer r.l.Mu.Unlock()
 		return r.e.runtime.Queued()
 	}
-	r.eventually("both launches are read", func() bool { return queued() == 2 })
+	r.Eventually("both launches are read", func() bool { return queued() == 2 })
 	r.h.Finish(1, seq)
-	r.eventually("one stream's launch is finished, and only that one's", func() bool { return queued() == 1 })
+	r.Eventually("one stream's launch is finished, and only that one's", func() bool { return queued() == 1 })
 	r.h.Finish(0, last)
-	r.eventually("the other's is", func() bool { return queued() == 0 })
+	r.Eventually("the other's is", func() bool { return queued() == 0 })
 	s := r.l.Stats()
 	if !strings.Contains(s.Failure, "the bus is on fire") || !strings.Contains(s.Verdict(), "failure of the engine") {
 		t.Errorf("failure %q\n%s", s.Failure, s.Verdict())
 	}
-	r.malloc(8*mib, 0)
+	r.MallocOn(8*mib, 0)
 	_, err := r.e.AcquirePlain(mib)
-	r.must(err)
-	r.must(r.l.Free(p))
+	r.Must(err)
+	r.Must(r.l.Free(p))
 	if err := r.l.Close(); err == nil || !strings.Contains(err.Error(), "the bus is on fire") {
 		t.Errorf("Close: %v, want the failure", err)
 	}
@@ -247,12 +247,12 @@ func TestWatchdog(t *testing.T) {
 	r.d.Mu.Lock()
 	r.d.Block = block
 	r.d.Mu.Unlock()
-	p := r.malloc(8*mib, 0) // no block of it can come
+	p := r.MallocOn(8*mib, 0) // no block of it can come
 	seq, gated := r.h.Queue(0, p)
 	if !gated {
 		t.Fatal("the launch is not held back")
 	}
-	r.eventually("the watchdog bites", func() bool {
+	r.Eventually("the watchdog bites", func() bool {
 		r.l.Mu.Lock()
 		defer r.l.Mu.Unlock()
 		if r.e.runtime.Held() { // as if so much time had passed
@@ -285,7 +285,7 @@ func TestWatchdogWaitsForWork(t *testing.T) {
 			r.d.Mu.Lock()
 			r.d.Block = block
 			r.d.Mu.Unlock()
-			p := r.malloc(8*mib, 0)
+			p := r.MallocOn(8*mib, 0)
 			long := r.h.QueueFlagged(c.stream, c.flags)
 			r.h.Queue(0, p)
 			wait := func() (looks int, failed error) {
@@ -305,7 +305,7 @@ func TestWatchdogWaitsForWork(t *testing.T) {
 				looks += n
 			}
 			r.h.Finish(c.stream, long)
-			r.eventually("the watchdog bites", func() bool { _, failed := wait(); return failed != nil })
+			r.Eventually("the watchdog bites", func() bool { _, failed := wait(); return failed != nil })
 		})
 	}
 }
@@ -314,9 +314,9 @@ func TestWatchdogWaitsForWork(t *testing.T) {
 func TestOversize(t *testing.T) {
 	r := newRig(t, defaults())
 	r.holdBack()
-	a, b := r.malloc(48*mib, 0), r.malloc(48*mib, 0)
+	a, b := r.MallocOn(48*mib, 0), r.MallocOn(48*mib, 0)
 	seq, _ := r.h.Queue(0, a, b)
-	r.eventually("the launch is let go", func() bool { return r.h.Gate(0) >= seq })
+	r.Eventually("the launch is let go", func() bool { return r.h.Gate(0) >= seq })
 	s := r.l.Stats()
 	if s.LateLaunches != 1 || s.OversizeLaunches != 1 || s.OversizeName != "kernel" || s.OversizeBytes < 96*mib {
 		t.Errorf("%d late, %d oversize: %q of %d bytes", s.LateLaunches, s.OversizeLaunches, s.OversizeName, s.OversizeBytes)
@@ -339,7 +339,7 @@ func TestPausedAsksSeldom(t *testing.T) {
 	if every != process.ProgressEvery {
 		t.Errorf("every %d operations while paused", every)
 	}
-	r.must(r.l.Close())
+	r.Must(r.l.Close())
 }
 
 // TestPlainGrowthWaits: plain memory that grows gets the room of tensors first, so that the device never holds more than the budget, nor is said to.
@@ -348,15 +348,15 @@ func TestPlainGrowthWaits(t *testing.T) {
 	r := newRig(t, c)
 	r.holdBack()
 	for range 8 { // together they fill the budget
-		seq, gated := r.h.Queue(0, r.malloc(8*mib, 0))
+		seq, gated := r.h.Queue(0, r.MallocOn(8*mib, 0))
 		if gated {
-			r.eventually("the gate opens", func() bool { return r.h.Gate(0) >= seq })
+			r.Eventually("the gate opens", func() bool { return r.h.Gate(0) >= seq })
 		}
 		r.h.Finish(0, seq)
 	}
 	for range 12 {
 		_, err := r.e.AcquirePlain(2 * mib)
-		r.must(err)
+		r.Must(err)
 	}
 	if r.d.PlainUsed() == 0 || r.d.PeakBytes() < c.BudgetBytes*3/4 {
 		t.Fatalf("%d bytes of plain memory, %d in all at most: nothing is tested", r.d.PlainUsed(), r.d.PeakBytes())
@@ -364,5 +364,5 @@ func TestPlainGrowthWaits(t *testing.T) {
 	if most, s := r.d.PeakBytes(), r.l.Stats(); most > c.BudgetBytes || s.ResidentPeakBytes > c.BudgetBytes {
 		t.Errorf("%d bytes were on the device at a time, and said to be %d, of a budget of %d", most, s.ResidentPeakBytes, c.BudgetBytes)
 	}
-	r.must(r.l.Close())
+	r.Must(r.l.Close())
 }

@@ -13,11 +13,20 @@ import (
 // TestLedgerFollowsTheDriver: what the driver moves by itself is counted by its cause, and the ledger has it where it is.
 func TestLedgerFollowsTheDriver(t *testing.T) {
 	r := newRig(t, defaults())
-	p := r.malloc(8*mib, 0)
+	p := r.MallocOn(8*mib, 0)
 	migration := func(bytes int64, to faults.Processor, cause trace.Cause) faults.Event {
 		return faults.Event{Kind: trace.KindMigration, Address: uint64(p), Bytes: bytes, To: to, Cause: cause}
 	}
-	r.l.Mu.Lock()
+	r.Eventually("no worker moves it", func() bool { // one may have populated it already
+		r.l.Mu.Lock()
+		if !r.e.runtime.Moving() {
+			return true // with the lock
+		}
+		r.l.Mu.Unlock()
+		return false
+	})
+	r.e.count([]faults.Event{migration(8*mib, 0, trace.CauseEviction)})
+	r.e.faults = faultFeed{}
 	before := r.e.runtime.RoomBytes()
 	r.e.count([]faults.Event{
 		{Kind: trace.KindFault, Batch: 7}, {Kind: trace.KindFault, Batch: 7}, {Kind: trace.KindFault, Batch: 8},
@@ -34,7 +43,7 @@ func TestLedgerFollowsTheDriver(t *testing.T) {
 	if f.faults != 3 || f.batches != 2 || f.h2dBytes != 8*mib || f.d2hBytes != 6*mib || f.faultedBytes != 8*mib || f.evictedBytes != 4*mib {
 		t.Errorf("%+v", f)
 	}
-	r.must(r.l.Close())
+	r.Must(r.l.Close())
 }
 
 // TestFaultsAreFollowedClosely: while a recording sees faults progress is asked for closely, and for a while after the last.

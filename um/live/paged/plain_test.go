@@ -20,7 +20,7 @@ func TestPlainMemory(t *testing.T) {
 		}
 	}
 	p, err := r.e.AcquirePlain(16 * mib)
-	r.must(err)
+	r.Must(err)
 	counted(16 * mib)
 	if _, err := r.e.AcquirePlain(64 * mib); !errors.Is(err, um.ErrOutOfMemory) {
 		t.Errorf("more than the budget: %v", err)
@@ -38,13 +38,13 @@ func TestPlainMemory(t *testing.T) {
 	}
 	used(-others)
 	counted(16 * mib)
-	r.must(r.e.ReleasePlain(p, 16*mib))
+	r.Must(r.e.ReleasePlain(p, 16*mib))
 	counted(0)
 	if err := r.e.ReleasePlain(p, 16*mib); err == nil {
 		t.Error("a segment is released twice")
 	}
 	counted(0)
-	r.must(r.l.Close())
+	r.Must(r.l.Close())
 }
 
 // TestOpensWhenTheCardIsFull: without a budget there is no arena until it is asked for.
@@ -63,14 +63,14 @@ func TestOpensWhenTheCardIsFull(t *testing.T) {
 		t.Errorf("%+v, %t, %t before anything is known", m, settled, replays)
 	}
 	r.l.Budget = 64 * mib
-	r.must(r.e.Open())
-	p := r.malloc(8*mib, 0)
+	r.Must(r.e.Open())
+	p := r.MallocOn(8*mib, 0)
 	if !r.e.Serving() || !r.e.Owns(p) || r.e.ServeFront(true) {
 		t.Error("it was opened, and does not serve, or the pool's front does, whose lock comes first")
 	}
 	r.e.Empty()
 	r.h.Queue(0, p)
-	r.eventually("the operation is known", func() bool {
+	r.Eventually("the operation is known", func() bool {
 		r.l.Mu.Lock()
 		defer r.l.Mu.Unlock()
 		m, _, _ := r.e.Progressed()
@@ -79,22 +79,22 @@ func TestOpensWhenTheCardIsFull(t *testing.T) {
 	if !r.e.OnlyFragmented(8*mib) || r.e.OnlyFragmented(1<<40) {
 		t.Error("what is within the budgets is missed for want of addresses alone")
 	}
-	r.must(r.l.Close())
+	r.Must(r.l.Close())
 }
 
 // TestHeadIsLetGo: a launch that has to wait for another stream's work, which nobody knows the end of, goes after a while, and faults.
 func TestHeadIsLetGo(t *testing.T) {
 	r := newRig(t, defaults())
 	r.holdBack()
-	a, b := r.malloc(48*mib, 0), r.malloc(32*mib, 0x5000)
+	a, b := r.MallocOn(48*mib, 0), r.MallocOn(32*mib, 0x5000)
 	first, _ := r.h.Queue(0, a)
-	r.eventually("the first launch runs", func() bool { return r.h.Gate(0) >= first })
+	r.Eventually("the first launch runs", func() bool { return r.h.Gate(0) >= first })
 	began := time.Now()
 	seq, gated := r.h.Queue(1, b)
 	if !gated {
 		t.Fatal("the launch is not held back")
 	}
-	r.eventually("it is let go", func() bool { return r.h.Gate(1) >= seq })
+	r.Eventually("it is let go", func() bool { return r.h.Gate(1) >= seq })
 	if took := time.Since(began); took < headPatience {
 		t.Errorf("after %v", took)
 	}
@@ -102,5 +102,5 @@ func TestHeadIsLetGo(t *testing.T) {
 		t.Errorf("%d launches are counted as late, failure %q", s.LateLaunches, s.Failure)
 	}
 	r.h.Finish(0, first)
-	r.must(r.l.Close())
+	r.Must(r.l.Close())
 }

@@ -2,11 +2,9 @@ package paged
 
 import (
 	"testing"
-	"time"
 
 	"go.uber.org/zap"
 
-	"github.com/penstock-gpu/penstock/cuda"
 	"github.com/penstock-gpu/penstock/cuda/uvm"
 	"github.com/penstock-gpu/penstock/um"
 	"github.com/penstock-gpu/penstock/um/live/livetest"
@@ -17,7 +15,7 @@ const mib = livetest.MiB
 
 // rig is the engine between test doubles of the driver and of the launch hook.
 type rig struct {
-	*testing.T
+	livetest.Test
 	l *livetest.Above
 	d *livetest.Driver
 	h *livetest.Hook
@@ -30,7 +28,7 @@ func defaults() process.Config {
 
 func newRig(t *testing.T, c process.Config, limit ...int64) *rig {
 	t.Helper()
-	r := &rig{T: t, d: livetest.NewDriver(1 << 30), h: livetest.NewHook()}
+	r := &rig{Test: livetest.Test{T: t}, d: livetest.NewDriver(1 << 30), h: livetest.NewHook()}
 	proc := process.New(c, r.d, r.h, zap.NewNop())
 	own := Config{}
 	if len(limit) > 0 {
@@ -38,8 +36,9 @@ func newRig(t *testing.T, c process.Config, limit ...int64) *rig {
 	}
 	r.e = New(proc, own)
 	r.l = &livetest.Above{Process: proc}
+	r.Memory = r.l
 	r.l.Serve(t, r.e)
-	r.must(r.e.Start())
+	r.Must(r.e.Start())
 	t.Cleanup(func() { _ = r.l.Close() }) // tests that expect nothing else close it themselves
 	return r
 }
@@ -48,7 +47,7 @@ func newRig(t *testing.T, c process.Config, limit ...int64) *rig {
 // unified-memory driver at hand. Its movers stay those of the fake driver.
 func (r *rig) holdBack() {
 	const workers = 4
-	r.eventually("every worker has its mover", func() bool {
+	r.Eventually("every worker has its mover", func() bool {
 		r.d.Mu.Lock()
 		defer r.d.Mu.Unlock()
 		return r.d.Streams == workers
@@ -56,28 +55,4 @@ func (r *rig) holdBack() {
 	r.l.Mu.Lock()
 	defer r.l.Mu.Unlock()
 	r.e.space = new(uvm.Space)
-}
-
-func (r *rig) malloc(bytes int64, stream uint64) cuda.Ptr {
-	r.Helper()
-	p, err := r.l.Malloc(bytes, stream)
-	r.must(err)
-	return p
-}
-
-func (r *rig) must(err error) {
-	r.Helper()
-	if err != nil {
-		r.Fatal(err)
-	}
-}
-
-// eventually waits for what the engine's threads bring about.
-func (r *rig) eventually(what string, holds func() bool) {
-	r.Helper()
-	for until := time.Now().Add(20 * time.Second); !holds(); time.Sleep(100 * time.Microsecond) {
-		if time.Now().After(until) {
-			r.Fatalf("not so after 20 s: %s\n%+v", what, r.l.Stats())
-		}
-	}
 }

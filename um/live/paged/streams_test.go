@@ -34,11 +34,11 @@ func TestStreamsComeAndGo(t *testing.T) {
 		if i > streams/2 {
 			handle = first + i%few*16
 		}
-		p := r.malloc(4*mib, handle)
+		p := r.MallocOn(4*mib, handle)
 		r.have(0, handle)
 		seq, _ := r.h.Queue(1, p)
 		r.h.Finish(1, seq)
-		r.must(r.l.Free(p))
+		r.Must(r.l.Free(p))
 		if i <= streams/2 {
 			r.look()
 		}
@@ -61,7 +61,7 @@ func TestStreamsComeAndGo(t *testing.T) {
 // and launches no other: when it is read it is done.
 func TestFinishedBeforeItIsRead(t *testing.T) {
 	r := newRig(t, defaults())
-	p := r.malloc(4*mib, 0x5000)
+	p := r.MallocOn(4*mib, 0x5000)
 	first, _ := r.h.Queue(1, p)
 	r.h.Finish(1, first)
 	r.look()
@@ -83,7 +83,7 @@ func TestStreamsOfOneHandle(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			r := newRig(t, defaults())
 			r.have(0, handle, handle)
-			a, b := r.malloc(4*mib, 0), r.malloc(4*mib, 0)
+			a, b := r.MallocOn(4*mib, 0), r.MallocOn(4*mib, 0)
 			slow, _ := r.h.Queue(1, a)
 			quick, _ := r.h.Queue(2, b)
 			r.h.Finish(2, quick)
@@ -103,7 +103,7 @@ func TestStreamsOfOneHandle(t *testing.T) {
 func TestHandleUnderAnotherIndex(t *testing.T) {
 	r := newRig(t, defaults())
 	const handle = 0x7000
-	p := r.malloc(4*mib, 0)
+	p := r.MallocOn(4*mib, 0)
 	r.have(0, handle)
 	first, _ := r.h.Queue(1, p)
 	r.h.Finish(1, first)
@@ -127,7 +127,7 @@ func TestHandleUnderAnotherIndex(t *testing.T) {
 // had is done.
 func TestIndexOfQuietStream(t *testing.T) {
 	r := newRig(t, defaults())
-	p := r.malloc(4*mib, 0)
+	p := r.MallocOn(4*mib, 0)
 	r.have(0, 0x7000)
 	r.h.Queue(1, p)
 	if n := r.look(); n != 1 {
@@ -144,7 +144,7 @@ func TestIndexOfQuietStream(t *testing.T) {
 func TestSharedStream(t *testing.T) {
 	r := newRig(t, defaults())
 	r.have(append(make([]uint64, hook.SharedStream), hook.StreamMany)...)
-	p := r.malloc(4*mib, 0)
+	p := r.MallocOn(4*mib, 0)
 	for range 1000 {
 		r.h.Queue(hook.SharedStream, p)
 	}
@@ -163,12 +163,12 @@ func TestSharedStream(t *testing.T) {
 func TestGatesFollow(t *testing.T) {
 	r := newRig(t, defaults())
 	r.holdBack()
-	a, b := r.malloc(40*mib, 0x5000), r.malloc(40*mib, 0)
+	a, b := r.MallocOn(40*mib, 0x5000), r.MallocOn(40*mib, 0)
 	seq, held := r.h.Queue(1, a)
 	if !held {
 		t.Fatal("what is nowhere is launched at once")
 	}
-	r.eventually("the gate opens", func() bool { return r.h.Gate(1) == seq })
+	r.Eventually("the gate opens", func() bool { return r.h.Gate(1) == seq })
 	r.d.Mu.Lock()
 	r.d.Block = make(chan struct{}) // nothing moves from here on
 	r.d.Mu.Unlock()
@@ -181,7 +181,7 @@ func TestGatesFollow(t *testing.T) {
 	r.h.Newest += 3 << 30
 	head := r.h.Newest
 	r.h.Mu.Unlock()
-	r.eventually("the quiet stream's gate follows", func() bool { return head-r.h.Gate(1) < 1<<30 })
+	r.Eventually("the quiet stream's gate follows", func() bool { return head-r.h.Gate(1) < 1<<30 })
 	if at := r.h.Gate(0); at != 0 {
 		t.Errorf("the gate of what is held back is open up to %d", at)
 	}
