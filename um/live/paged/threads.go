@@ -45,10 +45,7 @@ func (e *Engine) loop() {
 			proc.Mu.Unlock()
 			return
 		}
-		proc.Drain()
-		proc.Progress()
-		proc.Timings()
-		proc.TensorReserved.Store(e.runtime.ReservedBytes())
+		proc.Follow()
 		e.feedFaults()
 		if proc.Failed != nil {
 			e.letRun() // also streams that are new, and before far ahead is reached

@@ -87,3 +87,12 @@ func (p *Process) Hear() (all bool) {
 	}
 	return p.Hook.Read() >= head
 }
+
+// Follow takes in all that has happened since: what the ring says, how far the streams are, how long operations took. The caller
+// holds the lock.
+func (p *Process) Follow() {
+	p.Drain()
+	p.Progress()
+	p.Timings()
+	p.TensorReserved.Store(p.Tensors.ReservedBytes())
+}

@@ -33,10 +33,7 @@ func (e *Engine) loop() {
 			proc.Mu.Unlock()
 			return
 		}
-		proc.Drain()
-		proc.Progress()
-		proc.Timings()
-		proc.TensorReserved.Store(e.runtime.ReservedBytes())
+		proc.Follow()
 		e.epoch.Store(e.runtime.Epoch())
 		held := e.runtime.Held() || e.asking != nil
 		if n := e.runtime.Epoch(); n != e.waked || held && !e.runtime.Moving() { // what was refused may be possible now, such as host memory
