@@ -462,7 +462,8 @@ def train(name, iters, args):
     if args.when_asked:
         when_asked(step)
         return
-    torch.cuda.reset_peak_memory_stats()
+    if not args.captured:  # what a graph uses is taken while it is captured
+        torch.cuda.reset_peak_memory_stats()
 
     penstock = loaded_penstock()
     before = penstock.stats() if penstock else None

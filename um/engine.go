@@ -89,6 +89,8 @@ type Op struct {
 	Trying bool
 	// Product says that it is a launch of a kernel that takes long, as matrix products do, of which trials tell what it writes to.
 	Product bool
+	// Fill says that it writes one value everywhere.
+	Fill bool
 }
 
 // AccessOf is what it does with what a slot has.

@@ -1,22 +1,30 @@
 package explicit
 
-import "github.com/penstock-gpu/penstock/cuda"
+import (
+	"github.com/penstock-gpu/penstock/correlate"
+	"github.com/penstock-gpu/penstock/cuda"
+	"github.com/penstock-gpu/penstock/um"
+)
 
 // This file is for what is asked of operands to find out what launches do with them of which nothing is known by name.
 
 // MostTrialInputs is how many tensors a recipe may read that is tried with copies of them.
 const MostTrialInputs = 8
 
-// products counts the operations that named a tensor, if all of them were products (Op.Product).
+// products counts the products (Op.Product) among the operations that named a tensor.
 type products struct {
 	n     int
-	other bool
+	fills bool // others did that fill it
+	other bool // others did that do not
 }
 
-func (p *products) note(product bool) {
-	if product {
+func (p *products) note(o *um.Op) {
+	switch {
+	case o.Product:
 		p.n++
-	} else {
+	case o.Fill:
+		p.fills = true
+	default:
 		p.other = true
 	}
 }
@@ -42,5 +50,19 @@ func (r *Runtime) Untouched(slot uint32) bool {
 // NamedByProducts says whether so many products have named the tensor of a slot, and nothing else.
 func (r *Runtime) NamedByProducts(slot uint32, n int) bool {
 	t := r.Slots.At(slot)
-	return t != nil && t.products.n >= n && !t.products.other
+	return t != nil && t.products.n >= n && !t.products.other && !t.products.fills
+}
+
+// MayBeWorkspace says whether nothing but products and fills has named the tensor of a slot. Of a pack nothing is said: its parts are not told apart.
+func (r *Runtime) MayBeWorkspace(slot uint32) bool {
+	t := r.Slots.At(slot)
+	return t != nil && (t.parts != nil || !t.products.other)
+}
+
+// InstanceOf is the life of the tensor of a slot: the same address later is another allocation's.
+func (r *Runtime) InstanceOf(slot uint32) correlate.InstanceID {
+	if t := r.Slots.At(slot); t != nil {
+		return t.Instance
+	}
+	return 0
 }

@@ -70,7 +70,7 @@ func (r *Runtime) learn(x *op, o *um.Op) {
 		if a == um.AccessUnknown {
 			t.touch(o.Work, i, len(o.Slots))
 		}
-		t.products.note(o.Product)
+		t.products.note(o)
 		switch {
 		case a == um.AccessReads:
 		case t.parts != nil && (a == um.AccessWrites || a == um.AccessScratch):

@@ -16,7 +16,7 @@ type accesses struct {
 	functions  map[uint32]*recorded        // nil: of which nothing is recorded
 	long       map[uint32]bool             // launches of which take long
 	tried      map[cuda.Function]*recorded // of these, those of which trials tell what they write to
-	workspaces map[cuda.Ptr]bool           // that products write to
+	workspaces map[named]bool              // that products write to
 	products   products
 	tries      bool        // addresses do not look like numbers, so that trials can tell
 	of         []um.Access // those of the newest operation
@@ -33,7 +33,7 @@ type recorded struct {
 }
 
 func newAccesses() accesses {
-	return accesses{functions: map[uint32]*recorded{}, long: map[uint32]bool{}, tried: map[cuda.Function]*recorded{}, workspaces: map[cuda.Ptr]bool{}, products: products{by: map[cuda.Ptr]map[cuda.Function]int{}}}
+	return accesses{functions: map[uint32]*recorded{}, long: map[uint32]bool{}, tried: map[cuda.Function]*recorded{}, workspaces: map[named]bool{}, products: products{by: map[named]map[cuda.Function]int{}}}
 }
 
 // note completes an operation.

@@ -331,7 +331,7 @@ func (e *Engine) Op(rec *hook.Record) {
 	var o um.Op
 	proc.Operation(rec, &o)
 	o.Shape, o.Keep = rec.Grid, rec.Flags&hook.FlagKeep != 0
-	o.ToHost = rec.Kind == hook.Copy && rec.ID == hook.CopyD2H
+	o.ToHost, o.Fill = rec.Kind == hook.Copy && rec.ID == hook.CopyD2H, rec.Kind == hook.Copy && rec.ID == hook.CopyFill
 	if e.verifier != nil {
 		e.accesses.note(e, rec, &o)
 	}

@@ -442,7 +442,7 @@ func (p *porter) begin(m *explicit.Move) error {
 	var byTrial []bool
 	overwrites := false
 	if makes || verifies {
-		written := e.accesses.overwrites(m)
+		written := e.accesses.overwrites(e, m)
 		overwrites = len(written) > 0 && !(makes && m.Isolate(written, explicit.TempsBytes(e.verifier.scratch.Bytes)))
 	}
 	if verifies {

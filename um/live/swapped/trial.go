@@ -65,16 +65,15 @@ func (c *accesses) byTrial(e *Engine, rec *hook.Record, o *um.Op, f *recorded, l
 		case i >= 0:
 			at[i] = append(at[i], offset)
 			l.Addresses = append(l.Addresses, offset)
-			if f.product {
-				c.products.name(p)
+			if !f.product {
+				break
 			}
-			switch {
-			case f.product && c.products.workspace(p):
-				c.workspaces[p] = true
-			case e.runtime.Untouched(rec.Slots[i]): // it is another allocation than was there
-				delete(c.workspaces, p)
+			x := named{e.runtime.InstanceOf(rec.Slots[i]), p}
+			c.products.name(x)
+			if c.products.workspace(x) && e.runtime.MayBeWorkspace(rec.Slots[i]) {
+				c.workspaces[x] = true
 			}
-			if f.product && c.workspaces[p] && !slices.Contains(f.writes, offset) {
+			if c.workspaces[x] && !slices.Contains(f.writes, offset) {
 				f.writes = append(f.writes, offset)
 				tell = true
 			}
@@ -149,7 +148,7 @@ func (c *accesses) trials(m *explicit.Move) bool {
 
 // overwrites are what launches of a move write to and only read by what was known when they were recorded: it was found
 // out since. Issued with what the job has, they would change that.
-func (c *accesses) overwrites(m *explicit.Move) (all []explicit.Overwritten) {
+func (c *accesses) overwrites(e *Engine, m *explicit.Move) (all []explicit.Overwritten) {
 	inputs := m.Reads()
 	for _, l := range m.Launches {
 		f := c.tried[l.Function]
@@ -170,7 +169,7 @@ func (c *accesses) overwrites(m *explicit.Move) (all []explicit.Overwritten) {
 				k = len(all)
 				all = append(all, explicit.Overwritten{Range: inputs[i], Workspace: true})
 			}
-			all[k].Workspace = all[k].Workspace && c.workspaces[p]
+			all[k].Workspace = all[k].Workspace && c.workspaces[e.named(p)]
 		}
 	}
 	return all
@@ -204,7 +203,7 @@ func (c *accesses) judge(e *Engine, m *explicit.Move) bool {
 			c.restart(e, f)
 			f.note(nil, words)
 			if f.product && !slices.ContainsFunc(words, func(at uint32) bool { return l.Address(at) != l.Address(words[0]) }) {
-				c.workspaces[l.Address(words[0])] = true
+				c.workspaces[e.named(l.Address(words[0]))] = true
 			}
 		}
 	}

@@ -3,6 +3,7 @@ package swapped
 import (
 	"slices"
 
+	"github.com/penstock-gpu/penstock/correlate"
 	"github.com/penstock-gpu/penstock/cuda"
 )
 
@@ -22,11 +23,20 @@ const (
 type products struct {
 	last [productsSeen]struct {
 		function cuda.Function
-		named    []cuda.Ptr
+		named    []named
 	}
 	newest int
-	by     map[cuda.Ptr]map[cuda.Function]int // launches
+	by     map[named]map[cuda.Function]int // launches
 }
+
+// named is an address in one life of an allocation: another one that gets the same range is no workspace for that.
+type named struct {
+	instance correlate.InstanceID
+	at       cuda.Ptr
+}
+
+// named is what has an address now.
+func (e *Engine) named(p cuda.Ptr) named { return named{e.runtime.InstanceOf(e.runtime.SlotAt(p)), p} }
 
 // launch enters one of a function, in the place of the oldest.
 func (s *products) launch(f cuda.Function) {
@@ -43,8 +53,8 @@ func (s *products) launch(f cuda.Function) {
 	x.function, x.named = f, x.named[:0]
 }
 
-// name enters an address that the newest launch names, once for it.
-func (s *products) name(p cuda.Ptr) {
+// name enters what the newest launch names, once for it.
+func (s *products) name(p named) {
 	x := &s.last[s.newest]
 	if slices.Contains(x.named, p) {
 		return
@@ -56,8 +66,8 @@ func (s *products) name(p cuda.Ptr) {
 	s.by[p][x.function]++
 }
 
-// workspace says whether enough of them named an address.
-func (s *products) workspace(p cuda.Ptr) bool {
+// workspace says whether enough of them named it.
+func (s *products) workspace(p named) bool {
 	n := 0
 	for _, launches := range s.by[p] {
 		n += launches
