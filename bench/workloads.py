@@ -175,7 +175,7 @@ def captured(step):
     with torch.cuda.graph(graph):
         loss = step()
 
-    def replay():
+    def replay(_step=step):  # a graph does not keep what it names, such as the optimizer's state: the step does
         graph.replay()
         return loss
 

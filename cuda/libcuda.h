@@ -186,7 +186,7 @@ static inline psk_result psk_launch_again(const psk_driver *d, uintptr_t f, cons
 }
 
 /* While any thread of the process captures a stream, the driver refuses calls
- * such as allocations, and spoils the capture: unless the calling thread has
+ * such as allocations and questions whether work is done, and spoils the capture: unless the calling thread has
  * said that it knows what it does. None of these calls is part of a graph. */
 #define PSK_RELAXED(name, params, args) \
     static inline psk_result psk_relaxed_##name params \
@@ -202,9 +202,12 @@ PSK_RELAXED(cuMemAlloc_v2, (const psk_driver *d, uint64_t *p, size_t n), (d, p, 
 PSK_RELAXED(cuMemAllocManaged, (const psk_driver *d, uint64_t *p, size_t n, unsigned flags), (d, p, n, flags))
 PSK_RELAXED(cuMemFree_v2, (const psk_driver *d, uint64_t p), (d, p))
 PSK_RELAXED(cuMemHostAlloc, (const psk_driver *d, uint64_t *p, size_t n, unsigned flags), (d, p, n, flags))
+PSK_RELAXED(cuCtxSynchronize, (const psk_driver *d, int unused), (d, unused))
+PSK_RELAXED(cuStreamQuery, (const psk_driver *d, uintptr_t s), (d, s))
 PSK_RELAXED(cuStreamSynchronize, (const psk_driver *d, uintptr_t s), (d, s))
 PSK_RELAXED(cuEventSynchronize, (const psk_driver *d, uintptr_t e), (d, e))
 PSK_RELAXED(cuEventQuery, (const psk_driver *d, uintptr_t e), (d, e))
+PSK_RELAXED(cuMemFreeHost, (const psk_driver *d, uint64_t p), (d, p))
 PSK_RELAXED(cuMemHostRegister_v2, (const psk_driver *d, uint64_t p, size_t n, unsigned flags), (d, p, n, flags))
 PSK_RELAXED(cuMemHostUnregister, (const psk_driver *d, uint64_t p), (d, p))
 PSK_RELAXED(cuMemCreate, (const psk_driver *d, uint64_t *h, size_t n, const psk_alloc_prop *prop), (d, h, n, prop, 0))

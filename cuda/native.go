@@ -170,7 +170,7 @@ func (n *Native) HostAlloc(bytes int64) (Ptr, error) {
 
 // HostFree frees memory of HostAlloc.
 func (n *Native) HostFree(p Ptr) error {
-	return check(C.psk_cuMemFreeHost(n.fn, C.uint64_t(p)), "cuMemFreeHost")
+	return check(C.psk_relaxed_cuMemFreeHost(n.fn, C.uint64_t(p)), "cuMemFreeHost")
 }
 
 // HostRegister pins host memory that the caller mapped. For large amounts this
@@ -246,12 +246,12 @@ func (n *Native) StreamCapturing(s Stream) bool {
 
 // Synchronize waits for all work on the device.
 func (n *Native) Synchronize() error {
-	return check(C.psk_cuCtxSynchronize(n.fn, 0), "cuCtxSynchronize")
+	return check(C.psk_relaxed_cuCtxSynchronize(n.fn, 0), "cuCtxSynchronize")
 }
 
 // StreamQuery says whether the stream's work is done.
 func (n *Native) StreamQuery(s Stream) (bool, error) {
-	return ready(C.psk_cuStreamQuery(n.fn, C.uintptr_t(s)), "cuStreamQuery")
+	return ready(C.psk_relaxed_cuStreamQuery(n.fn, C.uintptr_t(s)), "cuStreamQuery")
 }
 
 // StreamWaitEvent makes later work of the stream wait for an event.

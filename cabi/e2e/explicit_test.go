@@ -421,10 +421,14 @@ func TestExplicitReplay(t *testing.T) {
 func TestExplicitGraphParts(t *testing.T) {
 	t.Parallel()
 	job := program(t, "graphs")
-	for _, mode := range []string{"parts", "set", "small", "captured", "streams", "nested", "threads", "whole"}[:short.Of(8, 2)] {
+	for _, mode := range []string{"parts", "captured", "many", "set", "small", "streams", "nested", "threads", "whole"}[:short.Of(9, 2)] {
 		t.Run(mode, func(t *testing.T) {
 			t.Parallel()
-			r := mustRun(t, explicitly("PENSTOCK_POLICY=penstock"), job, mode)
+			env := []string{"PENSTOCK_POLICY=penstock"}
+			if mode == "many" { // parts of 64 MiB
+				env = append(env, "PENSTOCK_BUDGET=512MiB", "PENSTOCK_HOST_BUDGET=1GiB")
+			}
+			r := mustRun(t, explicitly(env...), job, mode)
 			all, _ := explicitStats(t, r)
 			if all["failure"] != nil || all["dropped_records"] != 0.0 {
 				t.Errorf("%v", all)

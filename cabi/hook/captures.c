@@ -47,6 +47,20 @@ CUresult psk_relaxed(CUresult (*wait)(void)) {
     return r;
 }
 
+CUresult psk_event_query(CUevent event) {
+    static CUresult (*_Atomic query)(CUevent);
+    CUresult (*fn)(CUevent) = atomic_load(&query);
+    if (!fn) {
+        fn = (CUresult(*)(CUevent))psk_driver_symbol("cuEventQuery");
+        if (!fn) return CUDA_ERROR_NOT_FOUND;
+        atomic_store(&query, fn);
+    }
+    leave l = relax();
+    CUresult r = fn(event);
+    back(l);
+    return r;
+}
+
 CUresult psk_stream_synchronize(CUstream stream, int ptsz) {
     typedef CUresult (*synchronize_fn)(CUstream);
     static synchronize_fn _Atomic fns[2];

@@ -10,5 +10,6 @@ bool psk_stream_capturing(CUstream stream, int ptsz);
 CUresult psk_capture_status(CUstream stream, int ptsz, int *status);
 /* The driver's cuStreamSynchronize, which other streams' captures survive. */
 CUresult psk_stream_synchronize(CUstream stream, int ptsz);
+CUresult psk_event_query(CUevent event); /* likewise */
 CUresult psk_relaxed(CUresult (*wait)(void)); /* a call that waits, likewise */
 #endif

@@ -45,7 +45,6 @@ typedef struct queries {
     CUresult (*event_destroy)(CUevent);
     CUresult (*record[2])(CUevent, CUstream); /* by ptsz */
     CUresult (*wait[2])(CUstream, CUevent, unsigned);
-    CUresult (*query)(CUevent);
 } queries;
 
 static const queries *get_queries(void) {
@@ -66,7 +65,6 @@ static const queries *get_queries(void) {
         q.record[1] = (CUresult(*)(CUevent, CUstream))psk_driver_symbol("cuEventRecord_ptsz");
         q.wait[0] = (CUresult(*)(CUstream, CUevent, unsigned))psk_driver_symbol("cuStreamWaitEvent");
         q.wait[1] = (CUresult(*)(CUstream, CUevent, unsigned))psk_driver_symbol("cuStreamWaitEvent_ptsz");
-        q.query = (CUresult(*)(CUevent))psk_driver_symbol("cuEventQuery");
         atomic_store(&found, 1);
     }
     return &q;
@@ -74,7 +72,7 @@ static const queries *get_queries(void) {
 
 static bool can_cut(const queries *q) {
     return (q->edges || q->plain_edges) && q->clone && q->in_clone && q->remove && q->destroy && q->instantiate && q->exec_destroy && q->event && q->event_destroy && q->record[0] &&
-           q->record[1] && q->wait[0] && q->wait[1] && q->query;
+           q->record[1] && q->wait[0] && q->wait[1];
 }
 
 /* ---- a graph to cut: its nodes are told by their indices ---- */
@@ -379,5 +377,5 @@ CUresult psk_parts_end(psk_parts *p, CUstream s, int ptsz) {
 }
 
 void psk_parts_wait(const psk_parts *p) {
-    while (p->once && get_queries()->query(p->launched) == CUDA_ERROR_NOT_READY) psk_nap(50000);
+    while (p->once && psk_event_query(p->launched) == CUDA_ERROR_NOT_READY) psk_nap(50000);
 }

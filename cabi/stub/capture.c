@@ -4,7 +4,7 @@
 #include "streams.h"
 #include "work.h"
 
-static CUresult begin_capture(CUstream h, CUgraph into, int ptsz) {
+static CUresult begin_capture(CUstream h, CUgraph into, int mode, int ptsz) {
     CURRENT();
     stream *s = stub_stream(h, ptsz);
     if (!s) return CUDA_ERROR_INVALID_HANDLE;
@@ -12,19 +12,24 @@ static CUresult begin_capture(CUstream h, CUgraph into, int ptsz) {
     if (s->capture) return CUDA_ERROR_ILLEGAL_STATE;
     s->capture_invalid = false;
     s->capture_origin = true;
+    s->capture_mode = mode;
+    s->capture_thread = pthread_self();
     s->capture = into ? into : stub_graph_new();
-    return s->capture ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+    if (!s->capture) return CUDA_ERROR_OUT_OF_MEMORY;
+    atomic_fetch_add(&stub_captures, 1);
+    return CUDA_SUCCESS;
 }
-CUresult cuStreamBeginCapture(CUstream s) { return begin_capture(s, NULL, 0); }
-CUresult cuStreamBeginCapture_ptsz(CUstream s) { return begin_capture(s, NULL, 1); }
-CUresult cuStreamBeginCapture_v2(CUstream s, int mode) { return (void)mode, begin_capture(s, NULL, 0); }
-CUresult cuStreamBeginCapture_v2_ptsz(CUstream s, int mode) { return (void)mode, begin_capture(s, NULL, 1); }
-CUresult cuStreamBeginCaptureToGraph(CUstream s, CUgraph g, const CUgraphNode *d, const void *e, size_t n, int mode) { return (void)d, (void)e, (void)n, (void)mode, begin_capture(s, g, 0); }
-CUresult cuStreamBeginCaptureToGraph_ptsz(CUstream s, CUgraph g, const CUgraphNode *d, const void *e, size_t n, int mode) { return (void)d, (void)e, (void)n, (void)mode, begin_capture(s, g, 1); }
-CUresult cuStreamBeginRecaptureToGraph(CUstream s, int mode, CUgraph g, void *callback, void *arg) { return (void)mode, (void)callback, (void)arg, begin_capture(s, g, 0); }
-CUresult cuStreamBeginRecaptureToGraph_ptsz(CUstream s, int mode, CUgraph g, void *callback, void *arg) { return (void)mode, (void)callback, (void)arg, begin_capture(s, g, 1); }
-CUresult cuStreamBeginCaptureToCig(CUstream s, void *params) { return (void)params, begin_capture(s, NULL, 0); }
-CUresult cuStreamBeginCaptureToCig_ptsz(CUstream s, void *params) { return (void)params, begin_capture(s, NULL, 1); }
+
+CUresult cuStreamBeginCapture(CUstream s) { return begin_capture(s, NULL, 0, 0); }
+CUresult cuStreamBeginCapture_ptsz(CUstream s) { return begin_capture(s, NULL, 0, 1); }
+CUresult cuStreamBeginCapture_v2(CUstream s, int mode) { return begin_capture(s, NULL, mode, 0); }
+CUresult cuStreamBeginCapture_v2_ptsz(CUstream s, int mode) { return begin_capture(s, NULL, mode, 1); }
+CUresult cuStreamBeginCaptureToGraph(CUstream s, CUgraph g, const CUgraphNode *d, const void *e, size_t n, int mode) { return (void)d, (void)e, (void)n, begin_capture(s, g, mode, 0); }
+CUresult cuStreamBeginCaptureToGraph_ptsz(CUstream s, CUgraph g, const CUgraphNode *d, const void *e, size_t n, int mode) { return (void)d, (void)e, (void)n, begin_capture(s, g, mode, 1); }
+CUresult cuStreamBeginRecaptureToGraph(CUstream s, int mode, CUgraph g, void *callback, void *arg) { return (void)callback, (void)arg, begin_capture(s, g, mode, 0); }
+CUresult cuStreamBeginRecaptureToGraph_ptsz(CUstream s, int mode, CUgraph g, void *callback, void *arg) { return (void)callback, (void)arg, begin_capture(s, g, mode, 1); }
+CUresult cuStreamBeginCaptureToCig(CUstream s, void *params) { return (void)params, begin_capture(s, NULL, 0, 0); }
+CUresult cuStreamBeginCaptureToCig_ptsz(CUstream s, void *params) { return (void)params, begin_capture(s, NULL, 0, 1); }
 
 static CUresult end_capture(CUstream h, CUgraph *out, int ptsz) {
     READY();
@@ -32,6 +37,7 @@ static CUresult end_capture(CUstream h, CUgraph *out, int ptsz) {
     if (!s) return CUDA_ERROR_INVALID_HANDLE;
     if (!s->capture || !s->capture_origin) return CUDA_ERROR_ILLEGAL_STATE;
     CUgraph g = s->capture;
+    atomic_fetch_sub(&stub_captures, 1);
     bool invalid = stub_leave_capture(g);
     *out = invalid ? NULL : g;
     return invalid ? CUDA_ERROR_STREAM_CAPTURE_INVALIDATED : CUDA_SUCCESS;
@@ -51,10 +57,3 @@ static CUresult is_capturing(CUstream h, int *status, int ptsz) {
 }
 CUresult cuStreamIsCapturing(CUstream s, int *status) { return is_capturing(s, status, 0); }
 CUresult cuStreamIsCapturing_ptsz(CUstream s, int *status) { return is_capturing(s, status, 1); }
-CUresult cuThreadExchangeStreamCaptureMode(int *mode) {
-    static __thread int mine;
-    int old = mine;
-    mine = *mode;
-    *mode = old;
-    return CUDA_SUCCESS;
-}

@@ -144,6 +144,7 @@ CUresult cuStreamWaitEvent_ptsz(CUstream s, CUevent e, unsigned flags) { return 
 
 CUresult cuEventQuery(CUevent h) {
     CURRENT();
+    UNSAFE();
     mark *m = last_mark((event *)h);
     bool done = !m || __atomic_load_n(&m->done, __ATOMIC_ACQUIRE);
     mark_unref(m);
@@ -152,6 +153,7 @@ CUresult cuEventQuery(CUevent h) {
 
 CUresult cuEventSynchronize(CUevent h) {
     CURRENT();
+    UNSAFE();
     mark *m = last_mark((event *)h);
     if (m) mark_wait(m);
     mark_unref(m);

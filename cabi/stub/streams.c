@@ -247,6 +247,7 @@ static CUresult synchronize(CUstream h, int ptsz) {
         s->capture_invalid = true;
         return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     }
+    UNSAFE();
     return stub_wait_idle(s);
 }
 CUresult cuStreamSynchronize(CUstream s) { return synchronize(s, 0); }
@@ -256,6 +257,7 @@ static CUresult query(CUstream h, int ptsz) {
     CURRENT();
     stream *s = stub_stream(h, ptsz);
     if (!s) return CUDA_ERROR_INVALID_HANDLE;
+    UNSAFE();
     pthread_mutex_lock(&s->mu);
     CUresult rc = s->error ? s->error : stub_ended() ? stub_ended() : s->queued ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS;
     pthread_mutex_unlock(&s->mu);
@@ -298,6 +300,7 @@ CUresult cuStreamGetCtx(CUstream h, CUcontext *context) {
 
 CUresult cuCtxSynchronize(void) {
     CURRENT();
+    UNSAFE();
     CUresult rc = CUDA_SUCCESS;
     pthread_mutex_lock(&list_mu);
     for (stream *s = streams; s; s = s->next) {
@@ -306,6 +309,35 @@ CUresult cuCtxSynchronize(void) {
         CUresult one = stub_wait_idle(s);
         pthread_mutex_lock(&list_mu);
         if (rc == CUDA_SUCCESS) rc = one;
+    }
+    pthread_mutex_unlock(&list_mu);
+    return rc;
+}
+
+atomic_int stub_captures;
+static __thread int capture_mode; /* CUstreamCaptureMode: what the thread means to do to captures; global at first */
+
+CUresult cuThreadExchangeStreamCaptureMode(int *mode) {
+    int old = capture_mode;
+    capture_mode = *mode;
+    *mode = old;
+    return CUDA_SUCCESS;
+}
+
+static bool prohibits(const stream *s) {
+    if (!s->capture || !s->capture_origin || s->capture_mode == CU_STREAM_CAPTURE_MODE_RELAXED) return false;
+    bool own = pthread_equal(s->capture_thread, pthread_self());
+    return own || (s->capture_mode == CU_STREAM_CAPTURE_MODE_GLOBAL && capture_mode == CU_STREAM_CAPTURE_MODE_GLOBAL);
+}
+
+CUresult stub_unsafe(void) {
+    if (!atomic_load(&stub_captures) || capture_mode == CU_STREAM_CAPTURE_MODE_RELAXED) return CUDA_SUCCESS;
+    CUresult rc = CUDA_SUCCESS;
+    pthread_mutex_lock(&list_mu);
+    for (stream *s = streams; s; s = s->next) {
+        if (!prohibits(s)) continue;
+        s->capture_invalid = true;
+        rc = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     }
     pthread_mutex_unlock(&list_mu);
     return rc;

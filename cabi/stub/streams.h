@@ -31,6 +31,8 @@ struct stream {
     CUresult error;  /* sticky */
     CUgraph capture; /* captured into, when not NULL */
     bool capture_origin, capture_invalid;
+    int capture_mode;
+    pthread_t capture_thread; /* that began it */
     uint64_t id;
     CUcontext context;
     unsigned flags;
@@ -48,6 +50,14 @@ stream *stub_stream(CUstream s, int ptsz);
 bool stub_is_legacy(CUstream h, int ptsz);
 /* Whether a stream is the legacy one while a stream that it waits for captures: its work would be part of the capture. */
 bool stub_implicit(CUstream h, int ptsz);
+/* Refuses a call that may not be made while a stream captures, which spoils the capture, unless the thread has said that it means no harm. */
+CUresult stub_unsafe(void);
+#define UNSAFE()                               \
+    do {                                       \
+        CUresult unsafe_ = stub_unsafe();      \
+        if (unsafe_ != CUDA_SUCCESS) return unsafe_; \
+    } while (0)
+extern atomic_int stub_captures; /* that streams began and have not ended */
 bool stub_leave_capture(CUgraph g); /* has all streams leave a capture; true: it was invalid */
 op *stub_op(CUresult (*run)(stream *, op *));
 /* Queues an operation that cannot be captured. Takes it over, also on failure. */

@@ -88,6 +88,32 @@ static void parts(void) {
     OK(CALL(cuGraphExecDestroy, e));
 }
 
+/* Parts that name more than a record of the hook has room for. */
+static void many(void) {
+    enum { MANY = 360 }; /* 720 MiB */
+    static tensor x[MANY];
+    const uint64_t words = 2 * MiB / 4;
+    for (uint32_t i = 0; i < MANY; i++) CHECK(make(&x[i], 2 * MiB, s, i));
+    SYNC(s);
+    CUgraph g = new_graph();
+    CUgraphNode last = NULL;
+    for (int i = 1; i < MANY; i++) {
+        CUdeviceptr at[3] = {DEVICE(&x[i]), DEVICE(&x[i]), DEVICE(&x[i - 1])};
+        uint64_t n;
+        void *list[4];
+        CUDA_KERNEL_NODE_PARAMS p = params_of(at, &n, list);
+        n = words;
+        OK(CALL(cuGraphAddKernelNode_v2, &last, g, &last, U64(last ? 1 : 0), &p));
+    }
+    CUgraphExec e = instantiated(g);
+    for (int it = 0; it < 3; it++) {
+        CHECK(launched(e, s) > 3);
+        for (int i = 1; i < MANY; i++) x[i].value += x[i - 1].value;
+    }
+    SYNC(s);
+    for (int i = 0; i < MANY; i++) check_value(&x[i]);
+}
+
 /* One that fits stays whole. */
 static void small(void) {
     CUgraph g = new_graph();
@@ -99,16 +125,22 @@ static void small(void) {
     check_all();
 }
 
+/* What waits for memory elsewhere, for longer than the engine goes without a look at the driver, does not spoil a capture. */
 static void captured(void) {
     CUgraph g;
+    CUstream other = new_stream();
+    uint64_t us = 400000;
     nsteps = 0;
     OK(CALL(cuStreamBeginCapture_v2, s, 0));
+    launch(0, other, f_spin, (void *[]){&us});
+    for (int i = 0; i < TENSORS; i++) add(i, other, &t[i], 1);
     for (int i = 1; i < TENSORS; i++) {
         add_to(i, s, &t[i], &t[i - 1]);
         t[i].value -= t[i - 1].value; /* it has not run */
         steps[nsteps++] = (step){.dst = i, .src = i - 1};
     }
     OK(CALL(cuStreamEndCapture, s, &g));
+    SYNC(other);
     CUgraphExec e = instantiated(g);
     for (int it = 0; it < 3; it++) {
         CHECK(launched(e, s) > 3);
@@ -304,7 +336,7 @@ int main(int argc, char **argv) {
     const struct {
         const char *name;
         void (*run)(void);
-    } modes[] = {{"parts", parts}, {"small", small}, {"captured", captured}, {"streams", streams}, {"set", set}, {"nested", nested}, {"threads", threads}, {"whole", whole}};
+    } modes[] = {{"parts", parts}, {"many", many}, {"small", small}, {"captured", captured}, {"streams", streams}, {"set", set}, {"nested", nested}, {"threads", threads}, {"whole", whole}};
     bool known = false;
     for (size_t i = 0; i < sizeof modes / sizeof modes[0]; i++)
         if (!strcmp(argv[1], modes[i].name)) modes[i].run(), known = true;

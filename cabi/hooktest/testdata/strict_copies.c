@@ -240,7 +240,7 @@ int main(void) {
      * the driver makes a node of it. */
     CUstream c = new_stream();
     CUgraph g;
-    OK(CALL(cuStreamBeginCapture_v2, c, 0));
+    OK(CALL(cuStreamBeginCapture_v2, c, 2));
     STAYS_OUT(s, dtoh, pageable, 16);
     set_state(1, PSK_SLOT_ABSENT);
     job captured = {.call = dtoh_on_its_stream, .s = c, .host = pageable, .bytes = 16};

@@ -375,7 +375,7 @@ func illegal(err error) error {
 	if !errors.Is(err, cuda.ErrIllegalAddress) {
 		return err
 	}
-	return fmt.Errorf("a kernel or a copy has reached memory that is not mapped (%w): if the job ends so with --engine managed as well, it is at fault; if not, something finds memory in a way that this engine does not see, so stay with --engine managed and please report it", err)
+	return fmt.Errorf("a kernel or a copy has reached memory that is not mapped (%w): if the job ends so with --engine managed as well, it is at fault; so it is if a CUDA graph names what has been freed since, which PyTorch alone keeps cached: keep model and optimizer as long as the graph; if not, something finds memory in a way that this engine does not see, so stay with --engine managed and please report it", err)
 }
 
 func (e *Engine) Autopsy() {
