@@ -2,8 +2,8 @@
  * Graphs. Their kernels never pass a launch call when the graph runs, so the
  * addresses that the nodes name (nodes.c) are read when the graph is instantiated, kept
  * by executable graph and node, and looked up at each launch (the allocations
- * behind an address may have changed since). In strict mode a graph with a
- * kernel whose function is not cleared asks for a grant, and addresses in what is copied from
+ * behind an address may have changed since). In strict mode a graph asks for a grant
+ * whenever a launch of one of its functions would (to_search), and addresses in what is copied from
  * the host count as named; where the copy puts them to where no launch shows them, what they
  * name stays on the device, and so does all that a graph names which the device itself launches.
  * A graph with a node of which nothing can be said is opaque, as
@@ -35,6 +35,8 @@ typedef struct exec {
     psk_node_names *nodes; /* by part */
     psk_parts *parts;      /* NULL: it is launched whole */
     uint32_t part_id;      /* of the first part */
+    uint32_t searched;     /* launches that asked and went, since what it names was last set */
+    uint64_t launches;     /* since then */
     struct exec *next;
 } exec;
 
@@ -90,6 +92,7 @@ static void put_exec(CUgraphExec h, psk_names *s, unsigned long long flags, psk_
         e->nodes = s->list, e->nnodes = s->n, e->cap = s->cap;
         e->flags = flags;
         e->parts = parts;
+        e->searched = 0, e->launches = 0;
         if (parts && (!old.parts || old.parts->n < parts->n)) {
             e->part_id = next_id;
             next_id += (uint32_t)parts->n;
@@ -184,6 +187,7 @@ static CUresult replace_node(CUgraphExec h, CUgraphNode node, psk_names *s) {
         e->nodes = now.list;
         e->nnodes = now.n;
         e->cap = now.cap;
+        e->searched = 0, e->launches = 0;
         arrange(e);
         free(s->list);
     } else {
@@ -379,18 +383,31 @@ CUresult psk_w_cuGraphExecDestroy(CUgraphExec e) {
     return PSK_REAL(cuGraphExecDestroy)(e);
 }
 
-/* Whether what a node's parameters point to may name more than they do. */
-static bool to_inspect(const psk_node_names *n) {
-    return n->function != PSK_NO_FUNCTION && (n->function == PSK_MAX_FUNCS - 1 || PSK_LOAD(psk_S.funcs[n->function].inspect) != PSK_INSPECT_CLEARED);
-}
-
-static bool any_to_inspect(CUgraphExec h) {
-    bool any = false;
+/* Whether a launch asks for a grant, so that what it names is searched for addresses. One whose functions are not known is searched as launches of such
+ * functions are: the first two that go, and those whose number is a power of 64. Where a graph's memory has had addresses, it is every launch, for it is not
+ * known which of its functions takes them. */
+static bool to_search(CUgraphExec h) {
+    if (PSK_LOAD(psk_S.mode) != PSK_MODE_STRICT) return false;
+    bool search = false;
     pthread_mutex_lock(&mu);
     exec *e = find(h);
-    for (size_t i = 0; e && i < e->nnodes && !any; i++) any = to_inspect(&e->nodes[i]);
+    uint64_t n = e ? ++e->launches : 0;
+    bool new = e && (e->searched < 2 || psk_power_of_64(n) || PSK_LOAD(psk_S.graphs_chase));
+    for (size_t i = 0; e && i < e->nnodes && !search; i++) {
+        uint32_t function = e->nodes[i].function;
+        if (function == PSK_NO_FUNCTION) continue;
+        uint32_t state = function == PSK_MAX_FUNCS - 1 ? PSK_INSPECT_ALWAYS : PSK_LOAD(psk_S.funcs[function].inspect);
+        search = state == PSK_INSPECT_NEW ? new : state != PSK_INSPECT_CLEARED;
+    }
     pthread_mutex_unlock(&mu);
-    return any;
+    return search;
+}
+
+static void has_gone(CUgraphExec h) {
+    pthread_mutex_lock(&mu);
+    exec *e = find(h);
+    if (e) e->searched++;
+    pthread_mutex_unlock(&mu);
 }
 
 /* Addresses that the graph copies to where no launch will show them: they are kept by an operation of their own ahead
@@ -427,14 +444,14 @@ static size_t first_of(const exec *e, uint32_t part) {
 }
 
 /* Adds what the nodes of a graph, or of a part of it, name. */
-static void begin(psk_op *op, CUgraphExec h, uint32_t part, CUstream s, int ptsz, bool inspect) {
+static void begin(psk_op *op, CUgraphExec h, uint32_t part, CUstream s, int ptsz, bool search) {
     psk_op_begin(op, PSK_REC_GRAPH, 0, s, ptsz);
     if (part != WHOLE) { /* whatever has happened since the first part, it is launched like that one */
         op->mode = PSK_MODE_STRICT;
         op->flags = 0;
         op->follows = part > 0;
     }
-    if (inspect && op->mode == PSK_MODE_STRICT) psk_strict_inspect(op);
+    if (search && op->mode == PSK_MODE_STRICT) psk_strict_inspect(op);
     psk_addresses words = {0}; /* to inspect, which asks the driver: not under the lock */
     pthread_mutex_lock(&mu);
     exec *e = find(h);
@@ -458,11 +475,11 @@ static void begin(psk_op *op, CUgraphExec h, uint32_t part, CUstream s, int ptsz
 
 /* One part after the other, and nothing of another thread's in between. */
 static CUresult launch_parts(CUgraphExec h, psk_parts *p, CUstream s, int ptsz, CUresult (*real)(CUgraphExec, CUstream)) {
-    bool inspect = any_to_inspect(h);
+    bool search = to_search(h);
     CUresult r = CUDA_SUCCESS;
     for (uint32_t i = 0; i < p->n && r == CUDA_SUCCESS; i++) {
         psk_op op;
-        begin(&op, h, i, s, ptsz, inspect);
+        begin(&op, h, i, s, ptsz, search);
         op.more = i + 1 < p->n;
         r = psk_op_issue(&op);
         if (r == CUDA_SUCCESS && i == 0) r = psk_parts_begin(p, s, ptsz);
@@ -471,6 +488,7 @@ static CUresult launch_parts(CUgraphExec h, psk_parts *p, CUstream s, int ptsz, 
         if (r != CUDA_SUCCESS) op.more = false;
         psk_op_done(&op);
     }
+    if (search && r == CUDA_SUCCESS) has_gone(h);
     return r;
 }
 
@@ -481,8 +499,11 @@ static CUresult launch(CUgraphExec h, CUstream s, int ptsz, CUresult (*real)(CUg
     psk_parts *parts = PSK_LOAD(psk_S.mode) == PSK_MODE_STRICT ? parts_of(h) : NULL;
     if (parts && !psk_stream_capturing(s, ptsz)) return launch_parts(h, parts, s, ptsz, real);
     psk_op op;
-    begin(&op, h, WHOLE, s, ptsz, PSK_LOAD(psk_S.mode) == PSK_MODE_STRICT && any_to_inspect(h));
-    return PSK_OP_CALL(&op, real(h, s));
+    bool search = to_search(h);
+    begin(&op, h, WHOLE, s, ptsz, search);
+    r = PSK_OP_CALL(&op, real(h, s));
+    if (search && r == CUDA_SUCCESS) has_gone(h);
+    return r;
 }
 
 CUresult psk_w_cuGraphLaunch(CUgraphExec e, CUstream s) { return psk_active() ? launch(e, s, 0, PSK_REAL(cuGraphLaunch)) : PSK_REAL(cuGraphLaunch)(e, s); }

@@ -60,7 +60,7 @@
 #include <stdint.h>
 #include "stamp.h"
 
-#define PSK_HOOK_ABI 19u
+#define PSK_HOOK_ABI 20u
 
 #define PSK_BLOCK_SHIFT 21                        /* address table granularity: 2 MiB */
 #define PSK_TABLE_BLOCKS (1u << (47 - PSK_BLOCK_SHIFT)) /* user addresses have 47 bits */
@@ -266,7 +266,7 @@ typedef struct psk_shared {
     uint64_t probes;
     uint64_t probe_word;
     uint32_t probing; /* 0: nobody */
-    uint32_t _pad;
+    uint32_t graphs_chase; /* atomic; written by the engine: a search of what a graph names has found addresses, so that each launch of graphs is searched */
 
     /* Has every stream report its last operation, which otherwise stays unfinished for the
      * engine until more follow. From a thread with the context; it calls the driver. */

@@ -58,7 +58,7 @@ static uint32_t *progress_word(const psk_op *op) { return &psk_S.progress[op->st
 
 /* ---- asking for a grant ---- */
 
-static bool power_of_64(uint64_t n) { return (n & (n - 1)) == 0 && __builtin_ctzll(n) % 6 == 0; }
+bool psk_power_of_64(uint64_t n) { return (n & (n - 1)) == 0 && __builtin_ctzll(n) % 6 == 0; }
 
 static void ask(psk_op *op) {
     if (!op->follows) pthread_mutex_lock(&grant_mu);
@@ -81,7 +81,7 @@ void psk_strict_function(psk_op *op, const psk_layout *l, void **params, void **
     bool trails = PSK_LOAD(psk_S.trails) != 0;
     if (PSK_UNLIKELY(trails)) psk_trail_read(op, l, params, extra);
     /* The last row stands for all functions beyond the table. */
-    bool due = state == PSK_INSPECT_ALWAYS || id == PSK_MAX_FUNCS - 1 || (state == PSK_INSPECT_NEW && PSK_LOAD(f->inspected) < 2) || power_of_64(n);
+    bool due = state == PSK_INSPECT_ALWAYS || id == PSK_MAX_FUNCS - 1 || (state == PSK_INSPECT_NEW && PSK_LOAD(f->inspected) < 2) || psk_power_of_64(n);
     if (PSK_UNLIKELY(state == PSK_INSPECT_FOLLOWS)) {
         bool follows = trails && psk_trail_follow(op, PSK_LOAD(f->follows));
         due = due || !follows || n % PSK_FOLLOWS_CHECKED == 0;

@@ -4,7 +4,7 @@ package hook
 #cgo CFLAGS: -I${SRCDIR}/../../cabi/hook
 #include "penstock_hook.h"
 
-#if PSK_HOOK_ABI != 19
+#if PSK_HOOK_ABI != 20
 #error "correct the version here, too: the go command does not see that the header has changed"
 #endif
 */

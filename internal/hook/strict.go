@@ -61,6 +61,11 @@ func (h *Shared) SetGraphBytes(bytes int64) {
 	atomic.StoreUint64((*uint64)(unsafe.Pointer(&h.s.graph_bytes)), uint64(max(bytes, 0)))
 }
 
+// GraphsChase has what graphs name searched at each launch: a search has found addresses there.
+func (h *Shared) GraphsChase() {
+	atomic.StoreUint32((*uint32)(unsafe.Pointer(&h.s.graphs_chase)), 1)
+}
+
 // SetGuarded says that a slot is on the device, and that operations wait which may write to it.
 func (h *Shared) SetGuarded(slot uint32) {
 	if int(slot) < len(h.states) {

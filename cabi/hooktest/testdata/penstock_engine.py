@@ -2,7 +2,7 @@
 
 import ctypes as C
 
-ABI = 19
+ABI = 20
 TABLE_SHIFT, RING, ENTRY_SLOTS = 21, 1 << 16, 22
 OFF, OBSERVE, GATED = 0, 1, 2
 FREE, RESIDENT, ABSENT = 0, 1, 2

@@ -274,6 +274,15 @@ int main(void) {
     }
     CHECK_EQ(S->grants_asked, 2);
 
+    /* Where the function is not known, as a graph, too: no more after two, but now and then, and each time where any graph's
+     * search has found addresses. */
+    S->funcs[id].inspect = PSK_INSPECT_NEW;
+    for (int launches = 4; launches < 70; launches++) { /* since it was instantiated */
+        S->graphs_chase = launches == 7;
+        r = granted(&j);
+        CHECK_EQ(!!(r->flags & PSK_FLAG_INSPECT), launches == 7 || launches == 64);
+    }
+
     /* An update changes what is asked about: a node of another function. */
     CUgraphNode nodes[3];
     size_t n = 3;

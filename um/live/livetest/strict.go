@@ -12,24 +12,25 @@ import (
 // waited for by the thread that launches. How far streams are is written by the streams, as on a card.
 type StrictHook struct {
 	*Hook
-	words     cuda.Ptr // of progress
-	arrived   cuda.Ptr
-	lastSeq   map[uint32]uint64
-	tickets   map[uint32]uint32 // of slots that arrive
-	plain     map[cuda.Ptr]int64
-	inspected uint64
-	addresses []uint64
-	granted   uint64
-	states    map[uint32]hook.Inspect // of functions
-	follows   map[uint32]uint32
-	Refuses   atomic.Uint32
-	served    int               // times that every stream was asked
-	names     map[uint32]string // of functions, where they are not all the same
-	launches  map[uint64]*cuda.RecordedLaunch
-	Recorded  map[uint32]bool // functions of which launches are
-	Told      map[uint32]int  // how many of their operands they write to: the first that are named
-	guarded   map[uint32]bool // slots
-	Unloaded  atomic.Uint32
+	words        cuda.Ptr // of progress
+	arrived      cuda.Ptr
+	lastSeq      map[uint32]uint64
+	tickets      map[uint32]uint32 // of slots that arrive
+	plain        map[cuda.Ptr]int64
+	inspected    uint64
+	addresses    []uint64
+	granted      uint64
+	states       map[uint32]hook.Inspect // of functions
+	follows      map[uint32]uint32
+	Refuses      atomic.Uint32
+	served       int               // times that every stream was asked
+	names        map[uint32]string // of functions, where they are not all the same
+	launches     map[uint64]*cuda.RecordedLaunch
+	Recorded     map[uint32]bool // functions of which launches are
+	Told         map[uint32]int  // how many of their operands they write to: the first that are named
+	guarded      map[uint32]bool // slots
+	Unloaded     atomic.Uint32
+	GraphsChased atomic.Bool
 }
 
 func (h *StrictHook) FunctionName(id uint32) string {
@@ -63,6 +64,7 @@ func (h *StrictHook) Launch(r *hook.Record) *cuda.RecordedLaunch {
 func (h *StrictHook) Words(_, progress cuda.Ptr)  { h.words = progress }
 func (h *StrictHook) Arrived(word cuda.Ptr)       { h.arrived = word }
 func (h *StrictHook) SetGraphBytes(int64)         {} // nothing is launched by graphs here
+func (h *StrictHook) GraphsChase()                { h.GraphsChased.Store(true) }
 func (h *StrictHook) Refuse(code uint32)          { h.Refuses.Store(code) }
 func (h *StrictHook) LeaveTrails()                {}
 func (h *StrictHook) HeadWord() *uint64           { return &h.Newest }

@@ -96,6 +96,7 @@ type Hook interface {
 	SetArriving(slot, ticket uint32)
 	SetGuarded(slot uint32)
 	SetGraphBytes(bytes int64)
+	GraphsChase()
 	Published(p cuda.Ptr) bool
 	PublishPlain(r cuda.Range)
 	WithdrawPlain(r cuda.Range)

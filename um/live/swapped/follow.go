@@ -60,6 +60,9 @@ const (
 // tensors that were found, and by whether it reaches any memory through addresses.
 func (e *Engine) judge(q *question, found []cuda.Ptr, chases bool) {
 	if q.function == noFunction {
+		if chases || len(found) > 0 {
+			e.hook.GraphsChase()
+		}
 		return // a graph: its kernels are judged by their own launches
 	}
 	c := e.chasersOf[q.function]

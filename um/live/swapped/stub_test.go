@@ -204,8 +204,18 @@ func TestExplicitPointers(t *testing.T) {
 	x[0], x[1], x[2], x[3] = uint32(a), uint32(a>>32), uint32(b), uint32(b>>32)
 	j.Must(byTable(pinned))
 	j.Has(b, livetest.TensorBytes, 301)
+	if j.Hook.GraphsChased.Load() {
+		t.Error("graphs would be searched each time, and there were none")
+	}
+	j.Must(j.Launch(livetest.Work{Kind: hook.Graph, Flags: hook.FlagInspect, Names: []cuda.Ptr{own}, Addresses: []cuda.Ptr{own}, Run: func() error {
+		return j.Kernel(j.AddByTable, uint64(own), 2, livetest.TensorBytes/4, 100)
+	}}))
+	j.Has(a, livetest.TensorBytes, 400)
+	if !j.Hook.GraphsChased.Load() {
+		t.Error("the graph would not be searched the next time")
+	}
 	s := j.l.Stats().Explicit
-	if s.Inspected != 3 || s.Chasers != 3 || s.GrantStallSeconds <= 0 {
+	if s.Inspected != 4 || s.Chasers != 4 || s.GrantStallSeconds <= 0 {
 		t.Errorf("%d inspected, %d of them reach tensors, %f s", s.Inspected, s.Chasers, s.GrantStallSeconds)
 	}
 	if state, _ := j.Hook.State(livetest.KernelByTable); state != hook.InspectAlways {
