@@ -129,6 +129,7 @@ var doing = map[timeline.Track]map[string]string{
 	timeline.WorkIn: {
 		"lock":   "waits for the engine's lock",
 		"plan":   "decides what comes next",
+		"draft":  "the same, and the engine's lock is free meanwhile",
 		"begin":  "in the driver: maps memory, queues copies",
 		"finish": "in the driver: ends moves",
 		"rest":   "waits for moves under way",
@@ -137,6 +138,7 @@ var doing = map[timeline.Track]map[string]string{
 	timeline.WorkOut: {
 		"lock":   "waits for the engine's lock",
 		"plan":   "decides what leaves next",
+		"draft":  "the same, and the engine's lock is free meanwhile",
 		"begin":  "in the driver: queues copies and checksums",
 		"finish": "in the driver: unmaps memory",
 		"rest":   "waits for moves under way",

@@ -99,7 +99,7 @@ var classesOf = map[string]string{
 	"for room": "budget", "for new memory": "p-lru", "for a copy or a making": "p-penstock",
 	"fetch": "p-penstock", "make": "p-other0", "map": "p-lru", "copy out": "p-deepum",
 	"evict": "p-deepum", "leaves clean": "p-naive", "verify": "p-other1",
-	"lock": "budget", "plan": "p-lru", "begin": "p-penstock", "finish": "p-deepum", "rest": "p-naive",
+	"lock": "budget", "plan": "p-lru", "draft": "p-lru", "begin": "p-penstock", "finish": "p-deepum", "rest": "p-naive",
 }
 
 func classOf(name string) string {

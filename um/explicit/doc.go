@@ -72,6 +72,6 @@
 //
 // # Locking
 //
-// A Runtime is not safe for concurrent use. Package live wraps it with a lock and
+// A Runtime is not safe for concurrent use, but for [Draft.Decide], beside which anything may happen. Package live wraps it with a lock and
 // the threads of a process; package replay drives it in virtual time.
 package explicit

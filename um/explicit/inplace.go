@@ -51,7 +51,7 @@ func (r *Runtime) placeFor(x *op) *Move {
 
 // stuck says whether nothing that is under way, or could be, makes room for x.
 func (r *Runtime) stuck(x *op) bool {
-	if r.Moving() || !r.plan.valid || r.plan.epoch != r.Epoch() || r.plan.anyLeaves() {
+	if r.Moving() || r.drafting != nil || !r.plan.valid || r.plan.epoch != r.Epoch() || r.plan.anyLeaves() {
 		return false
 	}
 	for y := range r.Pending.All() {

@@ -115,9 +115,14 @@ func (m *Move) Direction() um.Direction {
 	return um.In
 }
 
+// idleWorker says whether the worker of a direction need not ask for a move.
+func (r *Runtime) idleWorker(d um.Direction) bool {
+	return r.flying[d] >= r.most(d) || r.nothing[d] == r.Epoch()+1
+}
+
 // Next answers a worker that is free: what to move now, if anything.
 func (r *Runtime) Next(d um.Direction) (*Move, bool) {
-	if r.flying[d] >= r.most(d) || r.nothing[d] == r.Epoch()+1 {
+	if r.idleWorker(d) {
 		return nil, false
 	}
 	r.refused = false
@@ -253,6 +258,9 @@ func (r *Runtime) bringFirst(t *tensor) *Move {
 
 // noRoom is told that there is none for what is waited for: the plan must know.
 func (r *Runtime) noRoom() {
+	if r.drafting != nil {
+		return // it is asked for again by the plan that is being made
+	}
 	if !r.Moving() && r.plan.epoch != r.Epoch() {
 		r.plan.valid = false // made before
 	}

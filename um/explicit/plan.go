@@ -4,7 +4,6 @@ import (
 	"slices"
 
 	"github.com/penstock-gpu/penstock/correlate"
-	"github.com/penstock-gpu/penstock/evict"
 	"github.com/penstock-gpu/penstock/prefetch"
 	"github.com/penstock-gpu/penstock/um"
 )
@@ -108,104 +107,19 @@ func (r *Runtime) lately() *plan { return r.plannedWithin(2) }
 
 // plannedWithin returns the current plan, made anew when it is older than so many times what it may be.
 func (r *Runtime) plannedWithin(times uint64) *plan {
+	if r.drafting == nil && r.outdated(times) {
+		d := r.draft()
+		d.Decide()
+		r.install(d)
+	}
+	return &r.plan
+}
+
+// outdated says whether the plan is older than so many times what it may be.
+func (r *Runtime) outdated(times uint64) bool {
 	p := &r.plan
 	age := (r.Epoch() - p.epoch) / times
-	if p.valid && p.version == r.History.Version() && age < planEvents && (!p.changed || age < changedEvents) && (age < idleEvents || p.anyComes() || p.anyLeaves()) {
-		return p
-	}
-	r.worthReplay()
-	*p = plan{
-		valid: true, serial: p.serial + 1, epoch: r.Epoch(), version: r.History.Version(),
-		fetch: p.fetch[:0], makes: p.makes[:0], evict: p.evict[:0], drops: p.drops[:0], waiting: p.waiting[:0], births: p.births[:0], wanted: p.wanted,
-	}
-	if p.wanted == nil {
-		p.wanted = map[int64][]int64{}
-	}
-	for size, positions := range p.wanted {
-		p.wanted[size] = positions[:0]
-	}
-	r.look(p)
-	r.nothing = [2]uint64{} // there may be something to do now
-	r.stats.Plans++
-	return p
-}
-
-// look fills a plan.
-func (r *Runtime) look(p *plan) {
-	now, o := r.History.Now(), &r.planner
-	o.Reset(r.config.Victims)
-	start := now
-	if first, ok := r.Pending.First(); ok {
-		start = first.Position
-	}
-	r.lookAtTensors(now)
-	free := r.config.BudgetBytes - r.PlainBytes - r.plainNeed - r.physical.mapped - r.physical.limbo + r.outgoing + r.graves.bytes
-	if free < 0 { // room is short already
-		at := start
-		if r.plainNeed > 0 {
-			at = min(start, now-1) // a thread waits before it launches anything: what is used next may have to leave
-		}
-		o.Step(prefetch.Step{Position: at})
-	}
-	if r.config.Ahead {
-		r.lookAtFuture(p, now)
-	} else {
-		w := evict.DefaultWatermarks(r.config.BudgetBytes)
-		if short := w.Shortfall(free, r.outgoing > 0); short > 0 {
-			o.Step(prefetch.Step{Position: now + 1, FreshBytes: w.HighBytes})
-		}
-	}
-	limits := prefetch.Limits{Bytes: r.config.LookaheadBytes}
-	if r.config.Replay != um.ReplayOff { // there are many plans then, and the walk is most of what one takes
-		limits.Leave = max(leaveBytes, r.config.BudgetBytes/leavePart)
-	}
-	p.fetch, _ = o.Plan(p.fetch, start, free, restOps, limits,
-		func(v *evict.Victim[prefetch.Leaver[*tensor]], position int64) (prefetch.Choice, int64) {
-			return r.choose(p, now, v, position)
-		})
-	fetch := p.fetch[:0]
-	for _, t := range p.fetch {
-		if t.away() {
-			p.makes = append(p.makes, t)
-		} else {
-			fetch = append(fetch, t)
-		}
-	}
-	p.fetch = fetch
-}
-
-// choose says whether a tensor leaves to make room at a position, and how much of it at a time: of what is not used
-// between its leaving and that position the one that is wanted last after it (Belady's rule). That may be one
-// that is yet to be used before: it then leaves later, by another plan, and nothing that
-// would have to come back sooner leaves in its place now.
-func (r *Runtime) choose(p *plan, now int64, v *evict.Victim[prefetch.Leaver[*tensor]], position int64) (prefetch.Choice, int64) {
-	t := v.Of.Of
-	planned := t.serial == p.serial
-	switch {
-	case v.Of.From > 0 && (planned || v.Of.Until <= position):
-		return prefetch.Pass, 0
-	case v.Of.From > 0:
-		t.serial, t.leaves = p.serial, 0
-		return prefetch.Take, v.Bytes
-	case planned && t.leaves == 0: // later
-		return prefetch.Pass, 0
-	case r.mayLeave(t, position):
-	case r.config.Ahead && evict.Exhausted(now, v.NextUse, position, PageBytes):
-		return prefetch.Stop, 0 // every other one is needed by then
-	default:
-		return prefetch.Pass, 0
-	}
-	if !planned {
-		t.serial, t.leaves = p.serial, 0
-		if t.cheap {
-			p.drops = append(p.drops, t)
-		} else {
-			p.evict = append(p.evict, t)
-		}
-	}
-	piece := min(v.Bytes, r.config.ChunkBytes)
-	t.leaves += piece
-	return prefetch.Take, piece
+	return !p.valid || p.version != r.History.Version() || age >= planEvents || p.changed && age >= changedEvents || age >= idleEvents && !p.anyComes() && !p.anyLeaves()
 }
 
 // lookAtTensors enters what live tensors need, and which of them could leave.
@@ -241,7 +155,8 @@ func (r *Runtime) lookAtTensors(now int64) {
 		}
 		if r.evictable(t) {
 			if here := t.deviceBytes(); here > 0 {
-				c := t.candidate(now, r.freeUntil(t), here)
+				t.until = r.freeUntil(t)
+				c := t.candidate(now, t.until, here)
 				if t.cheap = r.drops(t) || r.worthMaking(t); t.cheap {
 					c.NextUse = cheap(c.NextUse)
 				}
@@ -382,15 +297,4 @@ func (r *Runtime) wanted(t *tensor, next int64) bool {
 // still uses it, nor does a making, something has used it, and nobody may use it unseen.
 func (r *Runtime) evictable(t *tensor) bool {
 	return t.Named && !t.kept && !t.Freed && !t.Busy() && t.pins == 0
-}
-
-// mayLeave says whether a tensor may leave to make room at a position.
-func (r *Runtime) mayLeave(t *tensor, position int64) bool {
-	if !r.config.Ahead {
-		return true
-	}
-	if next := r.nextUse(t); next != correlate.Never || t.retained {
-		return next > position
-	}
-	return r.History.Death(t.Instance) > position
 }

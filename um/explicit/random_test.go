@@ -67,9 +67,13 @@ type world struct {
 	verify       bool                 // the checksum of all that leaves is taken
 	inHost       map[cuda.Handle]bool // physical memory that is on the host
 	programs     map[*cuda.RecordedLaunch]*program
-	made         int // again
-	temps        int // times that a launch that was issued again read what the job had freed
-	guarded      int // times that an operation waited because of a guard alone
+	made         int  // again
+	temps        int  // times that a launch that was issued again read what the job had freed
+	guarded      int  // times that an operation waited because of a guard alone
+	drafting     bool // workers make plans while others go on
+	draft        *Draft
+	drafter      um.Direction // its worker
+	drafts       int
 }
 
 // contents are what a chunk contains, by offset; what is not there is garbage.
@@ -596,8 +600,21 @@ func (w *world) unmap(x Mapping) {
 	delete(w.mapped, x.Base)
 }
 
-// begin is the mover's first half.
+// begin is the mover's first half. Now and then what happens while its worker makes a plan comes first.
 func (w *world) begin(d um.Direction) bool {
+	switch {
+	case w.drafting && w.draft == nil && w.rng.Intn(4) == 0:
+		w.r.plan.valid = false
+		if w.draft = w.r.Draft(d); w.draft != nil {
+			w.drafts++
+			w.drafter = d
+			return false
+		}
+	case w.draft != nil && w.drafter == d:
+		w.draft.Decide()
+		w.r.Install(w.draft)
+		w.draft = nil
+	}
 	m, ok := w.r.Next(d)
 	if !ok {
 		return false
@@ -852,7 +869,7 @@ func TestRandomWork(t *testing.T) {
 				budget = 12 * PageBytes // many operations name more
 			}
 			w := newWorld(t, seed, budget, 256*PageBytes, seed%2 == 0)
-			w.verify = seed%5 == 0
+			w.verify, w.drafting = seed%5 == 0, true
 			var ptrs []cuda.Ptr
 			for i := 0; i < 11000; i++ {
 				switch n := w.rng.Intn(10); {
@@ -936,8 +953,8 @@ func TestRandomWork(t *testing.T) {
 			if seed%3 == 0 && w.placed == 0 {
 				t.Fatal("nothing was mapped in place")
 			}
-			if w.launched < 200 || w.moved < 700 {
-				t.Fatalf("only %d launches and %d moves: the test tests little", w.launched, w.moved)
+			if w.launched < 200 || w.moved < 700 || w.drafts < 20 {
+				t.Fatalf("only %d launches, %d moves and %d plans while others went on: the test tests little", w.launched, w.moved, w.drafts)
 			}
 		})
 	}

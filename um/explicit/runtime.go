@@ -53,18 +53,20 @@ type Runtime struct {
 	refused     bool      // host memory was not to be had when it was last asked for
 	moves       int64     // that have begun
 
-	plan     plan
-	have     map[int64]int   // scratch of reclaimable
-	picked   map[int64]int   // scratch of pick
-	searches uint64          // for dead memory
-	covered  map[int64]int   // scratch of makeReady
-	born     map[int64]int   // scratch of lookAtFuture
-	fitting  map[int64]int64 // scratch of fit
-	placed   int64           // bytes in place
-	oversize *op             // the last operation for which something was placed
-	making   *tensor         // a range that is being mapped for a coming allocation
-	planner  prefetch.Planner[*tensor]
-	stats    Stats
+	plan       plan
+	drafting   *Draft          // the plan that is being made
+	spareDraft Draft           // its memory
+	have       map[int64]int   // scratch of reclaimable
+	picked     map[int64]int   // scratch of pick
+	searches   uint64          // for dead memory
+	covered    map[int64]int   // scratch of makeReady
+	born       map[int64]int   // scratch of lookAtFuture
+	fitting    map[int64]int64 // scratch of fit
+	placed     int64           // bytes in place
+	oversize   *op             // the last operation for which something was placed
+	making     *tensor         // a range that is being mapped for a coming allocation
+	planner    prefetch.Planner[*tensor]
+	stats      Stats
 }
 
 // Stats counts what a Runtime did.

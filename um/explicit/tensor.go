@@ -63,14 +63,17 @@ type tensor struct {
 	loose    bool   // a pack of what had not been seen before: see loose.go
 	borrowed bool   // its range is one of a larger size: see borrow.go
 
-	absent   int64 // bytes that a launch would have to wait for and that nobody is bringing in
-	flying   int   // chunks in a worker's hands
-	state    State // as published
-	leaves   int64 // bytes that are to leave by the current plan
-	cheap    bool  // it can be made again, as the current plan sees it
-	serial   uint64
-	kept     bool   // it stays on the device (Op.Keep)
-	lastName string // of the last operation that named it
+	absent       int64 // bytes that a launch would have to wait for and that nobody is bringing in
+	flying       int   // chunks in a worker's hands
+	state        State // as published
+	leaves       int64 // bytes that are to leave by the current plan
+	cheap        bool  // it can be made again, as the newest draft sees it
+	serial       uint64
+	drafted      uint64 // serial and leaves, of the newest draft that has it leave
+	draftedBytes int64
+	until        int64  // what its leaving makes room until, as the newest draft sees it
+	kept         bool   // it stays on the device (Op.Keep)
+	lastName     string // of the last operation that named it
 	// foretold is when it was to be used next, foretoldAt when that was said: see credible.
 	foretold, foretoldAt int64
 	arrived              int64 // when it last came, in moves

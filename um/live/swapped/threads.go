@@ -86,6 +86,7 @@ type porter struct {
 const (
 	portLock   = iota // waiting for the engine's lock
 	portPlan          // finding out what to do
+	portDraft         // of that, without the lock
 	portBegin         // in the driver, to begin a move
 	portFinish        // in the driver, to end one
 	portRest          // nothing to begin, and moves are under way
@@ -93,7 +94,7 @@ const (
 	porterParts
 )
 
-var partNames = [porterParts]string{"lock", "plan", "begin", "finish", "rest", "idle"}
+var partNames = [porterParts]string{"lock", "plan", "draft", "begin", "finish", "rest", "idle"}
 
 // timed runs what takes time without the lock.
 func (p *porter) timed(part int, f func()) {
@@ -110,6 +111,14 @@ func (p *porter) timed(part int, f func()) {
 	p.show(part, began, ended)
 	p.show(portLock, ended, locked)
 	p.e.driverTime[p.direction] = p.mover.Spent()
+}
+
+// planned ends a time that went to finding out what to do, and answers the end.
+func (p *porter) planned(began time.Duration) time.Duration {
+	now := p.e.proc.Driver.Now()
+	p.spent[portPlan] += now - began
+	p.show(portPlan, began, now)
+	return now
 }
 
 // show puts what the thread did into the time line.
@@ -165,7 +174,7 @@ func (e *Engine) worker(d um.Direction) {
 	if p.lane != nil {
 		close(p.lane.moves)
 	}
-	proc.Log.Debug("a porter ends", zap.Int("direction", int(d)), zap.Durations("lock_plan_begin_finish_rest_idle", p.spent[:]))
+	proc.Log.Debug("a porter ends", zap.Int("direction", int(d)), zap.Durations("lock_plan_draft_begin_finish_rest_idle", p.spent[:]))
 }
 
 func (e *Engine) newPorter(d um.Direction) (*porter, error) {
@@ -225,10 +234,18 @@ func (p *porter) run() error {
 				}
 			}
 		}
+		if d := e.runtime.Draft(p.direction); d != nil {
+			p.planned(began)
+			p.timed(portDraft, d.Decide)
+			began = proc.Driver.Now()
+			e.runtime.Install(d)
+			e.wake[um.In+um.Out-p.direction].Signal()
+			if proc.Closing || proc.Failed != nil { // since the lock was released
+				return nil
+			}
+		}
 		m, ok := e.runtime.Next(p.direction)
-		asked := proc.Driver.Now()
-		p.spent[portPlan] += asked - began
-		p.show(portPlan, began, asked)
+		asked := p.planned(began)
 		p.press(asked)
 		var err error
 		switch {
