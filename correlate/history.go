@@ -469,7 +469,7 @@ func (h *History) follow(repeated, before int64, doubt doubt, touched []Instance
 			h.missed, h.turnOrdinal = 0, 0
 			return
 		}
-		if h.search(otherPlace, contextOps, touched) {
+		if h.search(otherPlace, knownOps, touched) {
 			return
 		}
 		if h.missed < realignMatch {
@@ -477,9 +477,6 @@ func (h *History) follow(repeated, before int64, doubt doubt, touched []Instance
 		}
 		if p := h.realign(touched); p != lostCursor {
 			h.jump(p)
-			return
-		}
-		if h.search(otherPlace, realignMatch, touched) {
 			return
 		}
 		// The parts of an iteration resemble each other (layers, parameters), and

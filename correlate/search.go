@@ -17,6 +17,7 @@ const (
 	anchorRest       = 32       // operations from one use of it to the next, on average, at least: what is used everywhere shows nothing
 	mostStrangers    = 1        // operations in a row with other tensors than those repeated: more are another program, or place
 	changedStrangers = 16       // and where shapes change
+	knownOps         = 32       // operations that must be the same where the present departs from what is repeated
 	driftOps         = 256      // operations over which it counts how much more is alive than where they are repeated
 	driftPart        = 1.0 / 16 // of the most that ever was: more is another program
 	leastGrown       = 64       // operations that must be the same for what is alive to be compared
