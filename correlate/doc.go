@@ -16,6 +16,15 @@
 // tokens) the cursor is realigned nearby, or found again through an index of
 // recent contexts, or admitted to be lost.
 //
+// Several programs by turns (training and evaluation, two models, tokens and an update) are several contexts of one log. Where the
+// present departs from what is repeated, or does the same with tensors that stay other than those, or keeps much more alive, or less,
+// the places in the log where such a tensor was used are compared: that from which the past goes back the longest as it did now is where
+// the cursor goes on ([History] does so in search.go). So it follows the last round of a schedule, not the last iteration, and what is
+// needed after a switch is known before it, as the last round had it. Until a schedule has been seen once nothing is known across its
+// switches. A batch of another size that begins like the others is followed as one of them at first, and not searched for. What
+// lies further back than the log remembers is learned anew. Layers that are left out at random are found, and the explicit engine is no
+// faster for it. What switches cost is in bench/results/simulated-switches.md (simulated).
+//
 // Where shapes change (each batch padded to its longest member) no iteration has the sizes of another, and yet runs the same
 // program. When most allocations have another size than those at the same place in the past ([History.Varies]), lives are
 // matched by their place alone; an operation of another function that touches what the next one is to touch is taken for that

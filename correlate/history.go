@@ -2,9 +2,8 @@ package correlate
 
 import (
 	"math"
+	"math/bits"
 	"slices"
-
-	"github.com/hashicorp/golang-lru/v2/simplelru"
 )
 
 // Positions in the sequence of observed operations.
@@ -26,6 +25,7 @@ const (
 	maxInsertedOps   = 64  // unexpected operations in a row before the cursor is given up
 	defaultMaxOps    = 1 << 18
 	defaultMaxIndex  = 1 << 18
+	leastIndex       = 1 << 6
 	trimFraction     = 64 // the log is dropped in so many parts
 	trimUses         = 4  // the share of an instance's uses that must be forgotten for the others to be moved
 	noInstance       = 0
@@ -40,7 +40,7 @@ const (
 // HistoryConfig bounds a History. Zero values take the defaults.
 type HistoryConfig struct {
 	MaxOps   int // operations remembered (default 262,144)
-	MaxIndex int // contexts indexed, least recently used dropped first (default 262,144)
+	MaxIndex int // contexts indexed, made a power of two; of two that share an entry the newer stays (default 262,144)
 }
 
 // InstanceID names one life of one allocation. 0 is none.
@@ -63,10 +63,12 @@ type instance struct {
 // step is what the log remembers of one operation.
 type step struct {
 	signature  uint64
-	freshBytes int64 // allocated between the previous operation and this one
-	freedBytes int64 // freed between the previous operation and this one
-	turns      int64 // the first turn between the previous operation and this one
-	turnsEnd   int64 // the one after the last
+	freshBytes int64  // allocated between the previous operation and this one
+	freedBytes int64  // freed between the previous operation and this one
+	turns      int64  // the first turn between the previous operation and this one
+	turnsEnd   int64  // the one after the last
+	sum        uint64 // of the signatures of all operations up to this one
+	live       int64  // bytes that were allocated then
 }
 
 // turn is the beginning of an allocation's life, or its end.
@@ -101,10 +103,19 @@ type History struct {
 	recycled  []InstanceID
 	dead      []InstanceID // dead instances in order of death
 
-	index   *simplelru.LRU[uint64, int64]
+	index   []int64            // by context: the newest position, plus one
 	recent  [contextOps]uint64 // signatures of the last operations, newest last
 	missed  int                // unexpected operations in a row
 	version uint64
+
+	// for search.go
+	live, mostLive int64     // bytes that are allocated, and the most that were
+	drift          float64   // how much more became alive than where that is repeated, of late
+	strangers      int       // operations in a row that touch another tensor than where they are repeated
+	anchors        [4]anchor // the last ones, newest first
+	stayed         int64     // the cursor, or where it was when it was lost: what was born by then stays
+	searchAt       int64     // no place is searched for up to this position, for none was found lately
+	wait           int64     // and for so many operations
 
 	// what was allocated and freed since the last operation
 	freshBytes, freedBytes int64
@@ -126,12 +137,11 @@ func NewHistory(c HistoryConfig) *History {
 	if c.MaxIndex <= 0 {
 		c.MaxIndex = defaultMaxIndex
 	}
-	index, err := simplelru.NewLRU[uint64, int64](c.MaxIndex, nil)
-	if err != nil {
-		panic(err) // only a size <= 0 fails, and it is positive
-	}
-	h := &History{maxOps: c.MaxOps, cursor: lostCursor, index: index}
+	h := &History{maxOps: c.MaxOps, cursor: lostCursor, stayed: lostCursor, index: make([]int64, 1<<bits.Len(uint(max(c.MaxIndex, leastIndex)-1)))}
 	h.instances.add(instance{}) // noInstance
+	for i := range h.anchors {
+		h.anchors[i].position = -anchorOps
+	}
 	return h
 }
 
@@ -161,7 +171,7 @@ func (h *History) Stats() HistoryStats {
 	s := h.stats
 	s.Period = h.Period()
 	s.InstancesLive = h.instances.end - firstInstance - int64(len(h.recycled))
-	s.Bytes = h.steps.bytes() + h.turns.bytes() + h.instances.bytes() + int64(h.index.Len())*64
+	s.Bytes = h.steps.bytes() + h.turns.bytes() + h.instances.bytes() + int64(len(h.index))*8
 	for id := range h.instances.end {
 		s.Bytes += int64(cap(h.instances.at(id).uses)) * 8
 	}
@@ -176,6 +186,8 @@ func (h *History) Alloc(bytes int64) InstanceID {
 	h.matchBirth(id)
 	h.turns.add(turn{id: id, gen: in.gen})
 	h.freshBytes += bytes
+	h.live += bytes
+	h.mostLive = max(h.mostLive, h.live)
 	return id
 }
 
@@ -285,6 +297,7 @@ func (h *History) Free(id InstanceID) {
 	in.live = false
 	in.died = h.now
 	h.freedBytes += in.bytes
+	h.live -= in.bytes
 	h.turns.add(turn{id: id, gen: in.gen, death: true})
 	h.dead = append(h.dead, id)
 	if h.turns.end-h.newTurns > int64(h.maxOps) {
@@ -318,16 +331,20 @@ func (h *History) recycle(id InstanceID) {
 // same work is done (kernel identity and shape, no addresses), and the distinct
 // allocations it touches.
 func (h *History) Observe(signature uint64, touched []InstanceID) {
-	if h.exact(signature, touched) {
+	exact := h.exact(signature, touched)
+	if exact {
 		h.stats.Predicted++
 	}
 	repeated := h.repeated(signature, touched)
+	doubt := h.doubtful(repeated, touched, exact)
 	h.stats.Ops++
 
-	h.steps.add(step{
-		signature: signature, freshBytes: h.freshBytes, freedBytes: h.freedBytes,
-		turns: h.newTurns, turnsEnd: h.turns.end,
-	})
+	copy(h.recent[:], h.recent[1:])
+	h.recent[contextOps-1] = signature
+	s := step{signature: signature, freshBytes: h.freshBytes, freedBytes: h.freedBytes, turns: h.newTurns, turnsEnd: h.turns.end}
+	s.sum, s.live = h.sum(signature), h.live
+	h.steps.add(s)
+	before := h.enter()
 	h.learnSizes()
 	h.freshBytes, h.freedBytes, h.newTurns = 0, 0, h.turns.end
 	if !h.Varies() {
@@ -336,12 +353,11 @@ func (h *History) Observe(signature uint64, touched []InstanceID) {
 	for _, id := range touched {
 		h.Touch(id, h.now)
 	}
+	h.findAnchor(touched)
 	h.now++
-	copy(h.recent[:], h.recent[1:])
-	h.recent[contextOps-1] = signature
-	h.follow(repeated, touched)
-	if h.now-h.base > contextOps {
-		h.index.Add(h.context(), h.now-1)
+	h.follow(repeated, before, doubt, touched)
+	if h.Locked() {
+		h.stayed = h.cursor
 	}
 	if h.now-h.base > int64(h.maxOps) {
 		h.trim()
@@ -433,18 +449,27 @@ func (h *History) touchedAt(position int64, touched []InstanceID, surely bool) b
 	return 2*same > known && (!surely || sure >= leastSure)
 }
 
-// follow moves the cursor on to the newest operation, which repeats one at a position.
-func (h *History) follow(repeated int64, touched []InstanceID) {
+// follow moves the cursor on to the newest operation, which repeats one at a position, if that is not doubtful. Where the context was
+// before is known, too.
+func (h *History) follow(repeated, before int64, doubt doubt, touched []InstanceID) {
 	if h.Locked() {
 		if repeated != noPosition {
-			h.cursor, h.missed, h.turnOrdinal = repeated, 0, 0
+			if doubt == noDoubt || !h.search(doubt, contextOps, touched) {
+				h.cursor, h.missed, h.turnOrdinal = repeated, 0, 0
+			}
 			return
 		}
 		h.missed++
+		if h.missed == 1 {
+			return
+		}
 		// One operation in place of another: the ones after it go on as before.
-		if n := h.missed - 1; n > 0 && h.matches(h.cursor+int64(h.missed), min(n, contextOps)) {
+		if h.matches(h.cursor+int64(h.missed), min(h.missed-1, contextOps)) {
 			h.cursor += int64(h.missed)
 			h.missed, h.turnOrdinal = 0, 0
+			return
+		}
+		if h.search(otherPlace, knownOps, touched) {
 			return
 		}
 		if h.missed < realignMatch {
@@ -461,9 +486,11 @@ func (h *History) follow(repeated int64, touched []InstanceID) {
 		if h.missed < patience {
 			return
 		}
+	} else if h.search(otherPlace, contextOps, touched) {
+		return
 	}
-	if p, ok := h.index.Get(h.context()); ok && p >= h.base && h.matches(p, contextOps) {
-		h.jump(p)
+	if before >= h.base && h.matches(before, contextOps) {
+		h.jump(before)
 		return
 	}
 	if h.Locked() && h.missed > maxInsertedOps {

@@ -83,3 +83,6 @@ func (h *History) expected(s *step, from int64) (fresh, freed int64) {
 	}
 	return fresh, freed
 }
+
+// unlike says whether many allocations of late have another size than their counterparts, or it is taken that they have.
+func (s *sizeMap) unlike() bool { return s.varies || s.changed > changedLeast }

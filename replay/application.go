@@ -60,6 +60,9 @@ type application struct {
 	after       predictions
 	compute     time.Duration
 	timeline    []Sample
+	begins      []int    // events that iterations begin with, and that which ends the last, still to come; with Options.Each
+	turns       []moment // at these, as the GPU gets there
+	foretold    []predictions
 	nextSample  time.Duration
 	sampleEvery time.Duration
 	launchCost  time.Duration
@@ -81,6 +84,12 @@ const samplesPerIteration = 400
 func newApplication(t *trace.Trace, o Options, g *sim.GPU, m memory) *application {
 	a := &application{trace: t, options: o, gpu: g, memory: m, queue: queuedLaunches, sizes: map[uint64]int64{}}
 	a.judged, a.iterations = t.Judged()
+	if o.Each {
+		for _, r := range t.Iterations() {
+			a.begins = append(a.begins, r.First)
+		}
+		a.begins = append(a.begins, a.judged.End)
+	}
 	for _, e := range t.Events[a.judged.First:a.judged.End] {
 		if d := e.Duration; d > 0 && (e.Kind == trace.KindLaunch || e.Kind == trace.KindCopy) {
 			a.compute += d
@@ -209,6 +218,13 @@ func (a *application) finished(at time.Duration) {
 
 // mark notes the beginning and the end of what is reported, as the GPU gets there.
 func (a *application) mark(index int) {
+	if len(a.begins) > 0 && index == a.begins[0] {
+		a.begins = a.begins[1:]
+		var p predictions
+		p.ops, p.predicted = a.memory.predictions()
+		a.foretold = append(a.foretold, p)
+		a.gpu.Callback(0, func(at time.Duration) { a.turns = append(a.turns, a.now(at)) })
+	}
 	switch {
 	case index == a.judged.First && !a.started:
 		a.started = true
@@ -263,6 +279,12 @@ func (a *application) result() Result {
 	r.StallSeconds = max(0, r.IterationSeconds-r.ComputeSeconds)
 	if ops := a.after.ops - a.before.ops; ops > 0 {
 		r.PredictionHitRate = float64(a.after.predicted-a.before.predicted) / float64(ops)
+	}
+	for i := 1; i < len(a.turns); i++ {
+		r.Each = append(r.Each, Turn{
+			Seconds: a.turns[i].Seconds - a.turns[i-1].Seconds, H2DBytes: a.turns[i].H2DBytes - a.turns[i-1].H2DBytes,
+			Operations: a.foretold[i].ops - a.foretold[i-1].ops, Predicted: a.foretold[i].predicted - a.foretold[i-1].predicted,
+		})
 	}
 	return r
 }

@@ -48,6 +48,7 @@ type Options struct {
 	level       explicit.Level        // of what the explicit engine makes again: see runExplicit
 	Replay      bool                  // launches are made again instead of what they made being moved; see Replays
 	Timeline    bool                  // fill Result.Timeline
+	Each        bool                  // fill Result.Each
 	Progress    func(done, total int) // called now and then with events replayed; may be nil
 }
 
@@ -77,6 +78,15 @@ type Result struct {
 	Replay            *Again               `json:"replay,omitempty"`    // with Options.Replay
 
 	Timeline []Sample `json:"timeline,omitempty"`
+	Each     []Turn   `json:"each,omitempty"`
+}
+
+// Turn is one iteration of the trace, whatever is reported.
+type Turn struct {
+	Seconds    float64 `json:"seconds"`
+	H2DBytes   int64   `json:"h2d_bytes"`
+	Operations int64   `json:"operations"`
+	Predicted  int64   `json:"predicted"` // operations that came as predicted
 }
 
 // Sample is the state at one moment of what is reported. Bytes and
