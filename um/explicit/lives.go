@@ -57,11 +57,29 @@ func (l *lives) of(number int64) *life {
 	return &l.all[number-l.first]
 }
 
+// again lets all that was born from a position on be repeated once more, as it may have been before, and answers the number of the
+// first.
+func (l *lives) again(born int64) int64 {
+	first := l.bornAt(born)
+	for i := first; i < len(l.all); i++ {
+		x := &l.all[i]
+		x.repeated = false
+		if x.home != nil && x.home.Freed {
+			x.home = nil
+		}
+	}
+	return l.first + int64(first)
+}
+
+// bornAt is the index of the first that was born at a position or later.
+func (l *lives) bornAt(born int64) int {
+	return sort.Search(len(l.all), func(i int) bool { return l.all[i].born >= born })
+}
+
 // like is the number of the life that an allocation repeats: of the first one of its size and stream that
 // was born at a position, and has not been repeated; noLife when there is none.
 func (l *lives) like(bytes int64, stream int, born int64) int64 {
-	i := sort.Search(len(l.all), func(i int) bool { return l.all[i].born >= born })
-	for ; i < len(l.all) && l.all[i].born == born; i++ {
+	for i := l.bornAt(born); i < len(l.all) && l.all[i].born == born; i++ {
 		if x := &l.all[i]; !x.repeated && x.bytes == bytes && x.stream == stream {
 			x.repeated = true
 			return l.first + int64(i)

@@ -66,7 +66,11 @@ func (r *Runtime) repeats(bytes int64, stream int) int64 {
 	if !r.config.Packs || period == 0 {
 		return noLife
 	}
-	return r.lives.like(bytes, stream, r.History.Now()-period)
+	born := r.History.Now() - period
+	if v := r.History.Version(); v != r.pass { // it goes on from another place
+		r.pass, r.prepared = v, r.lives.again(born)
+	}
+	return r.lives.like(bytes, stream, born)
 }
 
 // packs says whether the repetition of a life is worth packing with others. Not where shapes change: what does not come leaves

@@ -27,9 +27,10 @@ type Runtime struct {
 	// unpackedUntil is the position before which no packs are made.
 	unpackedUntil int64
 	lives         lives
-	prepared      int64 // the lives before this number are parts of packs, or are not to be
-	mostNamed     int64 // bytes that one operation has named at most, as op.asked counts them
-	mostLive      int64 // of liveSize
+	pass          uint64 // the version of the history that is repeated
+	prepared      int64  // the lives before this number are parts of packs, or are not to be
+	mostNamed     int64  // bytes that one operation has named at most, as op.asked counts them
+	mostLive      int64  // of liveSize
 
 	held      map[cuda.Ptr]*tensor // dead, and the job may take them again: see held.go
 	reserved  map[cuda.Ptr]*tensor // packs, by the parts that the job may take: see pack.go
