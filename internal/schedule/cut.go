@@ -96,7 +96,7 @@ func parts(t *trace.Trace, events []trace.Event) (begin, end int) {
 	made := map[uint64]bool{}
 	for i, e := range events {
 		switch {
-		case begin < 0 && e.Kind == trace.KindLaunch && strings.Contains(t.FunctionName(e.Function), "ackward"):
+		case begin < 0 && e.Kind == trace.KindLaunch && strings.Contains(strings.ToLower(t.FunctionName(e.Function)), "backward"):
 			begin = i
 		case begin < 0 && e.Kind == trace.KindAlloc && e.Bytes >= largeBytes:
 			made[e.Alloc] = true
