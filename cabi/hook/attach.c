@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include "context_calls.h"
 #include "contexts.h"
+#include "map.h"
 #include "progress.h"
 #include "real.h"
 #include "shared.h"
@@ -74,6 +75,7 @@ PSK_EXPORT psk_shared *penstock_hook_attach(uint32_t abi_version) {
             psk_S.size = sizeof psk_S;
             psk_S.report_all = psk_report_all;
             psk_S.serve = psk_serve;
+            psk_S.unhooked_names = psk_unhooked_names();
             psk_S.synchronize_others = psk_synchronize_others;
             __atomic_store_n(&psk_S.nstreams, 1, __ATOMIC_RELEASE); /* index 0: the legacy default stream */
         }

@@ -137,7 +137,7 @@ static void note_unhooked(const char *name) {
     pthread_mutex_unlock(&names_mu);
 }
 
-PSK_EXPORT const char *penstock_hook_unhooked_names(void) { return names; }
+const char *psk_unhooked_names(void) { return names; }
 
 void *psk_substitute(void *real, const char *name, int route) {
     const map *m = get_map();

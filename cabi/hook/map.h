@@ -6,4 +6,5 @@
 enum { PSK_ROUTE_DLSYM, PSK_ROUTE_GETPROC, PSK_ROUTE_RUNTIME };
 /* The wrapper when real is an entry point of the table, else real itself. Counts either. */
 void *psk_substitute(void *real, const char *name, int route);
+const char *psk_unhooked_names(void);
 #endif

@@ -245,6 +245,7 @@ typedef struct psk_shared {
     uint64_t graph_launches, gated, opaque_launches;
     uint64_t route_elf, route_dlsym, route_getproc, route_runtime; /* resolutions handed out by each route */
     uint64_t unhooked;    /* launch/alloc/graph symbols handed out without a wrapper */
+    const char *unhooked_names; /* theirs, one a line: appended to, and a valid string at any time */
 
     /* ---- strict mode ---- */
     PSK_LINE uint32_t *slot_ticket; /* [PSK_MAX_SLOTS]; atomic; written by the engine before it stores ARRIVING */
@@ -299,8 +300,5 @@ psk_shared *penstock_hook_attach(uint32_t abi_version);
 
 /* Exported by the hook: the real (unhooked) driver symbol, for the engine's own calls. */
 void *penstock_hook_real(const char *symbol);
-
-/* Exported by the hook: newline-separated names counted in `unhooked`, for doctor. */
-const char *penstock_hook_unhooked_names(void);
 
 #endif

@@ -355,13 +355,14 @@ type Counters struct {
 	Dropped, Unhooked                                   uint64
 	CPUWaits, CPUWaitNS, GrantsAsked, Refused, Followed uint64 // strict mode
 	RouteELF, RouteDlsym, RouteGetProc, RouteRuntime    uint64
+	UnhookedNames                                       string // one a line
 }
 
 // Counters reads the hook's counters.
 func (h *Shared) Counters() Counters {
 	load := func(p *C.uint64_t) uint64 { return atomic.LoadUint64((*uint64)(unsafe.Pointer(p))) }
 	return Counters{
-		Launches: load(&h.s.launches), Copies: load(&h.s.copies), GraphLaunches: load(&h.s.graph_launches),
+		UnhookedNames: C.GoString(h.s.unhooked_names), Launches: load(&h.s.launches), Copies: load(&h.s.copies), GraphLaunches: load(&h.s.graph_launches),
 		Gated: load(&h.s.gated), Opaque: load(&h.s.opaque_launches), Dropped: load(&h.s.dropped), Unhooked: load(&h.s.unhooked),
 		CPUWaits: load(&h.s.cpu_waits), CPUWaitNS: load(&h.s.cpu_wait_ns), GrantsAsked: load(&h.s.grants_asked), Refused: load(&h.s.refused), Followed: load(&h.s.followed),
 		RouteELF: load(&h.s.route_elf), RouteDlsym: load(&h.s.route_dlsym), RouteGetProc: load(&h.s.route_getproc), RouteRuntime: load(&h.s.route_runtime),

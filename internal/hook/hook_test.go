@@ -76,7 +76,8 @@ type shared struct {
 	opaque                                uint64
 	elf, dlsym, getproc, runtime          uint64
 	unhooked                              uint64
-	_                                     [56]byte
+	unhookedNames                         *byte
+	_                                     [48]byte
 	slotTicket                            *uint32
 	arrived                               *uint32
 	refuse, inspectN                      uint32
@@ -415,9 +416,10 @@ func TestNamesAndCounters(t *testing.T) {
 		t.Errorf("%d streams, want at most %d", got, MaxStreams)
 	}
 	x.s.launches, x.s.copies, x.s.graphs, x.s.gated, x.s.opaque, x.s.dropped, x.s.unhooked = 1, 2, 3, 4, 5, 6, 7
+	x.s.unhookedNames = &append([]byte("cuOne\ncuTwo"), 0)[0]
 	x.s.elf, x.s.dlsym, x.s.getproc, x.s.runtime = 8, 9, 10, 11
 	x.s.cpuWaits, x.s.cpuWaitNS, x.s.asked, x.s.refused, x.s.followed = 12, 13, 14, 15, 16
-	if got, want := h.Counters(), (Counters{1, 2, 3, 4, 5, 6, 7, 12, 13, 14, 15, 16, 8, 9, 10, 11}); got != want {
+	if got, want := h.Counters(), (Counters{1, 2, 3, 4, 5, 6, 7, 12, 13, 14, 15, 16, 8, 9, 10, 11, "cuOne\ncuTwo"}); got != want {
 		t.Errorf("%+v, want %+v", got, want)
 	}
 }

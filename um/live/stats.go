@@ -1,6 +1,10 @@
 package live
 
-import "github.com/penstock-gpu/penstock/um/live/stats"
+import (
+	"strings"
+
+	"github.com/penstock-gpu/penstock/um/live/stats"
+)
 
 // Stats reports the engine's state.
 func (l *Live) Stats() stats.Stats {
@@ -30,6 +34,7 @@ func (l *Live) Stats() stats.Stats {
 		c := l.Hook.Counters()
 		s.Launches = int64(c.Launches)
 		s.OpaqueLaunches, s.DroppedRecords, s.UnhookedSymbols = int64(c.Opaque), int64(c.Dropped), int64(c.Unhooked)
+		s.UnhookedNames = strings.Fields(c.UnhookedNames)
 	}
 	l.Engine.Report(&s)
 	return s

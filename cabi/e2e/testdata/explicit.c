@@ -1147,7 +1147,7 @@ static void graph_pool(void) {
     CHECK_EQ(P.release_pool(0, 1, 2), 0);
 }
 
-/* A graph whose kernel was never launched asks each time; what is found for it says nothing
+/* A graph whose kernel was never launched asks when it is new; what is found for it says nothing
  * of the first kernel of the process, which reaches tensors through a table. */
 static void graph_asks(void) {
     CUstream s = new_stream();
@@ -1167,8 +1167,11 @@ static void graph_asks(void) {
     OK(CALL(cuStreamBeginCapture_v2, s, 0));
     sum(BY_DLSYM, s, &t[2], &t[1], &t[1]);
     OK(CALL(cuStreamEndCapture, s, &g));
-    OK(CALL(cuGraphInstantiateWithFlags, &exec, g, U64(0)));
-    for (int i = 0; i < 20; i++) OK(CALL(cuGraphLaunch, exec, s));
+    for (int i = 0; i < 20; i++) {
+        OK(CALL(cuGraphInstantiateWithFlags, &exec, g, U64(0)));
+        OK(CALL(cuGraphLaunch, exec, s));
+        OK(CALL(cuGraphExecDestroy, exec));
+    }
     SYNC(s);
     long long inspected = stat_now("inspected_launches");
     CHECK(inspected > 20);

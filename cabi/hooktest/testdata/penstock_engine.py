@@ -30,12 +30,12 @@ class Shared(C.Structure):
                 ("streams", C.POINTER(C.c_uint64)), ("gate", C.c_void_p), ("progress", C.c_void_p), ("_3", C.c_uint64 * 3)] + [
         (n, C.c_uint64) for n in ("copies", "graph_launches", "gated", "opaque_launches", "route_elf",
                                   "route_dlsym", "route_getproc", "route_runtime", "unhooked")] + [
-        ("_4", C.c_uint64 * 7), ("slot_ticket", C.POINTER(C.c_uint32)), ("arrived", C.c_void_p), ("refuse", C.c_uint32), ("inspect_n", C.c_uint32),
+        ("unhooked_names", C.c_char_p), ("_4", C.c_uint64 * 6), ("slot_ticket", C.POINTER(C.c_uint32)), ("arrived", C.c_void_p), ("refuse", C.c_uint32), ("inspect_n", C.c_uint32),
         ("granted", C.c_uint64), ("inspect_seq", C.c_uint64), ("inspect_addr", C.c_uint64 * 16384)] + [
         (n, C.c_uint64) for n in ("cpu_waits", "cpu_wait_ns", "grants_asked", "refused", "followed", "probes", "probe_word")] + [
         ("probing", C.c_uint32), ("_5", C.c_uint32), ("report_all", C.c_void_p), ("serve", C.c_void_p), ("synchronize_others", C.c_void_p),
-        ("launch_head", C.c_uint64), ("launch_area", C.c_void_p),
-        ("timings_lost", C.c_uint64), ("ntimings", C.c_uint64), ("timings", C.c_uint64 * 2 * 1024), ("_6", C.c_uint64 * 4)]
+        ("launch_head", C.c_uint64), ("launch_area", C.c_void_p), ("graph_bytes", C.c_uint64),
+        ("timings_lost", C.c_uint64), ("ntimings", C.c_uint64), ("timings", C.c_uint64 * 2 * 1024), ("_6", C.c_uint64 * 3)]
 
 
 def attach():

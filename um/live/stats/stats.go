@@ -59,6 +59,7 @@ type Stats struct {
 	OpaqueLaunches    int64     `json:"opaque_launches"`
 	DroppedRecords    int64     `json:"dropped_records"`
 	UnhookedSymbols   int64     `json:"unhooked_symbols"`
+	UnhookedNames     []string  `json:"unhooked_names,omitempty"`
 	MissedRoutes      []string  `json:"missed_routes,omitempty"` // ways to the driver that the hook does not stand on, from the self-test at start
 	OversizeLaunches  int64     `json:"oversize_launches"`
 	OversizeName      string    `json:"oversize_name,omitempty"`

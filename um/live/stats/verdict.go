@@ -86,7 +86,7 @@ func (s Stats) warnings() (w []string) {
 		w = append(w, fmt.Sprintf("launches by way of %s passed the hook by: what they needed was not foreseen; `penstock doctor` says more", r))
 	}
 	if s.UnhookedSymbols > 0 {
-		w = append(w, fmt.Sprintf("%d driver entry points are in use that the hook does not know", s.UnhookedSymbols))
+		w = append(w, fmt.Sprintf("%d driver entry points are in use that the hook does not know: %s; what they use is not foreseen, please report them", s.UnhookedSymbols, strings.Join(s.UnhookedNames, ", ")))
 	}
 	return w
 }

@@ -38,7 +38,7 @@ func TestVerdict(t *testing.T) {
 		{"the engine's warnings", func(s *Stats) {}, "warning: of the engine"},
 		{"ring full", func(s *Stats) { s.DroppedRecords = 4 }, "warning: 4 launch records were lost"},
 		{"missed", func(s *Stats) { s.MissedRoutes = []string{"dlsym"} }, "warning: launches by way of dlsym passed the hook by"},
-		{"unhooked", func(s *Stats) { s.UnhookedSymbols = 4 }, "warning: 4 driver entry points"},
+		{"unhooked", func(s *Stats) { s.UnhookedSymbols, s.UnhookedNames = 2, []string{"cuOne", "cuTwo"} }, "warning: 2 driver entry points are in use that the hook does not know: cuOne, cuTwo;"},
 	} {
 		s := Stats{Part: part{}}
 		c.change(&s)
