@@ -106,7 +106,7 @@ static void train(void) {
 
 /* Weights of which one is trained in each iteration: most of what leaves has not changed. */
 static void frozen(void) {
-    enum { WEIGHTS = 96, ROUNDS = 10, WEIGHT_BYTES = MiB + 4096 };
+    enum { WEIGHTS = 96, ROUNDS = 20, WEIGHT_BYTES = MiB + 4096 };
     CUstream s = new_stream();
     static tensor weight[WEIGHTS], out;
     must(&out, WEIGHT_BYTES, s, 0);
