@@ -53,6 +53,7 @@ static void apart(void) {
     EVENTUALLY(progress(own) == (uint32_t)r->seq);
     OK(add_per_thread(&j));
     CHECK_EQ(EXPECT(PSK_REC_LAUNCH, 2)->stream, own);
+    SYNC(CU_STREAM_PER_THREAD); /* nothing below waits for that stream, and the word is looked at */
     CUstream s = new_stream();
     for (int i = 0; i < 5; i++) {
         r = add_on(s);
