@@ -57,6 +57,13 @@ const (
 	mostHeight = 8
 )
 
+// recipes is the floor of what is made again, and of what is made of what: a tensor that others are to be made of outlives its end.
+type recipes struct {
+	operations
+	again  again
+	levels levels
+}
+
 // again is what was learned of launches that are made again, by function.
 type again struct {
 	same, wrong map[uint32]int // verified, and found to make something else
@@ -71,7 +78,10 @@ type again struct {
 	visits      uint64 // searches of that
 	// made and fetched are the bytes that had come in when it was last looked at whether it is worth it.
 	made, fetched int64
-	sizes         map[int64]bool // of tensors that had recipes
+}
+
+func newAgain(mostWrong int) again {
+	return again{same: map[uint32]int{}, wrong: map[uint32]int{}, refused: map[uint32]int{}, banned: map[uint32]bool{}, names: map[uint32]string{}, proofs: proofs{}, mostWrong: mostWrong}
 }
 
 const (
@@ -82,7 +92,7 @@ const (
 )
 
 // worthReplay ends making again where next to nothing is: the memory that verifies is better the job's.
-func (r *Runtime) worthReplay() {
+func (r *recipes) worthReplay() {
 	a := &r.again
 	made, fetched := r.stats.MadeBytes-a.made, r.stats.FetchedBytes-a.fetched
 	if r.config.Replay == um.ReplayOff || made+fetched < trialBudgets*r.config.BudgetBytes {
@@ -104,7 +114,7 @@ func (r *Runtime) worthReplay() {
 }
 
 // trusted says whether a tensor may be dropped without a copy of it.
-func (r *Runtime) trusted(t *tensor) bool {
+func (r *recipes) trusted(t *tensor) bool {
 	return r.config.Replay == um.ReplayOn &&
 		!slices.ContainsFunc(t.recipe.steps, func(s step) bool { return r.again.same[s.function] < r.config.TrustAfter })
 }
@@ -135,14 +145,14 @@ func (a *again) functions(trustAfter int) (recorded, trusted int, banned []strin
 }
 
 // worthMaking says whether a tensor is better made again than moved, and can be verified now: what it is made of is on the device.
-func (r *Runtime) worthMaking(t *tensor) bool {
+func (r *recipes) worthMaking(t *tensor) bool {
 	if t.remake != nil || !r.makeable(t) || !t.whole() || !r.fits(t) {
 		return false
 	}
 	// A trial reads what may turn out to be a workspace: nothing must be at work there, or the launch may wait for ever for what it finds.
 	tries := slices.ContainsFunc(t.recipe.steps, func(s step) bool { return s.trying })
 	for _, u := range t.inputs() {
-		if !u.whole() || u.writing > 0 || r.filling(u) || tries && u.Busy() {
+		if !u.whole() || u.writing > 0 || u.filling(r.History.Now()) || tries && u.Busy() {
 			return false
 		}
 	}
@@ -150,18 +160,18 @@ func (r *Runtime) worthMaking(t *tensor) bool {
 }
 
 // verifiable says whether the memory to verify in is large enough for a tensor.
-func (r *Runtime) verifiable(t *tensor) bool {
+func (r *recipes) verifiable(t *tensor) bool {
 	return t.used(&t.chunks[0])+t.recipe.temps <= r.config.ScratchBytes
 }
 
 // fits says whether there is memory to verify a tensor in, if it has to be, and to make it in.
-func (r *Runtime) fits(t *tensor) bool {
+func (r *recipes) fits(t *tensor) bool {
 	return t.recipe.temps <= r.config.ScratchBytes/tempsPart && (r.verifiable(t) || r.proven(t))
 }
 
 // verifyFirst is the move that verifies a recipe before a tensor leaves: its own, or that of one that is made of it and could not
 // be verified afterwards. It is nil when there is none.
-func (r *Runtime) verifyFirst(t *tensor) *Move {
+func (r *recipes) verifyFirst(t *tensor) *Move {
 	if r.config.Replay == um.ReplayOff {
 		return nil
 	}
@@ -180,7 +190,7 @@ func (r *Runtime) verifyFirst(t *tensor) *Move {
 
 // verification is the move that verifies a tensor's recipe. What it is made of is guarded from now on; nil when something may be
 // writing there.
-func (r *Runtime) verification(t *tensor) *Move {
+func (r *recipes) verification(t *tensor) *Move {
 	rm := &remake{inputs: t.inputs()}
 	r.again.remakes++
 	for i, u := range rm.inputs {
@@ -204,7 +214,7 @@ func (r *Runtime) verification(t *tensor) *Move {
 }
 
 // verified notes what a recipe makes.
-func (r *Runtime) verified(m *Move) {
+func (r *recipes) verified(m *Move) {
 	rm := m.remake
 	rm.launches, rm.temps, rm.clones, rm.sum, rm.ready = m.Launches, m.Temps, m.Clones, m.Sum, true
 	if !m.Proven {
@@ -216,7 +226,7 @@ func (r *Runtime) verified(m *Move) {
 }
 
 // drops says whether a tensor that is to leave is dropped.
-func (r *Runtime) drops(t *tensor) bool {
+func (r *recipes) drops(t *tensor) bool {
 	rm := t.remake
 	if rm == nil || !rm.ready || r.height(t) >= mostHeight || rm.proven && !r.trusted(t) {
 		return false
@@ -232,7 +242,7 @@ func (r *Runtime) drops(t *tensor) bool {
 }
 
 // height is how many tensors in a row are to be made again from this one. Many are made of the same: each is looked at once between changes.
-func (r *Runtime) height(t *tensor) int {
+func (r *recipes) height(t *tensor) int {
 	if t.heightOf != r.again.guards {
 		t.heightOf, t.heightIs = r.again.guards, 0
 		for _, x := range t.readers {
@@ -299,7 +309,7 @@ func (m *Move) reads(rm *remake) {
 }
 
 // landed ends what reads began.
-func (r *Runtime) landed(m *Move) {
+func (r *recipes) landed(m *Move) {
 	rm := m.remake
 	if rm == nil {
 		return
@@ -314,7 +324,7 @@ func (r *Runtime) landed(m *Move) {
 }
 
 // release ends a tensor's being made again.
-func (r *Runtime) release(t *tensor) {
+func (r *recipes) release(t *tensor) {
 	rm := t.remake
 	if rm == nil {
 		return
@@ -326,7 +336,7 @@ func (r *Runtime) release(t *tensor) {
 }
 
 // giveUp gives back what was kept for making a tensor.
-func (r *Runtime) giveUp(t *tensor, rm *remake) {
+func (r *recipes) giveUp(t *tensor, rm *remake) {
 	for _, u := range rm.inputs {
 		r.unguard(u, t)
 	}
@@ -341,7 +351,7 @@ func (r *Runtime) giveUp(t *tensor, rm *remake) {
 }
 
 // judge hears whether a tensor that leaves is what its recipe makes.
-func (r *Runtime) judge(m *Move, same bool) {
+func (r *recipes) judge(m *Move, same bool) {
 	if m.Untried {
 		if rm := m.tensor.remake; m.Proven && rm != nil { // it is not any more: those that are alike have to be verified
 			r.again.proofs.note(rm.alike, false)
@@ -370,40 +380,13 @@ func (r *Runtime) judge(m *Move, same bool) {
 }
 
 // giveUpRecipe has a tensor not made again, which was last written to at a position, as far as is known.
-func (r *Runtime) giveUpRecipe(t *tensor, written int64) {
+func (r *recipes) giveUpRecipe(t *tensor, written int64) {
 	t.recipe = recipe{over: true, wrong: true, touched: true, written: written}
 	r.release(t)
 }
 
-// Cancelled reports that a move is not carried out: one that was to verify a recipe, because that cannot be done, or one that was to drop a
-// chunk, which is not what its recipe makes. The chunk is where it was.
-func (r *Runtime) Cancelled(m *Move) {
-	t, rm := m.tensor, m.remake
-	r.flying[um.Out]--
-	if rm == t.remake {
-		r.judge(m, false)
-	}
-	if m.Kind == MoveVerify {
-		rm.clones = m.Clones
-		r.landed(m)
-		r.plan.resume()
-		r.plan.changed = true
-		r.Happened()
-		return
-	}
-	r.plan.valid = false
-	c := &t.chunks[m.index]
-	t.flying--
-	if m.Copied() {
-		r.copying--
-	}
-	r.outgoing -= c.bytes
-	c.where = onDevice
-	r.settled(t)
-}
-
 // first is what has to come before a tensor can: itself, or something away that it is made of; nil while that is on its way.
-func (r *Runtime) first(t *tensor) *tensor {
+func (r *recipes) first(t *tensor) *tensor {
 	for t.remake != nil && t.chunks[0].where == dropped {
 		var away *tensor
 		coming := false
@@ -433,7 +416,7 @@ func (t *tensor) makes() bool {
 }
 
 // cameBack notes that a tensor need not be made again any more: it was, rightly, or its copy has come.
-func (r *Runtime) cameBack(m *Move) {
+func (r *recipes) cameBack(m *Move) {
 	if len(m.Launches) > 0 {
 		r.stats.Made++
 		r.stats.MadeBytes += m.Bytes
@@ -444,21 +427,24 @@ func (r *Runtime) cameBack(m *Move) {
 
 // Doubted reports that what a move was to make again was not what was dropped, and has no copy: nothing more is dropped that the
 // same functions make.
-func (r *Runtime) Doubted(m *Move) {
+func (r *recipes) Doubted(m *Move) {
 	for _, f := range m.functions {
 		r.again.banned[f] = true
 	}
 }
 
-// Unmade reports that what a move was to make again is not what left, though it was when it left, or that it cannot be made any more. What
-// makes it is not trusted again. The copy on the host, which there has to be, is fetched instead, by the same move.
-func (r *Runtime) Unmade(m *Move) {
-	r.Doubted(m)
-	r.stats.Unmade++
-	t := m.tensor
-	r.landed(m)
-	r.giveUpRecipe(t, r.History.Now())
-	m.Kind, m.Launches = MoveFetch, nil
-	r.fetching++
-	r.Happened()
+// makeInstead has a move in make what a tensor had again.
+func (r *recipes) makeInstead(m *Move) {
+	m.Launches, m.Temps = m.tensor.remake.launches, m.tensor.remake.temps
+	m.reads(m.tensor.remake)
+	r.ofRecipe(m)
+}
+
+// ofRecipe notes which functions its launches are of.
+func (r *recipes) ofRecipe(m *Move) {
+	for i := range m.tensor.recipe.steps {
+		s := &m.tensor.recipe.steps[i]
+		r.again.names[s.function] = s.name
+		m.functions, m.By = append(m.functions, s.function), s.name
+	}
 }

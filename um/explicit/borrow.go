@@ -31,7 +31,7 @@ const (
 // borrow finds a dead range for an allocation that repeats the life before, if that was a short one, or for any where shapes
 // change; nil when there is none, or where packs would not be made. The job frees it without keeping it for requests of the
 // size that was asked for.
-func (r *Runtime) borrow(before, bytes int64, stream int) *tensor {
+func (r *packer) borrow(before, bytes int64, stream int) *tensor {
 	now, k := r.History.Now(), kind{WholePages(bytes), stream}
 	most := r.mostBorrowed(before, k, now)
 	if most <= k.size {
@@ -59,7 +59,7 @@ func (r *Runtime) borrow(before, bytes int64, stream int) *tensor {
 }
 
 // mostBorrowed is how large a range an allocation may borrow.
-func (r *Runtime) mostBorrowed(before int64, k kind, now int64) (most int64) {
+func (r *packer) mostBorrowed(before int64, k kind, now int64) (most int64) {
 	x := r.lives.of(before)
 	brief := x != nil && x.died != notYet && x.died-x.born <= briefOps && r.roomForPacks()
 	at, borrowed := r.borrowers[k]
@@ -77,7 +77,7 @@ func (r *Runtime) mostBorrowed(before int64, k kind, now int64) (most int64) {
 
 // fit is the size of dead ranges that serve what is to come of a size: that, or where shapes change and there is none, that of
 // a somewhat larger one.
-func (r *Runtime) fit(size int64) int64 {
+func (r *packer) fit(size int64) int64 {
 	if !r.History.Varies() || len(r.graves.bySize[size]) > 0 {
 		return size
 	}

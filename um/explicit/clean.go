@@ -62,7 +62,7 @@ type kept struct {
 }
 
 // keep keeps the host copy of a chunk that has come, or gives it back.
-func (r *Runtime) keep(t *tensor, c *chunk) {
+func (r *tensors) keep(t *tensor, c *chunk) {
 	if t.Freed || c.host == nil || !r.trial.on || !c.summed || !c.habit.worth() {
 		r.giveHost(c)
 		return
@@ -73,7 +73,7 @@ func (r *Runtime) keep(t *tensor, c *chunk) {
 
 // unkeep takes a chunk off the list, and says whether it was there: its host memory
 // cannot be given to others any more.
-func (r *Runtime) unkeep(c *chunk) bool {
+func (r *tensors) unkeep(c *chunk) bool {
 	if c.kept == nil {
 		return false
 	}
@@ -84,7 +84,7 @@ func (r *Runtime) unkeep(c *chunk) bool {
 }
 
 // takeHost takes host memory for a chunk, for which kept copies go.
-func (r *Runtime) takeHost(c *chunk) bool {
+func (r *tensors) takeHost(c *chunk) bool {
 	host, ok := r.process.TakeHost(c.bytes)
 	for !ok && r.kept.bytes > 0 {
 		for given := int64(0); given < c.bytes && r.kept.bytes > 0; {
@@ -104,7 +104,7 @@ func (r *Runtime) takeHost(c *chunk) bool {
 }
 
 // giveHost gives a chunk's host memory back, if it has any.
-func (r *Runtime) giveHost(c *chunk) {
+func (r *tensors) giveHost(c *chunk) {
 	c.summed = false
 	if c.host == nil {
 		return

@@ -30,7 +30,7 @@ func (c Cause) String() string {
 }
 
 // cause says why a tensor that leaves is copied.
-func (r *Runtime) cause(t *tensor, drop bool) Cause {
+func (r *recipes) cause(t *tensor, drop bool) Cause {
 	switch m := &t.recipe; {
 	case r.config.Replay == um.ReplayOff:
 		return Swapped

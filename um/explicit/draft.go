@@ -12,7 +12,7 @@ import (
 // Draft is a plan that is being made: what is there has been looked at, and [Draft.Decide], which takes most of the time, reads
 // nothing that others may change, so the Runtime may be used meanwhile. There is one at a time.
 type Draft struct {
-	r      *Runtime
+	r      *planning
 	plan   plan
 	now    int64
 	start  int64
@@ -23,7 +23,7 @@ type Draft struct {
 
 // Draft begins a plan for the worker of a direction, if it should make one before it asks for its next move; else it is nil. The caller
 // has it decide, and then calls [Runtime.Install].
-func (r *Runtime) Draft(d um.Direction) *Draft {
+func (r *scheduler) Draft(d um.Direction) *Draft {
 	times := uint64(1)
 	if d == um.In {
 		times = 2 // it is the busier one: see lately
@@ -35,13 +35,13 @@ func (r *Runtime) Draft(d um.Direction) *Draft {
 }
 
 // Install makes a draft that has been decided the plan.
-func (r *Runtime) Install(d *Draft) {
+func (r *planning) Install(d *Draft) {
 	r.install(d)
 	r.Happened() // the other worker may have found nothing to do by the plan before
 }
 
 // draft looks at what is there. What happens to the plan from now on happens to the one that is being made.
-func (r *Runtime) draft() *Draft {
+func (r *planning) draft() *Draft {
 	r.worthReplay()
 	d := &r.spareDraft
 	p := &d.plan
@@ -63,7 +63,7 @@ func (r *Runtime) draft() *Draft {
 }
 
 // look enters what a plan is made from.
-func (r *Runtime) look(d *Draft) {
+func (r *planning) look(d *Draft) {
 	now, o := r.History.Now(), &r.planner
 	o.Reset(r.config.Victims)
 	start := now
@@ -140,7 +140,7 @@ func (d *Draft) chose(t *tensor) {
 }
 
 // install makes a draft the plan.
-func (r *Runtime) install(d *Draft) {
+func (r *planning) install(d *Draft) {
 	p := &d.plan
 	for _, t := range d.chosen {
 		t.serial, t.leaves = p.serial, t.draftedBytes

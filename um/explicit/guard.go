@@ -14,7 +14,7 @@ import "slices"
 // all the same: the first operation that writes to it waits.
 
 // guard guards what another tensor is made of; false when an operation that was not reported may be writing to it.
-func (r *Runtime) guard(u, reader *tensor) bool {
+func (r *recipes) guard(u, reader *tensor) bool {
 	u.readers = append(u.readers, reader)
 	r.again.guards++
 	r.setState(u)
@@ -27,7 +27,7 @@ func (r *Runtime) guard(u, reader *tensor) bool {
 }
 
 // retain keeps what the job has freed for its readers.
-func (r *Runtime) retain(t *tensor) {
+func (r *recipes) retain(t *tensor) {
 	if !t.retained {
 		r.History.Free(t.Instance)
 		t.retained = true
@@ -36,7 +36,7 @@ func (r *Runtime) retain(t *tensor) {
 }
 
 // unguard ends that.
-func (r *Runtime) unguard(u, reader *tensor) {
+func (r *recipes) unguard(u, reader *tensor) {
 	i := slices.Index(u.readers, reader)
 	u.readers = slices.Delete(u.readers, i, i+1)
 	r.again.guards++
@@ -54,7 +54,7 @@ func (r *Runtime) unguard(u, reader *tensor) {
 // aim finds what has to be made before an operation can go: a dropped tensor that it names, or one that is made of what it may
 // write to. That, and what it is made of, stays until it is there. They come one after the other, for all of them need not
 // fit at a time.
-func (r *Runtime) aim(x *op) {
+func (r *recipes) aim(x *op) {
 	target := r.nextTarget(x)
 	if target == x.target {
 		return
@@ -89,7 +89,7 @@ func (t *tensor) closure(all []*tensor) []*tensor {
 }
 
 // nextTarget is the first such tensor, nil when there is none, or when a move that reads what is guarded has to land first.
-func (r *Runtime) nextTarget(x *op) *tensor {
+func (r *recipes) nextTarget(x *op) *tensor {
 	for i, t := range x.Tensors {
 		if t.away() {
 			return t
@@ -111,7 +111,7 @@ func (r *Runtime) nextTarget(x *op) *tensor {
 }
 
 // aimAll aims anew for the operations that wait, when something has come back, or is not to be made any more.
-func (r *Runtime) aimAll() {
+func (r *recipes) aimAll() {
 	for x := range r.Pending.All() {
 		if x.waiting || x.target != nil {
 			r.aim(x)

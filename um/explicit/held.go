@@ -82,7 +82,7 @@ func (r *Runtime) Retake(p cuda.Ptr, bytes int64, stream int) (size int64, err e
 
 // offer lets the job take a dead range without asking that it has not freed as one of that size: one that was
 // made ready for it, or had been borrowed.
-func (r *Runtime) offer(t *tensor) {
+func (r *tensors) offer(t *tensor) {
 	r.takeSlot(t)
 	if !r.process.Offer(cuda.Range{Base: t.base, Bytes: t.size}, t.Stream) {
 		r.giveSlot(t)
@@ -93,7 +93,7 @@ func (r *Runtime) offer(t *tensor) {
 }
 
 // recall makes sure that the job does not take a dead range again; false when it has.
-func (r *Runtime) recall(t *tensor) bool {
+func (r *tensors) recall(t *tensor) bool {
 	if !t.held {
 		return true
 	}

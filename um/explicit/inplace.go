@@ -8,7 +8,7 @@ package explicit
 
 // placeFor is the move that maps a chunk of an operation's in place, when the
 // operation could otherwise never be launched, or nil.
-func (r *Runtime) placeFor(x *op) *Move {
+func (r *scheduler) placeFor(x *op) *Move {
 	if !r.stuck(x) {
 		return nil
 	}
@@ -50,7 +50,7 @@ func (r *Runtime) placeFor(x *op) *Move {
 }
 
 // stuck says whether nothing that is under way, or could be, makes room for x.
-func (r *Runtime) stuck(x *op) bool {
+func (r *scheduler) stuck(x *op) bool {
 	if r.Moving() || r.drafting != nil || !r.plan.valid || r.plan.epoch != r.Epoch() || r.plan.anyLeaves() {
 		return false
 	}
@@ -64,7 +64,7 @@ func (r *Runtime) stuck(x *op) bool {
 
 // backToPool is the move that takes a chunk that is in place to the pool, when
 // nothing needs it soon, or nil.
-func (r *Runtime) backToPool() *Move {
+func (r *scheduler) backToPool() *Move {
 	if r.placed == 0 {
 		return nil
 	}
@@ -81,7 +81,7 @@ func (r *Runtime) backToPool() *Move {
 }
 
 // bare takes what dead tensors have in place out of their addresses, or is nil.
-func (r *Runtime) bare() *Move {
+func (r *scheduler) bare() *Move {
 	if r.placed == 0 {
 		return nil
 	}

@@ -16,19 +16,13 @@ const (
 	looseOdd = 16
 )
 
-// loose are the packs of what had not been seen before.
-type loose struct {
-	open   map[int]*tensor // by stream: what comes next is in it
-	excess int64           // bytes that they take, less what their live parts would in whole pages
-}
-
 // mallocLoose allocates a part of such a pack, for what repeats the life before; 0 when it is to be no part of one.
 // Where shapes change hardly anything repeats one, and most of it soon dies.
-func (r *Runtime) mallocLoose(before, bytes int64, stream int) cuda.Ptr {
+func (r *packer) mallocLoose(before, bytes int64, stream int) cuda.Ptr {
 	if !r.config.Packs || before != noLife || r.History.Varies() || bytes > looseMost || !odd(bytes, looseOdd) {
 		return 0
 	}
-	t := r.loose.open[stream]
+	t := r.loose[stream]
 	if t == nil || t.Freed || t.retained || t.filled()+bytes > t.size {
 		if t = r.newLoose(stream); t == nil {
 			return 0
@@ -42,14 +36,14 @@ func (r *Runtime) mallocLoose(before, bytes int64, stream int) cuda.Ptr {
 	}
 	t.parts = append(t.parts, p)
 	r.bear(t, &t.parts[len(t.parts)-1])
-	r.loose.excess -= WholePages(bytes)
+	r.looseExcess -= WholePages(bytes)
 	return at
 }
 
 // newLoose makes an empty pack, nil when there is no room.
-func (r *Runtime) newLoose(stream int) *tensor {
+func (r *packer) newLoose(stream int) *tensor {
 	size := min(looseBytes, r.config.ChunkBytes)
-	if r.loose.excess > 0 || size < 2*looseMost || size > r.BeyondLiveBytes() || !r.roomForPacks() {
+	if r.looseExcess > 0 || size < 2*looseMost || size > r.BeyondLiveBytes() || !r.roomForPacks() {
 		return nil
 	}
 	t, ok := r.raise(noLife, size, stream)
@@ -57,8 +51,8 @@ func (r *Runtime) newLoose(stream int) *tensor {
 		return nil
 	}
 	t.parts, t.loose = []part{}, true
-	r.loose.open[stream] = t
-	r.loose.excess += size
+	r.loose[stream] = t
+	r.looseExcess += size
 	r.stats.Packs++
 	return t
 }

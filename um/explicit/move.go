@@ -9,6 +9,19 @@ import (
 	"github.com/penstock-gpu/penstock/um"
 )
 
+// scheduler is the floor that hands out moves, and hears how they went.
+type scheduler struct {
+	planning
+	flying   [2]int
+	copying  int           // of these, moves out that copy
+	fetching int           // of these, fetches
+	moves    int64         // that have begun
+	refused  bool          // host memory was not to be had when it was last asked for
+	covered  map[int64]int // scratch of makeReady
+	oversize *op           // the last operation for which something was placed
+	making   *tensor       // a range that is being mapped for a coming allocation
+}
+
 // Kind is what a move does.
 type Kind int
 
@@ -116,12 +129,12 @@ func (m *Move) Direction() um.Direction {
 }
 
 // idleWorker says whether the worker of a direction need not ask for a move.
-func (r *Runtime) idleWorker(d um.Direction) bool {
+func (r *scheduler) idleWorker(d um.Direction) bool {
 	return r.flying[d] >= r.most(d) || r.nothing[d] == r.Epoch()+1
 }
 
 // Next answers a worker that is free: what to move now, if anything.
-func (r *Runtime) Next(d um.Direction) (*Move, bool) {
+func (r *scheduler) Next(d um.Direction) (*Move, bool) {
 	if r.idleWorker(d) {
 		return nil, false
 	}
@@ -145,7 +158,7 @@ func (r *Runtime) Next(d um.Direction) (*Move, bool) {
 }
 
 // most is how many moves may be under way in a direction.
-func (r *Runtime) most(d um.Direction) int {
+func (r *scheduler) most(d um.Direction) int {
 	if d == um.In {
 		return 2 * r.config.Depth // what is needed at once does not wait for what was fetched ahead
 	}
@@ -153,10 +166,10 @@ func (r *Runtime) most(d um.Direction) int {
 }
 
 // mayFetchAhead says whether another fetch may be begun that no launch waits for.
-func (r *Runtime) mayFetchAhead() bool { return r.fetching < r.config.Depth-1 }
+func (r *scheduler) mayFetchAhead() bool { return r.fetching < r.config.Depth-1 }
 
 // nextIn is the next move of a worker that brings in.
-func (r *Runtime) nextIn() *Move {
+func (r *scheduler) nextIn() *Move {
 	if r.room() < 0 && r.plainNeed > 0 {
 		m := r.trim(-r.room())
 		if m == nil {
@@ -233,7 +246,7 @@ const urgentOps = 1024
 // while memory is mapped for the launch that waits, x, if one does, and for coming
 // allocations, and the time is lacking later. Where the GPU has nothing to do until then
 // one fetch is enough. Nothing is fetched into the room that the launch needs.
-func (r *Runtime) occupyBus(x *op) *Move {
+func (r *scheduler) occupyBus(x *op) *Move {
 	if !r.mayFetchAhead() || r.fetching > 0 && r.Stalls.Of != nil && !r.ready(r.Stalls.Of) {
 		return nil
 	}
@@ -249,7 +262,7 @@ func (r *Runtime) occupyBus(x *op) *Move {
 
 // bringFirst is the move that brings in a tensor, or what has to come before it; nil when that is on its way, or when there is
 // no room.
-func (r *Runtime) bringFirst(t *tensor) *Move {
+func (r *scheduler) bringFirst(t *tensor) *Move {
 	if t = r.first(t); t == nil {
 		return nil
 	}
@@ -257,7 +270,7 @@ func (r *Runtime) bringFirst(t *tensor) *Move {
 }
 
 // noRoom is told that there is none for what is waited for: the plan must know.
-func (r *Runtime) noRoom() {
+func (r *scheduler) noRoom() {
 	if r.drafting != nil {
 		return // it is asked for again by the plan that is being made
 	}
@@ -271,7 +284,7 @@ func (r *Runtime) noRoom() {
 
 // bring is the move that brings in the next chunk of a tensor, or nil when there
 // is no room.
-func (r *Runtime) bring(t *tensor, which reclaiming) *Move {
+func (r *scheduler) bring(t *tensor, which reclaiming) *Move {
 	for i := range t.chunks {
 		c := &t.chunks[i]
 		if c.where != blank && c.where != onHost && (c.where != dropped || !t.makes()) {
@@ -302,24 +315,8 @@ func (r *Runtime) bring(t *tensor, which reclaiming) *Move {
 	return nil
 }
 
-// makeInstead has a move in make what a tensor had again.
-func (r *Runtime) makeInstead(m *Move) {
-	m.Launches, m.Temps = m.tensor.remake.launches, m.tensor.remake.temps
-	m.reads(m.tensor.remake)
-	r.ofRecipe(m)
-}
-
-// ofRecipe notes which functions its launches are of.
-func (r *Runtime) ofRecipe(m *Move) {
-	for i := range m.tensor.recipe.steps {
-		s := &m.tensor.recipe.steps[i]
-		r.again.names[s.function] = s.name
-		m.functions, m.By = append(m.functions, s.function), s.name
-	}
-}
-
 // makeReady maps memory for coming allocations, so that they need not wait for it.
-func (r *Runtime) makeReady(births []birth) *Move {
+func (r *scheduler) makeReady(births []birth) *Move {
 	if r.making == nil {
 		clear(r.covered)
 		for _, b := range births {
@@ -359,7 +356,7 @@ func (r *Runtime) makeReady(births []birth) *Move {
 }
 
 // nextOut is the next move of a worker that takes out.
-func (r *Runtime) nextOut() *Move {
+func (r *scheduler) nextOut() *Move {
 	if m := r.backToPool(); m != nil {
 		return m
 	}
@@ -383,7 +380,7 @@ const busyCopies = 2
 
 // leaver is the next move that takes out one of those in a list of the plan. wait says that it cannot be made now and can be
 // later.
-func (r *Runtime) leaver(p *plan, list *[]*tensor) (m *Move, wait bool) {
+func (r *scheduler) leaver(p *plan, list *[]*tensor) (m *Move, wait bool) {
 	for ; len(*list) > 0; *list = (*list)[1:] {
 		t := (*list)[0]
 		if t.serial != p.serial || t.leaves <= 0 {
@@ -406,7 +403,7 @@ func (r *Runtime) leaver(p *plan, list *[]*tensor) (m *Move, wait bool) {
 
 // take is the move that takes out the last chunk of a tensor. again says that it
 // cannot be made now and can be later.
-func (r *Runtime) take(t *tensor, w where) (m *Move, again bool) {
+func (r *scheduler) take(t *tensor, w where) (m *Move, again bool) {
 	for i := len(t.chunks) - 1; i >= 0; i-- {
 		c := &t.chunks[i]
 		if c.where != w {
@@ -463,7 +460,7 @@ func (r *Runtime) take(t *tensor, w where) (m *Move, again bool) {
 
 // withdraw publishes that a tensor is not to be used, unless an operation that has
 // not been reported yet came before.
-func (r *Runtime) withdraw(t *tensor) bool {
+func (r *scheduler) withdraw(t *tensor) bool {
 	if t.state == Absent {
 		return true
 	}
@@ -480,7 +477,7 @@ func (r *Runtime) withdraw(t *tensor) bool {
 // Submitted reports that a move has been started: what had to go before it is
 // gone, and a chunk that comes in is mapped, with its copy queued, which is done
 // when the word of arrivals has reached the ticket.
-func (r *Runtime) Submitted(m *Move, ticket uint32) {
+func (r *scheduler) Submitted(m *Move, ticket uint32) {
 	m.begun = true
 	for _, g := range m.graves {
 		r.addresses.give(g.base, g.size)
@@ -509,7 +506,7 @@ func (r *Runtime) Submitted(m *Move, ticket uint32) {
 // for it: what had to go is gone, and the chunk is where it was. The budget
 // becomes what there is now, for the card has less than was believed. An error
 // says that nothing can move within that.
-func (r *Runtime) Failed(m *Move) error {
+func (r *scheduler) Failed(m *Move) error {
 	r.Submitted(&Move{Kind: MoveTrim, graves: m.graves, keep: m.keep, limbo: m.limbo, Release: m.Release}, 0)
 	r.flying[m.Direction()]--
 	t := m.tensor
@@ -548,7 +545,7 @@ func (r *Runtime) Failed(m *Move) error {
 }
 
 // Done reports that a move has been carried out.
-func (r *Runtime) Done(m *Move) {
+func (r *scheduler) Done(m *Move) {
 	if !m.begun {
 		r.Submitted(m, 0)
 	}
@@ -636,7 +633,7 @@ func (r *Runtime) Done(m *Move) {
 }
 
 // settled goes on with a tensor of which a move has ended.
-func (r *Runtime) settled(t *tensor) {
+func (r *scheduler) settled(t *tensor) {
 	switch {
 	case !t.Freed:
 		r.setState(t)
@@ -650,3 +647,56 @@ func (r *Runtime) settled(t *tensor) {
 	r.Happened()
 	r.accountStall()
 }
+
+// Cancelled reports that a move is not carried out: one that was to verify a recipe, because that cannot be done, or one that was to drop a
+// chunk, which is not what its recipe makes. The chunk is where it was.
+func (r *scheduler) Cancelled(m *Move) {
+	t, rm := m.tensor, m.remake
+	r.flying[um.Out]--
+	if rm == t.remake {
+		r.judge(m, false)
+	}
+	if m.Kind == MoveVerify {
+		rm.clones = m.Clones
+		r.landed(m)
+		r.plan.resume()
+		r.plan.changed = true
+		r.Happened()
+		return
+	}
+	r.plan.valid = false
+	c := &t.chunks[m.index]
+	t.flying--
+	if m.Copied() {
+		r.copying--
+	}
+	r.outgoing -= c.bytes
+	c.where = onDevice
+	r.settled(t)
+}
+
+// Unmade reports that what a move was to make again is not what left, though it was when it left, or that it cannot be made any more. What
+// makes it is not trusted again. The copy on the host, which there has to be, is fetched instead, by the same move.
+func (r *scheduler) Unmade(m *Move) {
+	r.Doubted(m)
+	r.stats.Unmade++
+	t := m.tensor
+	r.landed(m)
+	r.giveUpRecipe(t, r.History.Now())
+	m.Kind, m.Launches = MoveFetch, nil
+	r.fetching++
+	r.Happened()
+}
+
+// mapEarly maps memory for a pack before an operation names it.
+func (r *scheduler) mapEarly() *Move {
+	for _, t := range r.early {
+		if !t.Freed && !t.Named && t.absent > 0 {
+			return r.bring(t.tensor, surplusOnly)
+		}
+	}
+	return nil
+}
+
+// Moving says whether a move is under way.
+func (r *scheduler) Moving() bool { return r.flying[um.In]+r.flying[um.Out] > 0 }

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"iter"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/penstock-gpu/penstock/cuda"
@@ -112,69 +111,6 @@ func (r *Runtime) Op(o um.Op) {
 // foreachKernel is in the names of PyTorch's kernels for operations on many tensors at once.
 const foreachKernel = "multi_tensor_apply_kernel"
 
-// noteWait counts what an operation waits for.
-func (r *Runtime) noteWait(x *op) {
-	r.stats.WaitedOps++
-	for i, t := range x.Tensors {
-		if t.state == Guarded && !x.reads[i] {
-			r.stats.GuardWaits++
-			break
-		}
-	}
-	if strings.Contains(x.Name, foreachKernel) {
-		r.stats.WaitedForeach++
-	}
-	for _, t := range x.Tensors {
-		if t.state != Absent {
-			continue
-		}
-		for i := range t.chunks {
-			switch t.chunks[i].where {
-			case blank:
-				r.stats.WaitedForMap++
-				return
-			case leaving:
-				r.stats.WaitedForLeaving++
-				return
-			case onHost, dropped:
-				r.stats.WaitedForFetch++
-				return
-			}
-		}
-	}
-}
-
-// ready says whether an operation may be launched.
-func (r *Runtime) ready(x *op) bool {
-	for i, t := range x.Tensors {
-		if !t.Freed && (t.state == Absent || t.state == Guarded && !x.reads[i]) {
-			return false
-		}
-	}
-	return true
-}
-
-// Ready says whether an operation that was reported may be launched.
-func (r *Runtime) Ready(seq uint64) bool {
-	x := r.find(seq)
-	return x == nil || r.ready(x)
-}
-
-// Settled says whether everything that an operation names is on the device, with
-// no copy left to wait for.
-func (r *Runtime) Settled(seq uint64) bool {
-	x := r.find(seq)
-	if x == nil {
-		return true
-	}
-	for i, t := range x.Tensors {
-		if !t.Freed && t.state != Resident && (t.state != Guarded || !x.reads[i]) {
-			return false
-		}
-	}
-	return true
-}
-
 // awaits says whether copies of what an operation names are under way. What the job has freed since counts as well.
 func (x *op) awaits() bool {
 	return slices.ContainsFunc(x.Tensors, func(t *tensor) bool {
@@ -184,13 +120,6 @@ func (x *op) awaits() bool {
 		s, _ := t.usable()
 		return s == Arriving
 	})
-}
-
-func (r *Runtime) find(seq uint64) *op {
-	if x, ok := r.Pending.From(seq); ok && x.Seq == seq {
-		return x
-	}
-	return nil
 }
 
 // Extend adds to an operation that has not been launched the tensors that
@@ -255,32 +184,6 @@ func (r *Runtime) join(x *op, t *tensor) {
 	r.Happened()
 }
 
-// head is the oldest operation that cannot be launched yet, or nil.
-func (r *Runtime) head() *op {
-	for x := range r.Pending.All() {
-		if x.waiting {
-			if x.waiting = !r.ready(x); x.waiting {
-				return x
-			}
-		}
-	}
-	return nil
-}
-
-// Held says whether any operation waits.
-func (r *Runtime) Held() bool { return r.head() != nil }
-
-// Running says for how long an operation has been unfinished that has been launched: when it ends, what it uses may
-// leave. One that waits here does not run, nor does the one with the number asking, which waits for something else.
-func (r *Runtime) Running(asking uint64) time.Duration {
-	for x := range r.Pending.All() {
-		if x.Seq != asking && (!x.waiting || r.ready(x)) {
-			return r.process.Now() - x.at
-		}
-	}
-	return 0
-}
-
 // LookAgain has everything looked at again that might move. What was seen to be impossible is not looked at until something
 // happens: this is for what happens unseen.
 func (r *Runtime) LookAgain() {
@@ -288,9 +191,6 @@ func (r *Runtime) LookAgain() {
 	r.plan.valid = false
 	r.Happened()
 }
-
-// WantsPlain says whether room is waited for by plain memory.
-func (r *Runtime) WantsPlain() bool { return r.plainNeed > 0 }
 
 // Progress reports that a stream has finished every operation up to seq. Those have been
 // reported: what is told of the end of one before the operation never learns of it.
@@ -320,70 +220,4 @@ func (r *Runtime) Progress(stream int, seq uint64) {
 	}
 	r.Happened()
 	r.accountStall()
-}
-
-// Explain says what the oldest operation that waits is waiting for.
-func (r *Runtime) Explain() string {
-	x := r.head()
-	if x == nil {
-		return "no operation waits"
-	}
-	var used, fresh, kept, idle, dead, deadBusy, held int64 // of device memory
-	for _, t := range r.Slots.All() {
-		switch {
-		case t == nil || t.Freed:
-		case t.Busy():
-			used += t.deviceBytes()
-		case !t.Named:
-			fresh += t.deviceBytes()
-		case t.kept:
-			kept += t.deviceBytes()
-		default:
-			idle += t.deviceBytes()
-		}
-	}
-	for _, t := range r.graves.order {
-		if r.idle(t) {
-			dead += t.deviceBytes()
-		} else {
-			deadBusy += t.deviceBytes()
-		}
-		if t.held {
-			held += t.deviceBytes()
-		}
-	}
-	text := fmt.Sprintf("%s touches %s, %s of it absent; of the budget of %s plain memory has %s and asks for %s, %d unfinished operations use %s, %s were never used, %s stay because their addresses were copied to memory of others, %s could leave, "+
-		"%s are freed (%s of all that the job may take again, %d ranges were not taken back when last looked at) and %s freed and in use, %s are spare, %s on their way in, %s out, %s being released",
-		nameOf(x.Name), size.Text(x.bytes()), size.Text(x.lacks()), size.Text(r.config.BudgetBytes), size.Text(r.PlainBytes), size.Text(r.plainNeed), r.Pending.Len(), size.Text(used), size.Text(fresh), size.Text(kept),
-		size.Text(idle), size.Text(dead), size.Text(held), r.notRecalled, size.Text(deadBusy), size.Text(r.physical.spares), size.Text(r.incoming), size.Text(r.outgoing), size.Text(r.physical.limbo))
-	for s := range r.Streams() { // one that stands still is what the others wait for
-		if first, ok := r.Pending.FirstOn(s); ok && first != x {
-			text += fmt.Sprintf("; stream %d was given operations up to %d and has not finished %d, %s", s, r.ReportedOn(s), first.Seq, nameOf(first.Name))
-		}
-	}
-	return text
-}
-
-// Hopeless is why the oldest operation that waits can never run: beside plain
-// memory there is no room for a single chunk of what it lacks. nil when it can,
-// or when none waits.
-func (r *Runtime) Hopeless() error {
-	x := r.head()
-	if x == nil {
-		return nil
-	}
-	needs := x.bytes()
-	var chunk int64
-	for _, t := range x.Tensors {
-		for i := range t.chunks {
-			if c := &t.chunks[i]; c.where == blank || c.where == onHost || c.where == dropped {
-				chunk = max(chunk, c.bytes)
-			}
-		}
-	}
-	if chunk <= r.config.BudgetBytes-r.PlainBytes {
-		return nil
-	}
-	return fmt.Errorf("%w: %s touches %s, and of the device budget of %s plain memory takes %s: give --budget %dMiB or more",
-		um.ErrOutOfMemory, nameOf(x.Name), size.Text(needs), size.Text(r.config.BudgetBytes), size.Text(r.PlainBytes), (needs+r.PlainBytes+1<<20-1)>>20)
 }

@@ -30,7 +30,7 @@ func (p *products) note(o *um.Op) {
 }
 
 // SlotRange is where the tensor of a slot lies; nowhere when there is none.
-func (r *Runtime) SlotRange(slot uint32) cuda.Range {
+func (r *tensors) SlotRange(slot uint32) cuda.Range {
 	t := r.Slots.At(slot)
 	if t == nil {
 		return cuda.Range{}
@@ -39,28 +39,28 @@ func (r *Runtime) SlotRange(slot uint32) cuda.Range {
 }
 
 // Lives says whether a slot has an allocation that lives.
-func (r *Runtime) Lives(slot uint32) bool { return r.LiveAt(slot) != nil }
+func (r *tensors) Lives(slot uint32) bool { return r.LiveAt(slot) != nil }
 
 // Untouched says whether no operation has named the tensor of a slot since it was allocated; not of a pack, of which a part may have been.
-func (r *Runtime) Untouched(slot uint32) bool {
+func (r *tensors) Untouched(slot uint32) bool {
 	t := r.Slots.At(slot)
 	return t != nil && !t.recipe.touched && t.parts == nil
 }
 
 // NamedByProducts says whether so many products have named the tensor of a slot, and nothing else.
-func (r *Runtime) NamedByProducts(slot uint32, n int) bool {
+func (r *tensors) NamedByProducts(slot uint32, n int) bool {
 	t := r.Slots.At(slot)
 	return t != nil && t.products.n >= n && !t.products.other && !t.products.fills
 }
 
 // MayBeWorkspace says whether nothing but products and fills has named the tensor of a slot. Of a pack nothing is said: its parts are not told apart.
-func (r *Runtime) MayBeWorkspace(slot uint32) bool {
+func (r *tensors) MayBeWorkspace(slot uint32) bool {
 	t := r.Slots.At(slot)
 	return t != nil && (t.parts != nil || !t.products.other)
 }
 
 // InstanceOf is the life of the tensor of a slot: the same address later is another allocation's.
-func (r *Runtime) InstanceOf(slot uint32) correlate.InstanceID {
+func (r *tensors) InstanceOf(slot uint32) correlate.InstanceID {
 	if t := r.Slots.At(slot); t != nil {
 		return t.Instance
 	}

@@ -35,6 +35,20 @@ const (
 	packAhead = 32
 )
 
+// packer is the floor of allocations: what each repeats, and whether it gets a range of its own, shares one, or borrows one.
+type packer struct {
+	recipes
+	unpackedUntil int64                // the position before which no packs are made
+	pass          uint64               // the version of the history that is repeated
+	prepared      int64                // the lives before this number are parts of packs, or are not to be
+	newest        int64                // the life that the newest allocation repeats which does repeat one
+	reserved      map[cuda.Ptr]*tensor // packs, by the parts that the job may take
+	early         []early              // packs, in the order in which they were made
+	loose         map[int]*tensor      // packs of what repeats nothing, by stream: what comes next is in it (loose.go)
+	borrowers     map[kind]int64       // the position at which they last borrowed: see borrow.go
+	fitting       map[int64]int64      // scratch of fit
+}
+
 // part is an allocation's place in a pack.
 type part struct {
 	offset, bytes int64
@@ -61,7 +75,7 @@ type kind struct {
 func (x *life) kind() kind { return kind{WholePages(x.bytes), x.stream} }
 
 // repeats is the life that an allocation repeats, noLife when none is known.
-func (r *Runtime) repeats(bytes int64, stream int) int64 {
+func (r *packer) repeats(bytes int64, stream int) int64 {
 	period := r.History.Period()
 	if !r.config.Packs || period == 0 {
 		return noLife
@@ -75,25 +89,25 @@ func (r *Runtime) repeats(bytes int64, stream int) int64 {
 
 // packs says whether the repetition of a life is worth packing with others. Not where shapes change: what does not come leaves
 // holes, and a pack stays until its last part is freed (simulated, BERT's text at 1.5x took a third longer).
-func (r *Runtime) packs(x *life) bool {
+func (r *packer) packs(x *life) bool {
 	return r.History.Now() >= r.unpackedUntil && !r.History.Varies() && x.home == nil && x.named && !r.mayBeMade(x) && x.died != notYet && x.died-x.born >= leastLife && (!r.large(x) || r.pairs(x))
 }
 
 // mayBeMade says whether the repetition of a life may be made again, which a part of a pack cannot. Of a part it is not known.
-func (r *Runtime) mayBeMade(x *life) bool {
+func (r *packer) mayBeMade(x *life) bool {
 	return x.makeable || r.config.Replay != um.ReplayOff && r.levels.at > LevelNothing && x.bytes >= 2*leastMakeable
 }
 
 // large says whether an allocation is packed with others of its size alone, if at all.
-func (r *Runtime) large(x *life) bool { return x.bytes > r.config.ChunkBytes/2 }
+func (r *packer) large(x *life) bool { return x.bytes > r.config.ChunkBytes/2 }
 
 // pairs says whether pages fit a large allocation badly, and two of it fit a chunk.
-func (r *Runtime) pairs(x *life) bool {
+func (r *packer) pairs(x *life) bool {
 	return WholePages(x.bytes) < r.config.ChunkBytes && odd(x.bytes, oddPart)
 }
 
 // hasRoom says whether a pack of so many bytes that begins with one life has room for another.
-func (r *Runtime) hasRoom(first, x *life, total int64) bool {
+func (r *packer) hasRoom(first, x *life, total int64) bool {
 	if r.large(first) {
 		return x.bytes == first.bytes && total+x.bytes <= 2*r.config.ChunkBytes-PageBytes // else it were two chunks
 	}
@@ -109,7 +123,7 @@ type early struct {
 
 // prepare makes the packs that are due soon after the repetition of a life, and ends those whose time has passed
 // without an allocation for them.
-func (r *Runtime) prepare(before int64) {
+func (r *packer) prepare(before int64) {
 	for len(r.early) > 0 && (r.early[0].alive > 0 || r.early[0].Freed || r.early[0].due+packOps < r.History.Now()) {
 		t := r.early[0].tensor
 		r.early = r.early[1:]
@@ -128,19 +142,9 @@ func (r *Runtime) prepare(before int64) {
 	}
 }
 
-// mapEarly maps memory for a pack before an operation names it.
-func (r *Runtime) mapEarly() *Move {
-	for _, t := range r.early {
-		if !t.Freed && !t.Named && t.absent > 0 {
-			return r.bring(t.tensor, surplusOnly)
-		}
-	}
-	return nil
-}
-
 // vacateEarly makes the memory of packs of which no part has been born that of dead ranges, for a launch that there
 // is no room for otherwise. The packs lie elsewhere then, with nothing mapped there.
-func (r *Runtime) vacateEarly() {
+func (r *packer) vacateEarly() {
 	for _, early := range r.early {
 		t := early.tensor
 		if t.Freed || t.retained || t.flying > 0 || t.absent > 0 || !r.unreserveAll(t) {
@@ -166,7 +170,7 @@ func (r *Runtime) vacateEarly() {
 }
 
 // giveUpEarly ends the packs of which no part has been born: there is no other memory for what is asked for.
-func (r *Runtime) giveUpEarly() {
+func (r *packer) giveUpEarly() {
 	for _, t := range r.early {
 		r.endEmpty(t.tensor)
 	}
@@ -175,7 +179,7 @@ func (r *Runtime) giveUpEarly() {
 
 // mallocPacked allocates a part of a pack for the repetition of a life; 0 when it is to be no part
 // of one.
-func (r *Runtime) mallocPacked(before int64, stream int) cuda.Ptr {
+func (r *packer) mallocPacked(before int64, stream int) cuda.Ptr {
 	x := r.lives.of(before)
 	if x == nil || x.home == nil {
 		return 0
@@ -198,7 +202,7 @@ func (r *Runtime) mallocPacked(before int64, stream int) cuda.Ptr {
 
 // takePart gives a part that was reserved to the allocation that the job has taken it for, which may
 // be another than was expected.
-func (r *Runtime) takePart(t *tensor, at cuda.Ptr, bytes int64, stream int) error {
+func (r *packer) takePart(t *tensor, at cuda.Ptr, bytes int64, stream int) error {
 	k := slices.IndexFunc(t.parts, func(p part) bool { return p.state == reserved && at == t.place(&p).Base })
 	if k < 0 || bytes > t.parts[k].bytes {
 		return fmt.Errorf("%w: %#x", um.ErrNotOurs, uint64(at))
@@ -217,7 +221,7 @@ func (r *Runtime) takePart(t *tensor, at cuda.Ptr, bytes int64, stream int) erro
 }
 
 // bear begins the life of a part.
-func (r *Runtime) bear(t *tensor, p *part) {
+func (r *packer) bear(t *tensor, p *part) {
 	p.state, p.life = alive, r.enter(t, t.place(p).Base, p.bytes)
 	t.alive++
 	r.stats.PackedAllocs++
@@ -225,7 +229,7 @@ func (r *Runtime) bear(t *tensor, p *part) {
 
 // reserve lets the job take a part of a pack for the repetition of its life, which comes
 // after that of another.
-func (r *Runtime) reserve(t *tensor, p *part, before int64) {
+func (r *packer) reserve(t *tensor, p *part, before int64) {
 	k := r.lives.of(p.life).kind()
 	others := 0
 	for number := before + 1; number < p.life; number++ {
@@ -241,7 +245,7 @@ func (r *Runtime) reserve(t *tensor, p *part, before int64) {
 }
 
 // unreserve makes sure that the job does not take a part; false when it has, and [Runtime.Retake] is to come.
-func (r *Runtime) unreserve(t *tensor, p *part) bool {
+func (r *packer) unreserve(t *tensor, p *part) bool {
 	if p.state != reserved {
 		return true
 	}
@@ -255,8 +259,8 @@ func (r *Runtime) unreserve(t *tensor, p *part) bool {
 }
 
 // filling says whether parts of a pack are still to come: what is made of those that are there would be in the way of what writes to these.
-func (r *Runtime) filling(t *tensor) bool {
-	return r.History.Now() < t.filledBy && slices.ContainsFunc(t.parts, func(p part) bool { return p.state == unborn || p.state == reserved })
+func (t *tensor) filling(now int64) bool {
+	return now < t.filledBy && slices.ContainsFunc(t.parts, func(p part) bool { return p.state == unborn || p.state == reserved })
 }
 
 // write notes that an operation writes to parts of a pack; to any, where it is not known to which.
@@ -273,14 +277,14 @@ func (t *tensor) write(to []cuda.Ptr, position int64) {
 }
 
 // endEmpty ends a pack of which no part is alive, unless the job has taken one.
-func (r *Runtime) endEmpty(t *tensor) {
+func (r *packer) endEmpty(t *tensor) {
 	if t.alive == 0 && !t.Freed && r.unreserveAll(t) {
 		r.end(t)
 	}
 }
 
 // unreserveAll makes sure that the job takes no part of a pack of which none is alive; false when it has, or one is.
-func (r *Runtime) unreserveAll(t *tensor) bool {
+func (r *packer) unreserveAll(t *tensor) bool {
 	if t.alive > 0 {
 		return false
 	}
@@ -293,7 +297,7 @@ func (r *Runtime) unreserveAll(t *tensor) bool {
 
 // newPack makes a pack, of which the repetition of a life is the first part, unless nothing goes with it, or
 // there is no room. The newest allocation repeats the life before.
-func (r *Runtime) newPack(life, before int64) {
+func (r *packer) newPack(life, before int64) {
 	first := r.lives.of(life)
 	if !r.packs(first) || !r.roomForPacks() {
 		return
@@ -338,30 +342,21 @@ func (r *Runtime) newPack(life, before int64) {
 // roomForPacks says whether there is room enough for what is in packs and is not needed at the time:
 // not where one operation names most of the budget, for it names whole packs, nor where most of all memory
 // has been allocated at a time, for a pack is until its last part is freed.
-func (r *Runtime) roomForPacks() bool {
+func (r *packer) roomForPacks() bool {
 	device := r.config.BudgetBytes - r.PlainBytes
 	return r.mostNamed <= device/4*3 && r.mostLive <= (device+r.config.HostBudgetBytes)/8*7
 }
 
 // freePart ends the life of a part, and with the last one of its pack that of the pack.
-func (r *Runtime) freePart(t *tensor, at cuda.Ptr) {
+func (r *packer) freePart(t *tensor, at cuda.Ptr) {
 	p := t.partAt(at)
 	p.state = dead
 	r.leave(t, at, p.bytes, p.life, true)
 	if t.loose {
-		r.loose.excess += WholePages(p.bytes)
+		r.looseExcess += WholePages(p.bytes)
 	}
 	t.alive--
 	r.endEmpty(t)
-}
-
-// disband forgets what was to be part of a pack, which is dead.
-func (r *Runtime) disband(t *tensor) {
-	for _, p := range t.parts {
-		if x := r.lives.of(p.life); p.state == unborn && x != nil {
-			x.home = nil
-		}
-	}
 }
 
 // place is where a part lies.

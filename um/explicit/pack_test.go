@@ -154,8 +154,8 @@ func TestPacks(t *testing.T) {
 			case !x.unsteady:
 				t.Error("no packs have been made for an iteration that does not come")
 			}
-			if len(w.r.reserved) != 0 || w.r.loose.excess != 0 {
-				t.Errorf("%d parts reserved, %d bytes of loose packs too many, and nothing lives", len(w.r.reserved), w.r.loose.excess)
+			if len(w.r.reserved) != 0 || w.r.looseExcess != 0 {
+				t.Errorf("%d parts reserved, %d bytes of loose packs too many, and nothing lives", len(w.r.reserved), w.r.looseExcess)
 			}
 			w.nothingLives()
 			if n := w.r.stats.Packs; n < iterations*layers/10 || w.parts < 2*int(n) {
@@ -253,16 +253,16 @@ func TestLoose(t *testing.T) {
 		t.Errorf("14 allocations take %d bytes, want %d", r.liveSize, want)
 	}
 	check(r)
-	if r.loose.excess >= 0 {
-		t.Errorf("%d bytes too many, where %d are saved", r.loose.excess, 14*even-2*looseBytes)
+	if r.looseExcess >= 0 {
+		t.Errorf("%d bytes too many, where %d are saved", r.looseExcess, 14*even-2*looseBytes)
 	}
 	for _, p := range append(parts, first) {
 		if err := r.Free(p); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if check(r); r.liveSize != even || r.loose.excess != 0 {
-		t.Errorf("%d bytes live, want %d; %d too many", r.liveSize, even, r.loose.excess)
+	if check(r); r.liveSize != even || r.looseExcess != 0 {
+		t.Errorf("%d bytes live, want %d; %d too many", r.liveSize, even, r.looseExcess)
 	}
 
 	r = newRuntime()

@@ -56,13 +56,13 @@ func TestWriteToAPart(t *testing.T) {
 func TestFilling(t *testing.T) {
 	r := New(Config{BudgetBytes: 64 * PageBytes, Addresses: cuda.Range{Base: 1 << 44, Bytes: 1 << 32}}, &bystander{})
 	pack, _ := twoParts()
-	if pack.filledBy = r.History.Now() + 1; r.filling(pack) {
+	if pack.filledBy = r.History.Now() + 1; pack.filling(r.History.Now()) {
 		t.Error("all parts are there")
 	}
-	if pack.parts[1].state = reserved; !r.filling(pack) {
+	if pack.parts[1].state = reserved; !pack.filling(r.History.Now()) {
 		t.Error("one is to come")
 	}
-	if pack.filledBy = r.History.Now(); r.filling(pack) {
+	if pack.filledBy = r.History.Now(); pack.filling(r.History.Now()) {
 		t.Error("its time has passed")
 	}
 }

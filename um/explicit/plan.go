@@ -40,6 +40,16 @@ const (
 	makeOps = 96
 )
 
+// planning is the floor that decides what comes and what leaves.
+type planning struct {
+	packer
+	planner    prefetch.Planner[*tensor]
+	drafting   *Draft        // the plan that is being made
+	spareDraft Draft         // its memory
+	born       map[int64]int // scratch of lookAtFuture
+	nothing    [2]uint64     // by direction: the epoch, and one, at which there was nothing to do by the plan
+}
+
 // plan is what to move, in order.
 type plan struct {
 	valid   bool
@@ -100,13 +110,13 @@ func (p *plan) anyComes() bool  { return len(p.fetch)+len(p.makes) > 0 }
 func (p *plan) anyLeaves() bool { return len(p.evict)+len(p.drops)+len(p.waiting) > 0 }
 
 // planned returns the current plan, made anew when it is out of date.
-func (r *Runtime) planned() *plan { return r.plannedWithin(1) }
+func (r *planning) planned() *plan { return r.plannedWithin(1) }
 
 // lately returns a plan that may be twice as old, for the worker that brings in: it is the busier one, so that the other should make the plans.
-func (r *Runtime) lately() *plan { return r.plannedWithin(2) }
+func (r *planning) lately() *plan { return r.plannedWithin(2) }
 
 // plannedWithin returns the current plan, made anew when it is older than so many times what it may be.
-func (r *Runtime) plannedWithin(times uint64) *plan {
+func (r *planning) plannedWithin(times uint64) *plan {
 	if r.drafting == nil && r.outdated(times) {
 		d := r.draft()
 		d.Decide()
@@ -116,14 +126,14 @@ func (r *Runtime) plannedWithin(times uint64) *plan {
 }
 
 // outdated says whether the plan is older than so many times what it may be.
-func (r *Runtime) outdated(times uint64) bool {
+func (r *planning) outdated(times uint64) bool {
 	p := &r.plan
 	age := (r.Epoch() - p.epoch) / times
 	return !p.valid || p.version != r.History.Version() || age >= planEvents || p.changed && age >= changedEvents || age >= idleEvents && !p.anyComes() && !p.anyLeaves()
 }
 
 // lookAtTensors enters what live tensors need, and which of them could leave.
-func (r *Runtime) lookAtTensors(now int64) {
+func (r *planning) lookAtTensors(now int64) {
 	o := &r.planner
 	for _, t := range r.Slots.All() {
 		if t == nil || t.Freed {
@@ -167,7 +177,7 @@ func (r *Runtime) lookAtTensors(now int64) {
 }
 
 // lookAtDrops enters what is to be allocated and can then be dropped for some time: nothing has to be moved in its place.
-func (r *Runtime) lookAtDrops(now int64) {
+func (r *planning) lookAtDrops(now int64) {
 	period := r.History.Period()
 	if r.config.Replay == um.ReplayOff || period == 0 {
 		return
@@ -191,7 +201,7 @@ func cheap(next int64) int64 {
 }
 
 // lookAtFuture enters the predicted allocations and frees.
-func (r *Runtime) lookAtFuture(p *plan, now int64) {
+func (r *planning) lookAtFuture(p *plan, now int64) {
 	r.History.Future(func(position, fresh, freed int64) bool {
 		if fresh != 0 || freed != 0 {
 			r.planner.Coming(prefetch.Step{Position: position, FreshBytes: fresh, FreedBytes: freed})
@@ -228,13 +238,13 @@ func (r *Runtime) lookAtFuture(p *plan, now int64) {
 
 // nextUse is the position of the next operation that needs the tensor, queued or predicted: that names it, or what
 // is to be made of it.
-func (r *Runtime) nextUse(t *tensor) int64 {
+func (r *planning) nextUse(t *tensor) int64 {
 	r.again.visits++
 	return r.nextUseOf(t)
 }
 
 // nextUseOf is that, where each tensor is looked at once: many are made of the same.
-func (r *Runtime) nextUseOf(t *tensor) int64 {
+func (r *planning) nextUseOf(t *tensor) int64 {
 	next := correlate.Never
 	if !t.retained {
 		next = r.nextNamed(t)
@@ -249,7 +259,7 @@ func (r *Runtime) nextUseOf(t *tensor) int64 {
 }
 
 // nextNamed is the position of the next operation that names it.
-func (r *Runtime) nextNamed(t *tensor) int64 {
+func (r *planning) nextNamed(t *tensor) int64 {
 	if t.Busy() {
 		return t.Queued.First()
 	}
@@ -265,7 +275,7 @@ const overdueOps = 256
 
 // credible is a predicted next use, unless it has been foretold for so long that nobody believes it any more: what is
 // always about to be used would never leave. One that is overdue is still to come before that.
-func (r *Runtime) credible(t *tensor, now, next int64) int64 {
+func (r *planning) credible(t *tensor, now, next int64) int64 {
 	switch {
 	case next >= correlate.Unknown:
 		return next
@@ -279,7 +289,7 @@ func (r *Runtime) credible(t *tensor, now, next int64) int64 {
 
 // freeUntil is the position up to which a tensor's leaving makes room that would not be
 // there otherwise: its next use, or its death when it is not used again.
-func (r *Runtime) freeUntil(t *tensor) int64 {
+func (r *planning) freeUntil(t *tensor) int64 {
 	next := r.nextUse(t)
 	if next == correlate.Never && r.config.Ahead && !t.retained {
 		return min(next, r.History.Death(t.Instance))
@@ -289,12 +299,12 @@ func (r *Runtime) freeUntil(t *tensor) int64 {
 
 // wanted says whether an absent tensor is to be brought in at all. One that nothing
 // has named yet could not leave again, so it is not mapped before it is named.
-func (r *Runtime) wanted(t *tensor, next int64) bool {
+func (r *planning) wanted(t *tensor, next int64) bool {
 	return t.Busy() || t.Named && r.config.Ahead && next < correlate.Unknown
 }
 
 // evictable says whether a tensor may leave at all: nothing that was reported
 // still uses it, nor does a making, something has used it, and nobody may use it unseen.
-func (r *Runtime) evictable(t *tensor) bool {
+func (r *planning) evictable(t *tensor) bool {
 	return t.Named && !t.kept && !t.Freed && !t.Busy() && t.pins == 0
 }

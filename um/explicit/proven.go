@@ -63,13 +63,13 @@ func (p proofs) note(l likeness, right bool) {
 }
 
 // proven says whether a tensor's recipe need not be verified.
-func (r *Runtime) proven(t *tensor) bool {
+func (r *recipes) proven(t *tensor) bool {
 	n := r.again.proofs[t.likeness()]
 	return n >= r.config.ProveAfter && r.trusted(t)
 }
 
 // checkNow says whether one that is proven is verified all the same.
-func (r *Runtime) checkNow() bool {
+func (r *recipes) checkNow() bool {
 	r.again.checks++
 	return r.again.checks%proofsPart == 0
 }

@@ -44,7 +44,7 @@ type seen struct {
 }
 
 // Remember has the Runtime remember so many operations for Recent.
-func (r *Runtime) Remember(ops int) {
+func (r *operations) Remember(ops int) {
 	r.recent = recent{launched: make([]launched, ops), seen: make([]seen, ops/4), timings: trace.Timings{}}
 }
 
@@ -70,7 +70,7 @@ func (x *op) kindOf(o *um.Op) trace.OpKind {
 
 // Timed says how long an operation that had been reported took on the device, without what it waited for. One of
 // long ago is left out.
-func (r *Runtime) Timed(seq uint64, took time.Duration) {
+func (r *operations) Timed(seq uint64, took time.Duration) {
 	x := &r.recent
 	n := sort.Search(min(len(x.launched), int(x.newest+1)), func(i int) bool { return x.at(x.newest-int64(i)).seq <= seq })
 	if n == len(x.launched) || int64(n) > x.newest || x.at(x.newest-int64(n)).seq != seq {
@@ -94,7 +94,7 @@ func (x *recent) finish(stream int, position int64, at time.Duration) {
 }
 
 // Granted says that an operation that had been reported may go only now.
-func (r *Runtime) Granted(seq uint64) {
+func (r *operations) Granted(seq uint64) {
 	if x := r.find(seq); x != nil {
 		r.recent.delay([]int64{x.Position}, r.process.Now())
 		if len(r.recent.launched) > 0 {
@@ -124,7 +124,7 @@ func (x Recent) EstimateDurations() bool {
 // Recent has the last operations, so many at most, as a trace: allocations that were alive before them, then
 // allocations, frees, operations and progress in order. An operation is a launch or a copy to the host, whose function is
 // its Op.Work and whose time is when it was reported, or later when what it touches came later.
-func (r *Runtime) Recent(ops int) Recent {
+func (r *operations) Recent(ops int) Recent {
 	t := &trace.Trace{Name: "recent"}
 	x := &r.recent
 	if len(x.launched) == 0 {

@@ -60,7 +60,7 @@ type recipe struct {
 const mostSteps = 12
 
 // learn notes what an operation does with the allocations that it names.
-func (r *Runtime) learn(x *op, o *um.Op) {
+func (r *recipes) learn(x *op, o *um.Op) {
 	for i, s := range o.Slots {
 		t := r.LiveAt(s)
 		if t == nil {
@@ -99,7 +99,7 @@ func (r *Runtime) learn(x *op, o *um.Op) {
 }
 
 // stepOf is an operation as a step that makes a tensor.
-func (r *Runtime) stepOf(x *op, o *um.Op, makes *tensor) step {
+func (r *recipes) stepOf(x *op, o *um.Op, makes *tensor) step {
 	made := step{launch: o.Again, function: o.Work, name: o.Name, product: o.Product, trying: o.Trying, position: x.Position}
 	offset := makes.recipe.temps
 	for _, s := range o.Slots {
@@ -143,12 +143,12 @@ func (in *input) written() int64 {
 }
 
 // hasRecipe says whether all that has written to a tensor could be issued again.
-func (r *Runtime) hasRecipe(t *tensor) bool {
+func (r *recipes) hasRecipe(t *tensor) bool {
 	return len(t.recipe.steps) > 0 && !t.recipe.over && t.parts == nil
 }
 
 // inline has recipes that read a tensor make it anew, for it dies: what they read beside what it was made of itself.
-func (r *Runtime) inline(u *tensor) {
+func (r *recipes) inline(u *tensor) {
 	for _, t := range u.users {
 		if t != u && !t.Freed && !t.away() && r.hasRecipe(t) {
 			r.inlineInto(t, u)
@@ -156,7 +156,7 @@ func (r *Runtime) inline(u *tensor) {
 	}
 }
 
-func (r *Runtime) inlineInto(t, u *tensor) {
+func (r *recipes) inlineInto(t, u *tensor) {
 	reading := func(s step) int { // which of its inputs that is
 		return slices.IndexFunc(s.inputs, func(in input) bool { return in.tensor == u && in.instance == u.Instance })
 	}
@@ -197,12 +197,12 @@ func (r *Runtime) inlineInto(t, u *tensor) {
 }
 
 // makeable says whether a tensor could be made again from what is alive, as far as is known.
-func (r *Runtime) makeable(t *tensor) bool {
+func (r *recipes) makeable(t *tensor) bool {
 	return r.config.Replay != um.ReplayOff && r.hasRecipe(t) && r.makesNow(t) && !t.Freed && !t.retained && !t.borrowed && len(t.chunks) == 1 && !r.distrusts(t) && r.inputsLast(t)
 }
 
 // makesNow says whether what a tensor's recipe takes is made again at this level.
-func (r *Runtime) makesNow(t *tensor) bool {
+func (r *recipes) makesNow(t *tensor) bool {
 	switch r.levels.at {
 	case LevelNothing:
 		return false
@@ -213,12 +213,12 @@ func (r *Runtime) makesNow(t *tensor) bool {
 }
 
 // distrusts says whether a function of a tensor's recipe has been wrong too often.
-func (r *Runtime) distrusts(t *tensor) bool {
+func (r *recipes) distrusts(t *tensor) bool {
 	return slices.ContainsFunc(t.recipe.steps, func(s step) bool { return r.again.distrusts(s.function) })
 }
 
 // inputsLast says whether what a tensor is made of is as it was, as far as is known.
-func (r *Runtime) inputsLast(t *tensor) bool {
+func (r *recipes) inputsLast(t *tensor) bool {
 	for i := range t.recipe.steps {
 		s := &t.recipe.steps[i]
 		for _, in := range s.inputs {
@@ -244,7 +244,7 @@ func (t *tensor) inputs() (all []*tensor) {
 }
 
 // ForgetLaunches gives all recipes up: functions that they launch may be gone. What has a copy on the host is fetched.
-func (r *Runtime) ForgetLaunches() {
+func (r *recipes) ForgetLaunches() {
 	for _, t := range r.Slots.All() {
 		if t == nil {
 			continue

@@ -6,6 +6,17 @@ import (
 	"github.com/penstock-gpu/penstock/correlate"
 )
 
+// reclaimer is the floor that finds physical memory: that of dead ranges, and the room that is left.
+type reclaimer struct {
+	tensors
+	emptying    bool          // what is free is to be given back
+	empties     int           // moves under way that do so
+	have        map[int64]int // scratch of reclaimable
+	picked      map[int64]int // scratch of pick
+	searches    uint64        // for dead memory
+	notRecalled int           // dead ranges that the job had taken again when they were last looked for
+}
+
 // reclaiming says which dead ranges may go for a move.
 type reclaiming int
 
@@ -16,7 +27,7 @@ const (
 
 // provide finds physical memory for a move: of just its size, of a spare handle or a dead range that is not wanted soon, or
 // budget for a new one, for which other spare handles and dead ranges go.
-func (r *Runtime) provide(m *Move, which reclaiming) bool {
+func (r *reclaimer) provide(m *Move, which reclaiming) bool {
 	if h, ok := r.physical.takeSpare(m.Chunk.Bytes); ok {
 		m.Handle = h
 		return true
@@ -49,7 +60,7 @@ func (r *Runtime) provide(m *Move, which reclaiming) bool {
 // inherit gives a move the memory of a dead range with a chunk of just its size, which is not wanted
 // soon: to release memory of another size and to create some takes longer, and the driver clears what
 // is released with the engine that copies in (bench/results/vmm-create.json: 0.16 ms for 64 MiB).
-func (r *Runtime) inherit(m *Move, which reclaiming) bool {
+func (r *reclaimer) inherit(m *Move, which reclaiming) bool {
 	r.beginSearch()
 	for {
 		g := r.nextGrave(m.Chunk.Bytes, which)
@@ -66,7 +77,7 @@ func (r *Runtime) inherit(m *Move, which reclaiming) bool {
 
 // pick chooses dead ranges with so many bytes, for a move that needs memory in one
 // chunk, and makes sure that the job does not take them again.
-func (r *Runtime) pick(chunk, bytes int64, which reclaiming) (graves []*tensor, ok bool) {
+func (r *reclaimer) pick(chunk, bytes int64, which reclaiming) (graves []*tensor, ok bool) {
 	r.beginSearch()
 	for bytes > 0 {
 		g := r.nextGrave(chunk, which)
@@ -84,20 +95,20 @@ func (r *Runtime) pick(chunk, bytes int64, which reclaiming) (graves []*tensor, 
 	return graves, true
 }
 
-func (r *Runtime) beginSearch() {
+func (r *reclaimer) beginSearch() {
 	r.searches++
 	r.notRecalled = 0
 	clear(r.picked)
 }
 
 // suspend enters what a move is to unmap and release, until it is submitted.
-func (r *Runtime) suspend(m *Move) {
+func (r *reclaimer) suspend(m *Move) {
 	r.physical.limbo += m.limbo
 	r.physical.going += m.going()
 }
 
 // trim gives spare and dead memory back, at least bytes of it if there is that much.
-func (r *Runtime) trim(bytes int64) *Move {
+func (r *reclaimer) trim(bytes int64) *Move {
 	m := &Move{Kind: MoveTrim}
 	m.Release, m.limbo = r.physical.drop(bytes)
 	r.beginSearch()
@@ -120,17 +131,17 @@ func (r *Runtime) trim(bytes int64) *Move {
 // EmptyCache has everything given back that is free: spare handles, and dead ranges that nothing
 // uses any more. What launches wait for comes before. While something is off the device, and would take that memory in
 // a moment, only the ranges go that no coming allocation wants: many jobs empty their cache in every iteration.
-func (r *Runtime) EmptyCache() {
+func (r *reclaimer) EmptyCache() {
 	r.emptying = true
 	r.Happened()
 }
 
 // Emptying says whether some of that is still to be done.
-func (r *Runtime) Emptying() bool { return r.emptying || r.empties > 0 }
+func (r *reclaimer) Emptying() bool { return r.emptying || r.empties > 0 }
 
 // empty is the next move for EmptyCache. It does not take all at once, for who waits for
 // the worker would wait for all of it to be unmapped.
-func (r *Runtime) empty() *Move {
+func (r *reclaimer) empty() *Move {
 	const most = 64 // mappings
 	m := &Move{Kind: MoveTrim, empties: true}
 	swapping := r.stats.HostBytes > r.kept.bytes
@@ -156,7 +167,7 @@ func (r *Runtime) empty() *Move {
 
 // unearth takes a dead tensor's memory for a move that lacks short bytes, and
 // answers what it still lacks.
-func (r *Runtime) unearth(m *Move, g *tensor, short int64) int64 {
+func (r *reclaimer) unearth(m *Move, g *tensor, short int64) int64 {
 	r.graves.remove(g)
 	r.stats.Reclaims++
 	m.graves = append(m.graves, g)
@@ -196,7 +207,7 @@ func (r *Runtime) unearth(m *Move, g *tensor, short int64) int64 {
 }
 
 // reclaimable are the bytes of dead memory that may go.
-func (r *Runtime) reclaimable(which reclaiming) (n int64) {
+func (r *reclaimer) reclaimable(which reclaiming) (n int64) {
 	clear(r.have)
 	for _, g := range r.graves.order {
 		if !r.idle(g) {
@@ -215,7 +226,7 @@ func (r *Runtime) reclaimable(which reclaiming) (n int64) {
 
 // wantedAt is the position of the coming allocation that a dead range would serve, when
 // so many of its size have gone; Never when there is none, as far as is looked.
-func (r *Runtime) wantedAt(g *tensor, gone int) int64 {
+func (r *reclaimer) wantedAt(g *tensor, gone int) int64 {
 	wanted := r.plan.wanted[g.size]
 	i := max(len(r.graves.bySize[g.size])-gone-1, 0)
 	if i >= len(wanted) || g.deviceBytes() < g.size {
@@ -227,7 +238,7 @@ func (r *Runtime) wantedAt(g *tensor, gone int) int64 {
 // nextGrave is the dead tensor whose memory goes next: of those that are not wanted
 // soon one with a chunk that fits, or else the largest, for a small one takes as long to
 // unmap, and to map again; when all are wanted soon, the one that is so last.
-func (r *Runtime) nextGrave(bytes int64, which reclaiming) *tensor {
+func (r *reclaimer) nextGrave(bytes int64, which reclaiming) *tensor {
 	var largest, last *tensor
 	var lastAt int64
 	soon := r.History.Now() + lateOps
@@ -254,4 +265,17 @@ func (r *Runtime) nextGrave(bytes int64, which reclaiming) *tensor {
 		return largest
 	}
 	return last
+}
+
+// exhume finds a dead range of the size whose memory is mapped and may be used by
+// the stream: the stream's own, as its work is in order, or one that is idle.
+func (r *reclaimer) exhume(size int64, stream int) *tensor {
+	l := r.graves.bySize[size]
+	for i := len(l) - 1; i >= 0; i-- {
+		if g := l[i]; r.follows(g, stream) && r.recall(g) {
+			r.graves.remove(g)
+			return g
+		}
+	}
+	return nil
 }

@@ -184,8 +184,8 @@ func cut(size, chunkBytes int64) []chunk {
 const mostWhole = 4
 
 // cut divides a size into chunks; into one where tensors of that size have recipes, for a recipe makes a tensor whole.
-func (r *Runtime) cut(size int64) []chunk {
-	if r.again.sizes[size] && size <= max(r.config.ScratchBytes, mostWhole*r.config.ChunkBytes) {
+func (r *tensors) cut(size int64) []chunk {
+	if r.whole[size] && size <= max(r.config.ScratchBytes, mostWhole*r.config.ChunkBytes) {
 		return []chunk{{bytes: size}}
 	}
 	return cut(size, r.config.ChunkBytes)

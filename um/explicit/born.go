@@ -1,0 +1,67 @@
+package explicit
+
+import (
+	"github.com/penstock-gpu/penstock/cuda"
+	"github.com/penstock-gpu/penstock/um"
+)
+
+// raise makes a tensor that repeats the life before, of a dead range if there is one; ok is false when there are no addresses.
+func (r *packer) raise(before, bytes int64, stream int) (t *tensor, ok bool) {
+	size := WholePages(bytes)
+	t = &tensor{Tensor: um.Tensor{Stream: stream}, size: size, bytes: bytes}
+	if g := r.exhume(size, stream); g != nil {
+		t.base, t.chunks = g.base, g.chunks
+		r.stats.ReusedRanges++
+	} else if g := r.borrow(before, bytes, stream); g != nil {
+		t.base, t.chunks, t.size, t.borrowed = g.base, g.chunks, g.size, true
+	} else {
+		if t.base, ok = r.addresses.take(size); !ok {
+			return nil, false
+		}
+		t.chunks, t.absent = r.cut(size), size
+		r.stats.FreshRanges++
+	}
+	r.takeSlot(t)
+	r.live(t)
+	return t, true
+}
+
+// enter notes an allocation, of all of a tensor or of a part of it, and answers the number of its
+// life, which is remembered where packs are made.
+func (r *packer) enter(t *tensor, p cuda.Ptr, bytes int64) (life int64) {
+	r.ByPtr[p] = t
+	t.born = r.History.Now()
+	r.AddLive(bytes)
+	if !r.config.Packs {
+		return noLife
+	}
+	return r.lives.begin(r.History.Ref(t.Instance), bytes, t.Stream, t.born)
+}
+
+// leave notes the end of one, whose life has that number.
+func (r *packer) leave(t *tensor, p cuda.Ptr, bytes, life int64, named bool) {
+	delete(r.ByPtr, p)
+	r.AddLive(-bytes)
+	if x := r.lives.of(life); x != nil {
+		x.died, x.named, x.makeable = r.History.Now(), named, r.hasRecipe(t) && r.makesNow(t) && t.size >= leastMakeable
+		if x.makeable {
+			r.whole[t.size] = true
+		}
+		if x.makeable && !t.copied {
+			x.rest = t.rest
+		}
+	}
+}
+
+// mayGrow says whether so much more may be allocated, for which packs go that nothing is in.
+func (r *packer) mayGrow(bytes int64) bool {
+	if bytes > r.BeyondLiveBytes() {
+		r.giveUpEarly()
+	}
+	return bytes <= r.BeyondLiveBytes()
+}
+
+// PlainFits says whether plain memory may grow by so much: else there is no room for it however long is waited.
+func (r *packer) PlainFits(bytes int64) bool {
+	return bytes <= r.config.BudgetBytes-r.PlainBytes && r.mayGrow(bytes)
+}

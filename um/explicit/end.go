@@ -1,0 +1,62 @@
+package explicit
+
+import "slices"
+
+// disband forgets what was to be part of a pack, which is dead.
+func (r *recipes) disband(t *tensor) {
+	for _, p := range t.parts {
+		if x := r.lives.of(p.life); p.state == unborn && x != nil {
+			x.home = nil
+		}
+	}
+}
+
+// end ends a tensor's life, and what the launch hook knows of it; one that others are to be made of is retained.
+func (r *recipes) end(t *tensor) {
+	for _, x := range slices.Clone(t.readers) {
+		if !x.away() {
+			r.release(x) // it is there: it can be made without this one, or is moved
+		}
+	}
+	if len(t.readers) > 0 {
+		r.retain(t)
+		return
+	}
+	if t.loose {
+		r.looseExcess -= t.size
+	}
+	r.die(t)
+	r.giveSlot(t)
+	if t.flying == 0 {
+		r.bury(t)
+	}
+	if t.borrowed && t.buried && t.whole() && len(t.Others) == 0 {
+		r.offer(t)
+	}
+}
+
+// die ends a tensor's life. Its slot is still its own.
+func (r *recipes) die(t *tensor) {
+	r.disband(t)
+	r.inline(t)
+	needed := len(t.readers) > 0 // the job has taken the range again: see Hold
+	if !needed {
+		r.release(t)
+	}
+	r.liveSize -= t.size
+	if !t.retained {
+		r.History.Free(t.Instance)
+	}
+	t.Freed, t.retained, t.recipe, t.users = true, false, recipe{}, nil // else what was read by what is dead would be remembered for ever
+	for i := range t.chunks {
+		c := &t.chunks[i]
+		if c.kept != nil {
+			r.giveHost(c)
+		}
+		if c.where == dropped && !needed {
+			c.where = blank // there is nothing to be made any more
+		}
+	}
+	r.noteFreed(t)
+	r.Happened()
+}
