@@ -10,7 +10,7 @@ import "slices"
 // into the engine.
 //
 // Where shapes change none of that comes again, and all that is born borrows, for however long it lives, a range that is little
-// larger; what is to come is expected to (Runtime.fit), so that no memory is mapped for it.
+// larger; what is to come is expected to (fit), so that no memory is mapped for it.
 
 const (
 	// briefOps is how many operations an allocation lives for at most that borrows, borrowFactor how many times as large as
@@ -38,7 +38,7 @@ func (r *packer) borrow(before, bytes int64, stream int) *tensor {
 		return nil
 	}
 	var best *tensor
-	for s, l := range r.graves.bySize {
+	for s, l := range r.dead.bySize {
 		if s <= k.size || s > most || best != nil && s >= best.size {
 			continue
 		}
@@ -49,7 +49,7 @@ func (r *packer) borrow(before, bytes int64, stream int) *tensor {
 	if best == nil || !r.recall(best) || !r.process.SetApart(best.base, bytes, stream) {
 		return nil
 	}
-	r.graves.remove(best)
+	r.dead.remove(best)
 	if len(r.borrowers) == mostBorrowers {
 		clear(r.borrowers)
 	}
@@ -78,14 +78,14 @@ func (r *packer) mostBorrowed(before int64, k kind, now int64) (most int64) {
 // fit is the size of dead ranges that serve what is to come of a size: that, or where shapes change and there is none, that of
 // a somewhat larger one.
 func (r *packer) fit(size int64) int64 {
-	if !r.History.Varies() || len(r.graves.bySize[size]) > 0 {
+	if !r.History.Varies() || len(r.dead.bySize[size]) > 0 {
 		return size
 	}
 	best, known := r.fitting[size]
 	if known {
 		return best
 	}
-	for s, l := range r.graves.bySize {
+	for s, l := range r.dead.bySize {
 		if s > size && s <= size+size/fitPart && len(l) > 0 && (best == 0 || s < best) {
 			best = s
 		}

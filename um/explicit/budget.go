@@ -88,4 +88,4 @@ func (r *tensors) notePeak() { r.NotePeak(r.deviceBytes()) }
 
 // ReservedBytes are the bytes of live tensors in whole pages, and of dead ranges
 // that are kept mapped.
-func (r *tensors) ReservedBytes() int64 { return r.liveSize + r.graves.bytes }
+func (r *tensors) ReservedBytes() int64 { return r.liveSize + r.dead.bytes }

@@ -9,7 +9,7 @@ import (
 
 // Check recounts the ledger and returns what does not add up.
 func (r *Runtime) Check() error {
-	var mapped, arrivingBytes, leavingBytes, placed, live, liveSize, graves, host, kept int64
+	var mapped, arrivingBytes, leavingBytes, placed, live, liveSize, dead, host, kept int64
 	count := func(t *tensor) error {
 		var absent int64
 		flying := 0
@@ -114,15 +114,15 @@ func (r *Runtime) Check() error {
 		if !t.Freed || !t.held || t.base != p || r.Slots.At(t.Slot) != t {
 			return fmt.Errorf("tensor at %#x: held, and not dead with a slot of its own", uint64(p))
 		}
-		if t.buried { // it is counted there
+		if t.listed { // it is counted there
 			continue
 		}
 		if err := count(t); err != nil {
 			return err
 		}
 	}
-	for _, t := range r.graves.order {
-		graves += t.deviceBytes()
+	for _, t := range r.dead.order {
+		dead += t.deviceBytes()
 		if err := count(t); err != nil {
 			return err
 		}
@@ -137,14 +137,14 @@ func (r *Runtime) Check() error {
 		return fmt.Errorf("%d bytes of host memory in use, the ledger says %d", host, r.stats.HostBytes)
 	case r.copying < 0 || r.flying[um.Out] == 0 && r.copying != 0:
 		return fmt.Errorf("%d copies out are counted, of %d moves", r.copying, r.flying[um.Out])
-	case graves != r.graves.bytes:
-		return fmt.Errorf("%d bytes of dead memory, the ledger says %d", graves, r.graves.bytes)
+	case dead != r.dead.bytes:
+		return fmt.Errorf("%d bytes of dead memory, the ledger says %d", dead, r.dead.bytes)
 	case !inFlight && placed != r.placed:
 		return fmt.Errorf("%d bytes in place, the ledger says %d", placed, r.placed)
 	case !inFlight && mapped != r.physical.mapped:
 		return fmt.Errorf("%d bytes mapped, the ledger says %d", mapped, r.physical.mapped)
-	case !inFlight && (arrivingBytes != r.incoming || leavingBytes != r.outgoing || r.physical.limbo != 0):
-		return fmt.Errorf("nothing moves, yet %d bytes arriving, %d leaving, %d in limbo", r.incoming, r.outgoing, r.physical.limbo)
+	case !inFlight && (arrivingBytes != r.incoming || leavingBytes != r.outgoing || r.physical.releasing != 0):
+		return fmt.Errorf("nothing moves, yet %d bytes arriving, %d leaving, %d being released", r.incoming, r.outgoing, r.physical.releasing)
 	case r.RoomBytes() < 0 && r.PlainBytes < r.config.BudgetBytes/2:
 		return fmt.Errorf("%d bytes of device memory over the budget", -r.RoomBytes())
 	}

@@ -28,19 +28,19 @@ const (
 	skipsUnkept = 4
 )
 
-// habit is what was learned of a chunk.
-type habit struct {
+// learned is what was learned of a chunk.
+type learned struct {
 	left    bool  // it has left before
 	changed uint8 // times in a row that it was found changed
 	skips   uint8 // times that it leaves before its checksum is taken again
 }
 
 // worth says whether its checksum is taken when it leaves.
-func (h *habit) worth() bool { return h.left && h.skips == 0 }
+func (h *learned) worth() bool { return h.left && h.skips == 0 }
 
 // note notes how the chunk has left: compared with its host copy or not, and found
 // to be the same or not.
-func (h *habit) note(compared, clean bool) {
+func (h *learned) note(compared, clean bool) {
 	h.left = true
 	switch {
 	case !compared:
@@ -63,7 +63,7 @@ type kept struct {
 
 // keep keeps the host copy of a chunk that has come, or gives it back.
 func (r *tensors) keep(t *tensor, c *chunk) {
-	if t.Freed || c.host == nil || !r.trial.on || !c.summed || !c.habit.worth() {
+	if t.Freed || c.host == nil || !r.trial.on || !c.summed || !c.learned.worth() {
 		r.giveHost(c)
 		return
 	}
@@ -90,7 +90,7 @@ func (r *tensors) takeHost(c *chunk) bool {
 		for given := int64(0); given < c.bytes && r.kept.bytes > 0; {
 			x := r.kept.chunks.Front().Value.(*chunk)
 			given += x.bytes
-			x.habit.skips = skipsUnkept
+			x.learned.skips = skipsUnkept
 			r.giveHost(x)
 		}
 		host, ok = r.process.TakeHost(c.bytes)

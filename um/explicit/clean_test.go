@@ -114,13 +114,13 @@ func TestNothingIsKeptWithoutChecksums(t *testing.T) {
 // What changes each time is let alone for longer and longer; what changes once in
 // several times is compared always.
 func TestHabit(t *testing.T) {
-	leave := func(h *habit, known, clean bool) (sums bool, knows bool) {
+	leave := func(h *learned, known, clean bool) (sums bool, knows bool) {
 		sums = h.worth()
 		h.note(sums && known, clean)
 		return sums, sums && h.worth() // its copy is kept
 	}
 	run := func(times int, clean func(n int) bool) (sums int) {
-		var h habit
+		var h learned
 		known := false
 		for n := range times {
 			var summed bool

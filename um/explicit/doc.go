@@ -16,12 +16,12 @@
 // What to move is decided from the learned iteration (package correlate) by the
 // look-ahead of package prefetch: what comes in is what is needed next and fits at
 // every position until then; what leaves is what is needed farthest in the future, or
-// dies, the larger sooner (victims.go), as soon as a coming peak is known. Where that is
+// dies, the larger sooner (evict/weight.go), as soon as a coming peak is known. Where that is
 // something that is yet to be used before the peak, it leaves after that use, and
-// nothing in its place now (Runtime.victim): else what is needed last of all that comes would leave
+// nothing in its place now (Draft.choose): else what is needed last of all that comes would leave
 // to let the rest come early, and would come back when the bus is busiest. What is needed
 // soon comes before memory is mapped for launches that wait, which would leave the bus idle
-// (Runtime.occupyBus). [Runtime.Next] hands out the moves, [Runtime.Submitted] and
+// (occupyBus). [Runtime.Next] hands out the moves, [Runtime.Submitted] and
 // [Runtime.Done] hear how they went.
 //
 // Copies out go in pieces ([Copier]): the copy engine that does them also writes the page tables, and mapping
@@ -48,6 +48,21 @@
 // needed for something else. What lives for a few operations only may borrow one of a larger size (borrow.go); where shapes
 // change everything may one that is little larger, and nothing is packed, for what was born together is not again. The job may take such a range again without waiting for
 // the engine, which hears of it before any operation that came after (held.go).
+//
+// # Floors
+//
+// The [Runtime] is built of floors. Each embeds the one below, so that it can ask it everything, and none knows those above:
+//
+//	tensors     what there is, where it lies, the budget, host memory    tensors.go, budget.go, clean.go, held.go
+//	reclaimer   where physical memory comes from                         reclaim.go
+//	operations  what has been reported: what may go, what waits          operations.go, recent.go
+//	recipes     what is made again, and what of; how a tensor ends       again.go, recipe.go, guard.go, proven.go, end.go
+//	packer      what an allocation repeats, and what range it gets       alloc.go, pack.go, loose.go, borrow.go
+//	planning    what comes and what leaves                               plan.go, draft.go
+//	scheduler   the moves: the next one, and how they went               move.go, inplace.go
+//	Runtime     what is asked of the engine                              runtime.go, op.go, held.go
+//
+// What carries the moves out is a [Mover] (mover.go, mover_again.go).
 //
 // # Invariants
 //

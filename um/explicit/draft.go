@@ -71,7 +71,7 @@ func (r *planning) look(d *Draft) {
 		start = first.Position
 	}
 	r.lookAtTensors(now)
-	free := r.config.BudgetBytes - r.PlainBytes - r.plainNeed - r.physical.mapped - r.physical.limbo + r.outgoing + r.graves.bytes
+	free := r.config.BudgetBytes - r.PlainBytes - r.plainNeed - r.physical.mapped - r.physical.releasing + r.outgoing + r.dead.bytes
 	if free < 0 { // room is short already
 		at := start
 		if r.plainNeed > 0 {

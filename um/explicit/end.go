@@ -28,9 +28,9 @@ func (r *recipes) end(t *tensor) {
 	r.die(t)
 	r.giveSlot(t)
 	if t.flying == 0 {
-		r.bury(t)
+		r.retire(t)
 	}
-	if t.borrowed && t.buried && t.whole() && len(t.Others) == 0 {
+	if t.borrowed && t.listed && t.whole() && len(t.Others) == 0 {
 		r.offer(t)
 	}
 }

@@ -5,7 +5,7 @@ import "slices"
 // This file is for what dropped tensors are made of: it must stay as it is until they are back or dead.
 //
 // Such a tensor is guarded. The launch hook lets operations pass that are known to only read it; any other one waits there,
-// as for something absent, and is reported: the tensors that are to be made of it come first then ([Runtime.aim]). That a
+// as for something absent, and is reported: the tensors that are to be made of it come first then (aim). That a
 // write came before the guard is told as for what leaves: the hook stores the number of the operation before it looks at
 // the state, the runtime publishes the state before it looks at the number.
 //

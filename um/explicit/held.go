@@ -44,7 +44,7 @@ func (r *Runtime) Hold(p cuda.Ptr) (size int64, err error) {
 		return t.size, nil // it has been taken again: Retake will follow
 	}
 	if t.flying == 0 {
-		r.bury(t)
+		r.retire(t)
 	}
 	return t.size, nil
 }
@@ -59,8 +59,8 @@ func (r *Runtime) Retake(p cuda.Ptr, bytes int64, stream int) (size int64, err e
 	if t == nil || WholePages(bytes) != t.size {
 		return 0, fmt.Errorf("%w: %#x", um.ErrNotOurs, uint64(p))
 	}
-	if t.buried {
-		r.graves.remove(t)
+	if t.listed {
+		r.dead.remove(t)
 	}
 	delete(r.held, p)
 	t.held, t.Freed, t.freedAt = false, false, nil

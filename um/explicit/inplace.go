@@ -85,12 +85,12 @@ func (r *scheduler) bare() *Move {
 	if r.placed == 0 {
 		return nil
 	}
-	for _, g := range r.graves.order {
+	for _, g := range r.dead.order {
 		if g.bytesIn(inPlace) == 0 || !r.idle(g) || !r.recall(g) {
 			continue
 		}
 		m := &Move{Kind: MoveTrim}
-		r.unearth(m, g, 0)
+		r.unmapDead(m, g, 0)
 		r.suspend(m)
 		return m
 	}

@@ -35,7 +35,7 @@ func (r *packer) mallocLoose(before, bytes int64, stream int) cuda.Ptr {
 		return 0
 	}
 	t.parts = append(t.parts, p)
-	r.bear(t, &t.parts[len(t.parts)-1])
+	r.fillPart(t, &t.parts[len(t.parts)-1])
 	r.looseExcess -= WholePages(bytes)
 	return at
 }
@@ -46,7 +46,7 @@ func (r *packer) newLoose(stream int) *tensor {
 	if r.looseExcess > 0 || size < 2*looseMost || size > r.BeyondLiveBytes() || !r.roomForPacks() {
 		return nil
 	}
-	t, ok := r.raise(noLife, size, stream)
+	t, ok := r.newTensor(noLife, size, stream)
 	if !ok {
 		return nil
 	}

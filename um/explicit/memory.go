@@ -99,14 +99,14 @@ func (a *addresses) contains(p cuda.Ptr) bool { return p >= a.Base && p < a.End(
 
 // physical is the ledger of physical device memory.
 type physical struct {
-	mapped int64 // bytes that chunks hold, dead ones and those on the way included
-	spare  map[int64][]cuda.Handle
-	spares int64 // bytes of spare handles
-	limbo  int64 // bytes of handles that a worker is unmapping or releasing
-	going  int64 // of these, bytes that are released before anything is created
+	mapped    int64 // bytes that chunks hold, dead ones and those on the way included
+	spare     map[int64][]cuda.Handle
+	spares    int64 // bytes of spare handles
+	releasing int64 // bytes of handles that a worker is unmapping or releasing
+	going     int64 // of these, bytes that are released before anything is created
 }
 
-func (p *physical) total() int64 { return p.mapped + p.spares + p.limbo }
+func (p *physical) total() int64 { return p.mapped + p.spares + p.releasing }
 
 // takeSpare takes a spare handle of just this size.
 func (p *physical) takeSpare(bytes int64) (cuda.Handle, bool) {
@@ -150,16 +150,16 @@ func (p *physical) drop(bytes int64) (handles []cuda.Handle, dropped int64) {
 	return handles, dropped
 }
 
-// graveyard keeps dead tensors, which are addresses with memory behind them, in
+// deadRanges keeps dead tensors, which are addresses with memory behind them, in
 // the order of their deaths, and those that are wholly mapped by size.
-type graveyard struct {
+type deadRanges struct {
 	order  []*tensor
 	bySize map[int64][]*tensor
 	bytes  int64 // of device memory behind them
 }
 
-func (g *graveyard) add(t *tensor) {
-	t.buried = true
+func (g *deadRanges) add(t *tensor) {
+	t.listed = true
 	g.order = append(g.order, t)
 	n := t.deviceBytes()
 	g.bytes += n
@@ -168,8 +168,8 @@ func (g *graveyard) add(t *tensor) {
 	}
 }
 
-func (g *graveyard) remove(t *tensor) {
-	t.buried = false
+func (g *deadRanges) remove(t *tensor) {
+	t.listed = false
 	g.order = slices.Delete(g.order, slices.Index(g.order, t), slices.Index(g.order, t)+1)
 	g.bytes -= t.deviceBytes()
 	if l := g.bySize[t.size]; len(l) > 0 {

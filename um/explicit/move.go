@@ -86,9 +86,9 @@ type Move struct {
 	index     int
 	begun     bool
 	copied    int64     // bytes of an eviction that have been queued
-	graves    []*tensor // whose memory is unmapped
+	dead      []*tensor // whose memory is unmapped
 	keep      []Mapping // of the unmapped ones, handles that become spare
-	limbo     int64     // bytes in limbo
+	releasing int64     // bytes being released
 	created   bool
 	empties   bool // it is one of those that EmptyCache asks for
 }
@@ -113,7 +113,7 @@ func (m *Move) What() string {
 
 // going are the bytes that the move releases.
 func (m *Move) going() int64 {
-	n := m.limbo
+	n := m.releasing
 	for _, x := range m.keep {
 		n -= x.Bytes
 	}
@@ -323,7 +323,7 @@ func (r *scheduler) makeReady(births []birth) *Move {
 			if b.position <= r.History.Now() {
 				continue // it has come since the plan was made
 			}
-			if r.covered[b.size]++; r.covered[b.size] <= len(r.graves.bySize[b.size]) {
+			if r.covered[b.size]++; r.covered[b.size] <= len(r.dead.bySize[b.size]) {
 				continue
 			}
 			if r.room()+r.physical.spares+r.reclaimable(surplusOnly) < b.size {
@@ -345,7 +345,7 @@ func (r *scheduler) makeReady(births []birth) *Move {
 	if m == nil { // the room is gone; what has been mapped is as good as any dead range
 		if t.flying == 0 {
 			r.making = nil
-			r.bury(t)
+			r.retire(t)
 		}
 		return nil
 	}
@@ -424,7 +424,7 @@ func (r *scheduler) take(t *tensor, w where) (m *Move, again bool) {
 			r.release(t)
 		}
 		kept := r.unkeep(c)
-		sum := w == onDevice && (r.trial.on && c.habit.worth() || drop)
+		sum := w == onDevice && (r.trial.on && c.learned.worth() || drop)
 		if c.host == nil && insured && !r.takeHost(c) {
 			r.setState(t)
 			r.refused = true
@@ -479,10 +479,10 @@ func (r *scheduler) withdraw(t *tensor) bool {
 // when the word of arrivals has reached the ticket.
 func (r *scheduler) Submitted(m *Move, ticket uint32) {
 	m.begun = true
-	for _, g := range m.graves {
+	for _, g := range m.dead {
 		r.addresses.give(g.base, g.size)
 	}
-	r.physical.limbo -= m.limbo
+	r.physical.releasing -= m.releasing
 	r.physical.going -= m.going()
 	for _, x := range m.keep {
 		r.physical.giveSpare(x.Handle, x.Bytes)
@@ -491,7 +491,7 @@ func (r *scheduler) Submitted(m *Move, ticket uint32) {
 	if m.created {
 		r.stats.Created++
 	}
-	m.graves, m.keep, m.Release, m.limbo, m.created = nil, nil, nil, 0, false // a move whose memory was not made rightly is submitted twice
+	m.dead, m.keep, m.Release, m.releasing, m.created = nil, nil, nil, 0, false // a move whose memory was not made rightly is submitted twice
 	if m.Kind == MoveFetch || m.Kind == MovePlace && ticket != 0 && len(m.Launches) == 0 {
 		c := &m.tensor.chunks[m.index]
 		c.submitted, c.ticket = true, ticket
@@ -507,7 +507,7 @@ func (r *scheduler) Submitted(m *Move, ticket uint32) {
 // becomes what there is now, for the card has less than was believed. An error
 // says that nothing can move within that.
 func (r *scheduler) Failed(m *Move) error {
-	r.Submitted(&Move{Kind: MoveTrim, graves: m.graves, keep: m.keep, limbo: m.limbo, Release: m.Release}, 0)
+	r.Submitted(&Move{Kind: MoveTrim, dead: m.dead, keep: m.keep, releasing: m.releasing, Release: m.Release}, 0)
 	r.flying[m.Direction()]--
 	t := m.tensor
 	c := &t.chunks[m.index]
@@ -534,7 +534,7 @@ func (r *scheduler) Failed(m *Move) error {
 	case !t.Freed:
 		r.setState(t)
 	case t.flying == 0 && !t.held:
-		r.bury(t)
+		r.retire(t)
 	}
 	r.Shrink()
 	if r.config.BudgetBytes < r.PlainBytes+c.bytes {
@@ -599,7 +599,7 @@ func (r *scheduler) Done(m *Move) {
 			r.physical.mapped -= c.bytes
 			r.physical.giveSpare(c.handle, c.bytes)
 			if m.remake == nil {
-				c.habit.note(m.Compare, m.Clean)
+				c.learned.note(m.Compare, m.Clean)
 			}
 		}
 		c.where, c.handle = onHost, 0
@@ -638,7 +638,7 @@ func (r *scheduler) settled(t *tensor) {
 	case !t.Freed:
 		r.setState(t)
 	case t.flying == 0 && t != r.making && !t.held:
-		r.bury(t)
+		r.retire(t)
 		if t.Slot == 0 && t.whole() { // it was never anyone's: it has been made ready
 			t.Stream = r.lastStream // for no stream in particular
 			r.offer(t)

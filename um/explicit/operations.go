@@ -132,7 +132,7 @@ func (r *operations) Explain() string {
 			idle += t.deviceBytes()
 		}
 	}
-	for _, t := range r.graves.order {
+	for _, t := range r.dead.order {
 		if r.idle(t) {
 			dead += t.deviceBytes()
 		} else {
@@ -145,7 +145,7 @@ func (r *operations) Explain() string {
 	text := fmt.Sprintf("%s touches %s, %s of it absent; of the budget of %s plain memory has %s and asks for %s, %d unfinished operations use %s, %s were never used, %s stay because their addresses were copied to memory of others, %s could leave, "+
 		"%s are freed (%s of all that the job may take again, %d ranges were not taken back when last looked at) and %s freed and in use, %s are spare, %s on their way in, %s out, %s being released",
 		nameOf(x.Name), size.Text(x.bytes()), size.Text(x.lacks()), size.Text(r.config.BudgetBytes), size.Text(r.PlainBytes), size.Text(r.plainNeed), r.Pending.Len(), size.Text(used), size.Text(fresh), size.Text(kept),
-		size.Text(idle), size.Text(dead), size.Text(held), r.notRecalled, size.Text(deadBusy), size.Text(r.physical.spares), size.Text(r.incoming), size.Text(r.outgoing), size.Text(r.physical.limbo))
+		size.Text(idle), size.Text(dead), size.Text(held), r.notRecalled, size.Text(deadBusy), size.Text(r.physical.spares), size.Text(r.incoming), size.Text(r.outgoing), size.Text(r.physical.releasing))
 	for s := range r.Streams() { // one that stands still is what the others wait for
 		if first, ok := r.Pending.FirstOn(s); ok && first != x {
 			text += fmt.Sprintf("; stream %d was given operations up to %d and has not finished %d, %s", s, r.ReportedOn(s), first.Seq, nameOf(first.Name))

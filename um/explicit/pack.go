@@ -157,7 +157,7 @@ func (r *packer) vacateEarly() {
 		r.process.Withdraw(t.Slot, cuda.Range{Base: t.base, Bytes: t.size})
 		// The range that lay there before may be in use. But not by the launch that waits for it.
 		dead := &tensor{Tensor: um.Tensor{Stream: t.Stream, Freed: true}, base: t.base, size: t.size, chunks: t.chunks, freedAt: early.made}
-		r.bury(dead)
+		r.retire(dead)
 		t.base, t.chunks, t.absent = base, r.cut(t.size), t.size
 		r.publish(t)
 		for k := range t.parts {
@@ -196,7 +196,7 @@ func (r *packer) mallocPacked(before int64, stream int) cuda.Ptr {
 		r.endEmpty(t)
 		return 0
 	}
-	r.bear(t, p)
+	r.fillPart(t, p)
 	return at
 }
 
@@ -214,14 +214,14 @@ func (r *packer) takePart(t *tensor, at cuda.Ptr, bytes int64, stream int) error
 		x.home = nil
 	}
 	p.bytes = bytes
-	r.bear(t, p)
+	r.fillPart(t, p)
 	t.UsedOn(stream)
 	r.prepare(before)
 	return nil
 }
 
-// bear begins the life of a part.
-func (r *packer) bear(t *tensor, p *part) {
+// fillPart begins the life of a part.
+func (r *packer) fillPart(t *tensor, p *part) {
 	p.state, p.life = alive, r.enter(t, t.place(p).Base, p.bytes)
 	t.alive++
 	r.stats.PackedAllocs++
@@ -320,7 +320,7 @@ func (r *packer) newPack(life, before int64) {
 	if len(parts) < 2 || WholePages(total) > r.BeyondLiveBytes() {
 		return
 	}
-	t, ok := r.raise(noLife, total, first.stream)
+	t, ok := r.newTensor(noLife, total, first.stream)
 	if !ok {
 		return
 	}

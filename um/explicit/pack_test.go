@@ -195,12 +195,12 @@ func TestVacatedPacks(t *testing.T) {
 	w.report(0, []cuda.Ptr{p}, true, 1) // the launch that waits
 	w.drain()
 	before := map[*tensor]bool{}
-	for _, g := range w.r.graves.order {
+	for _, g := range w.r.dead.order {
 		before[g] = true
 	}
 	w.r.vacateEarly()
 	vacated := 0
-	for _, g := range w.r.graves.order {
+	for _, g := range w.r.dead.order {
 		if before[g] {
 			continue
 		}

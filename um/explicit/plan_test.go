@@ -30,10 +30,10 @@ func TestSmallChunksStay(t *testing.T) {
 		}
 		for _, p := range ptrs {
 			c := &w.r.ByPtr[p].chunks[0]
-			if c.habit.left && iteration >= 10 {
+			if c.learned.left && iteration >= 10 {
 				left[c.bytes]++
 			}
-			c.habit = habit{}
+			c.learned = learned{}
 		}
 	}
 	if left[PageBytes] > 0 || left[4*PageBytes] < 10 {

@@ -13,7 +13,7 @@ import (
 //
 // A recipe is the launches that wrote a tensor since it was allocated, where these were recorded ([um.Op].Again). It is
 // given up when anything else is known to write there. When something dies that a recipe reads, the recipe takes in how
-// that was made, if it had a recipe itself ([Runtime.inline]): the launches then have scratch memory where it lay.
+// that was made, if it had a recipe itself (inline): the launches then have scratch memory where it lay.
 
 // step is a launch of a recipe.
 type step struct {

@@ -39,17 +39,17 @@ func (r *reclaimer) provide(m *Move, which reclaiming) bool {
 	if short > r.physical.spares+r.reclaimable(which) {
 		return false
 	}
-	graves, ok := r.pick(m.Chunk.Bytes, short-r.physical.spares, which)
+	dead, ok := r.pick(m.Chunk.Bytes, short-r.physical.spares, which)
 	if !ok {
 		return false
 	}
 	handles, dropped := r.physical.drop(short)
 	m.Release = append(m.Release, handles...)
-	m.limbo += dropped
+	m.releasing += dropped
 	short -= dropped
-	for _, g := range graves {
+	for _, g := range dead {
 		if short > 0 {
-			short = r.unearth(m, g, short)
+			short = r.unmapDead(m, g, short)
 		}
 	}
 	r.suspend(m)
@@ -63,12 +63,12 @@ func (r *reclaimer) provide(m *Move, which reclaiming) bool {
 func (r *reclaimer) inherit(m *Move, which reclaiming) bool {
 	r.beginSearch()
 	for {
-		g := r.nextGrave(m.Chunk.Bytes, which)
+		g := r.nextDead(m.Chunk.Bytes, which)
 		if g == nil || g.chunkOf(m.Chunk.Bytes) < 0 || r.wantedAt(g, 0) <= r.History.Now()+lateOps {
 			return false
 		}
 		if g.passed = r.searches; r.recall(g) {
-			r.unearth(m, g, m.Chunk.Bytes)
+			r.unmapDead(m, g, m.Chunk.Bytes)
 			r.suspend(m)
 			return true
 		}
@@ -77,10 +77,10 @@ func (r *reclaimer) inherit(m *Move, which reclaiming) bool {
 
 // pick chooses dead ranges with so many bytes, for a move that needs memory in one
 // chunk, and makes sure that the job does not take them again.
-func (r *reclaimer) pick(chunk, bytes int64, which reclaiming) (graves []*tensor, ok bool) {
+func (r *reclaimer) pick(chunk, bytes int64, which reclaiming) (dead []*tensor, ok bool) {
 	r.beginSearch()
 	for bytes > 0 {
-		g := r.nextGrave(chunk, which)
+		g := r.nextDead(chunk, which)
 		if g == nil {
 			return nil, false // the job has taken what was counted on
 		}
@@ -88,11 +88,11 @@ func (r *reclaimer) pick(chunk, bytes int64, which reclaiming) (graves []*tensor
 			r.notRecalled++
 			continue
 		}
-		graves = append(graves, g)
+		dead = append(dead, g)
 		r.picked[g.size]++
 		bytes -= g.deviceBytes()
 	}
-	return graves, true
+	return dead, true
 }
 
 func (r *reclaimer) beginSearch() {
@@ -103,25 +103,25 @@ func (r *reclaimer) beginSearch() {
 
 // suspend enters what a move is to unmap and release, until it is submitted.
 func (r *reclaimer) suspend(m *Move) {
-	r.physical.limbo += m.limbo
+	r.physical.releasing += m.releasing
 	r.physical.going += m.going()
 }
 
 // trim gives spare and dead memory back, at least bytes of it if there is that much.
 func (r *reclaimer) trim(bytes int64) *Move {
 	m := &Move{Kind: MoveTrim}
-	m.Release, m.limbo = r.physical.drop(bytes)
+	m.Release, m.releasing = r.physical.drop(bytes)
 	r.beginSearch()
-	for short := bytes - m.limbo; short > 0; {
-		g := r.nextGrave(0, anyIdle)
+	for short := bytes - m.releasing; short > 0; {
+		g := r.nextDead(0, anyIdle)
 		if g == nil {
 			break
 		}
 		if g.passed = r.searches; r.recall(g) {
-			short = r.unearth(m, g, short)
+			short = r.unmapDead(m, g, short)
 		}
 	}
-	if m.limbo == 0 && len(m.graves) == 0 {
+	if m.releasing == 0 && len(m.dead) == 0 {
 		return nil
 	}
 	r.suspend(m)
@@ -146,17 +146,17 @@ func (r *reclaimer) empty() *Move {
 	m := &Move{Kind: MoveTrim, empties: true}
 	swapping := r.stats.HostBytes > r.kept.bytes
 	if !swapping {
-		m.Release, m.limbo = r.physical.drop(r.physical.spares)
+		m.Release, m.releasing = r.physical.drop(r.physical.spares)
 	}
-	for i := 0; i < len(r.graves.order) && len(m.Unmap) < most; {
-		g := r.graves.order[i]
+	for i := 0; i < len(r.dead.order) && len(m.Unmap) < most; {
+		g := r.dead.order[i]
 		if !r.idle(g) || swapping && r.wantedAt(g, 0) != correlate.Never || !r.recall(g) {
 			i++
 			continue
 		}
-		r.unearth(m, g, math.MaxInt64) // which takes it out of order
+		r.unmapDead(m, g, math.MaxInt64) // which takes it out of order
 	}
-	if m.limbo == 0 && len(m.graves) == 0 {
+	if m.releasing == 0 && len(m.dead) == 0 {
 		r.emptying = false
 		return nil
 	}
@@ -165,12 +165,12 @@ func (r *reclaimer) empty() *Move {
 	return m
 }
 
-// unearth takes a dead tensor's memory for a move that lacks short bytes, and
+// unmapDead takes a dead tensor's memory for a move that lacks short bytes, and
 // answers what it still lacks.
-func (r *reclaimer) unearth(m *Move, g *tensor, short int64) int64 {
-	r.graves.remove(g)
+func (r *reclaimer) unmapDead(m *Move, g *tensor, short int64) int64 {
+	r.dead.remove(g)
 	r.stats.Reclaims++
-	m.graves = append(m.graves, g)
+	m.dead = append(m.dead, g)
 	given := -1 // the chunk whose memory the move takes over
 	if m.Kind != MoveTrim && m.Handle == 0 && short > 0 {
 		if given = g.chunkOf(m.Chunk.Bytes); given >= 0 {
@@ -195,11 +195,11 @@ func (r *reclaimer) unearth(m *Move, g *tensor, short int64) int64 {
 		case i == given:
 		case short > 0:
 			m.Release = append(m.Release, c.handle)
-			m.limbo += c.bytes
+			m.releasing += c.bytes
 			short -= c.bytes
 		default:
 			m.keep = append(m.keep, x)
-			m.limbo += c.bytes
+			m.releasing += c.bytes
 		}
 		c.where, c.handle = blank, 0
 	}
@@ -209,7 +209,7 @@ func (r *reclaimer) unearth(m *Move, g *tensor, short int64) int64 {
 // reclaimable are the bytes of dead memory that may go.
 func (r *reclaimer) reclaimable(which reclaiming) (n int64) {
 	clear(r.have)
-	for _, g := range r.graves.order {
+	for _, g := range r.dead.order {
 		if !r.idle(g) {
 			continue
 		}
@@ -228,21 +228,21 @@ func (r *reclaimer) reclaimable(which reclaiming) (n int64) {
 // so many of its size have gone; Never when there is none, as far as is looked.
 func (r *reclaimer) wantedAt(g *tensor, gone int) int64 {
 	wanted := r.plan.wanted[g.size]
-	i := max(len(r.graves.bySize[g.size])-gone-1, 0)
+	i := max(len(r.dead.bySize[g.size])-gone-1, 0)
 	if i >= len(wanted) || g.deviceBytes() < g.size {
 		return correlate.Never
 	}
 	return wanted[i]
 }
 
-// nextGrave is the dead tensor whose memory goes next: of those that are not wanted
+// nextDead is the dead tensor whose memory goes next: of those that are not wanted
 // soon one with a chunk that fits, or else the largest, for a small one takes as long to
 // unmap, and to map again; when all are wanted soon, the one that is so last.
-func (r *reclaimer) nextGrave(bytes int64, which reclaiming) *tensor {
+func (r *reclaimer) nextDead(bytes int64, which reclaiming) *tensor {
 	var largest, last *tensor
 	var lastAt int64
 	soon := r.History.Now() + lateOps
-	for _, g := range r.graves.order {
+	for _, g := range r.dead.order {
 		if g.passed == r.searches || !r.idle(g) {
 			continue
 		}
@@ -267,13 +267,13 @@ func (r *reclaimer) nextGrave(bytes int64, which reclaiming) *tensor {
 	return last
 }
 
-// exhume finds a dead range of the size whose memory is mapped and may be used by
+// reuse finds a dead range of the size whose memory is mapped and may be used by
 // the stream: the stream's own, as its work is in order, or one that is idle.
-func (r *reclaimer) exhume(size int64, stream int) *tensor {
-	l := r.graves.bySize[size]
+func (r *reclaimer) reuse(size int64, stream int) *tensor {
+	l := r.dead.bySize[size]
 	for i := len(l) - 1; i >= 0; i-- {
 		if g := l[i]; r.follows(g, stream) && r.recall(g) {
-			r.graves.remove(g)
+			r.dead.remove(g)
 			return g
 		}
 	}

@@ -29,7 +29,7 @@ func TestWhatIsKeptForSoonIsNotTakenForLater(t *testing.T) {
 	for _, p := range dead {
 		w.free(p)
 	}
-	if have, room := len(w.r.graves.bySize[kept]), w.r.RoomBytes(); have != 4 || room != 4*PageBytes {
+	if have, room := len(w.r.dead.bySize[kept]), w.r.RoomBytes(); have != 4 || room != 4*PageBytes {
 		t.Fatalf("%d dead ranges and room for %d bytes", have, room)
 	}
 	now := w.r.History.Now()
@@ -43,14 +43,14 @@ func TestWhatIsKeptForSoonIsNotTakenForLater(t *testing.T) {
 		for len(w.moves) > 0 {
 			w.end(0)
 		}
-		if n := len(w.r.graves.bySize[kept]); n != 4 {
+		if n := len(w.r.dead.bySize[kept]); n != 4 {
 			t.Fatalf("%d ranges of 4 are left", n)
 		}
 	}
-	if n := len(w.r.graves.bySize[late]); n != 1 {
+	if n := len(w.r.dead.bySize[late]); n != 1 {
 		t.Errorf("%d ranges were made", n)
 	}
-	if n := len(w.r.graves.bySize[past]); n != 0 {
+	if n := len(w.r.dead.bySize[past]); n != 0 {
 		t.Errorf("%d ranges were made for an allocation that has come", n)
 	}
 }
@@ -75,7 +75,7 @@ func TestReadyFarAheadWhileNothingIsFetched(t *testing.T) {
 			}
 		}
 		w.r.fetching = 0
-		return len(w.r.graves.bySize[size])
+		return len(w.r.dead.bySize[size])
 	}
 	waits := []*tensor{{absent: PageBytes}}
 	if n := ready(waits, w.r.config.Depth, 0); n != 0 {
@@ -85,7 +85,7 @@ func TestReadyFarAheadWhileNothingIsFetched(t *testing.T) {
 		t.Errorf("%d ranges were made while nothing is fetched", n)
 	}
 	far.size *= 2
-	if ready(waits, w.r.config.Depth, 1); len(w.r.graves.bySize[far.size]) != 1 {
+	if ready(waits, w.r.config.Depth, 1); len(w.r.dead.bySize[far.size]) != 1 {
 		t.Error("what comes soon is not made ready while fetches are waiting")
 	}
 }
@@ -251,7 +251,7 @@ func TestWhichDeadRangeGoes(t *testing.T) {
 		12 * PageBytes: {now + 8},
 	}
 	next := func(chunkPages int64, which reclaiming) (*tensor, int64) {
-		g := w.r.nextGrave(chunkPages*PageBytes, which)
+		g := w.r.nextDead(chunkPages*PageBytes, which)
 		if g == nil {
 			return nil, 0
 		}

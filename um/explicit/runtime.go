@@ -47,7 +47,7 @@ func New(c Config, p Process) *Runtime {
 	c = c.withDefaults()
 	r := &Runtime{}
 	r.config, r.process = c, p
-	r.addresses, r.physical, r.graves = newAddresses(c.Addresses), physical{spare: map[int64][]cuda.Handle{}}, graveyard{bySize: map[int64][]*tensor{}}
+	r.addresses, r.physical, r.dead = newAddresses(c.Addresses), physical{spare: map[int64][]cuda.Handle{}}, deadRanges{bySize: map[int64][]*tensor{}}
 	r.held, r.whole = map[cuda.Ptr]*tensor{}, map[int64]bool{}
 	r.have, r.picked = map[int64]int{}, map[int64]int{}
 	r.again, r.levels = newAgain(c.MostWrong), newLevels(c.Level)
@@ -71,7 +71,7 @@ func (r *Runtime) Malloc(bytes int64, stream int) (cuda.Ptr, error) {
 		p = r.mallocLoose(before, bytes, stream)
 	}
 	if p == 0 {
-		t, ok := r.raise(before, bytes, stream)
+		t, ok := r.newTensor(before, bytes, stream)
 		if !ok {
 			return 0, r.outOfMemory(bytes)
 		}

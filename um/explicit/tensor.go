@@ -34,7 +34,7 @@ type chunk struct {
 	sum           kernels.Sum128
 	summed        bool // sum is the checksum of the contents on the host
 	kept          *list.Element
-	habit         habit
+	learned       learned
 }
 
 // rest is a time for which a tensor is let alone: after the operation at one position, until that at another.
@@ -87,7 +87,7 @@ type tensor struct {
 	remake   *remake   // how it can be made again, from its verification on
 	users    []*tensor // of whose recipes it is an input, or was
 	readers  []*tensor // that are to be made again from this one: see guard.go
-	heightIs int       // when Runtime.again.guards was heightOf
+	heightIs int       // when again.guards was heightOf
 	heightOf uint64
 	visited  uint64 // by that search of readers
 	retained bool   // the job has freed it, and readers need it
@@ -95,7 +95,7 @@ type tensor struct {
 	pins     int    // moves under way that read it
 
 	held    bool      // dead, and the job may take it again without asking: see held.go
-	buried  bool      // dead, and in the graveyard
+	listed  bool      // dead, and among the dead ranges
 	passed  uint64    // the search for dead memory that has passed it over
 	freedAt []um.Mark // what must have passed before its memory is idle
 }

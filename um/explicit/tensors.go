@@ -13,7 +13,7 @@ type tensors struct {
 	process   Process
 	addresses *addresses
 	physical  physical
-	graves    graveyard
+	dead      deadRanges
 	kept      kept
 	trial     trial
 	lives     lives
@@ -92,13 +92,13 @@ func (r *tensors) giveSlot(t *tensor) {
 	r.process.Withdraw(t.Slot, cuda.Range{Base: t.base, Bytes: t.size})
 }
 
-// bury puts a dead tensor of which nothing is in flight into the graveyard, or
+// retire puts a dead tensor of which nothing is in flight among the dead ranges, or
 // gives its addresses back when nothing is mapped there.
-func (r *tensors) bury(t *tensor) {
+func (r *tensors) retire(t *tensor) {
 	for i := range t.chunks {
 		c := &t.chunks[i]
 		r.giveHost(c)
-		c.habit = habit{}
+		c.learned = learned{}
 		if c.where == onHost {
 			c.where = blank
 		}
@@ -107,7 +107,7 @@ func (r *tensors) bury(t *tensor) {
 		r.addresses.give(t.base, t.size)
 		return
 	}
-	r.graves.add(t)
+	r.dead.add(t)
 }
 
 // Owns says whether an address is in the reservation.

@@ -65,9 +65,9 @@ func (d *deaths) hear() {
 	d.any.Store(false)
 }
 
-// bury tells the runtime of the frees before which every operation has been reported,
+// tellFrees tells the runtime of the frees before which every operation has been reported,
 // which are those up to a record. The caller holds the lock.
-func (e *Engine) bury(reported uint64) {
+func (e *Engine) tellFrees(reported uint64) {
 	heard := e.deaths.heard
 	k := 0
 	for ; k < len(heard) && heard[k].when <= reported; k++ {

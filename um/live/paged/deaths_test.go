@@ -47,7 +47,7 @@ func TestFreeIsHeardInOrder(t *testing.T) {
 	var live []int64
 	r.e.deaths.hear()
 	for _, reported := range []uint64{first - 1, first} {
-		r.e.bury(reported)
+		r.e.tellFrees(reported)
 		live = append(live, r.e.runtime.LiveBytes())
 	}
 	r.l.Mu.Unlock()

@@ -269,13 +269,13 @@ func (e *Engine) Listen() {
 // HearAll buries all the dead: some of what was queued before may be written by a thread that is slow, see idleAfter in package managed.
 func (e *Engine) HearAll() {
 	if e.runtime != nil {
-		e.bury(math.MaxUint64)
+		e.tellFrees(math.MaxUint64)
 	}
 }
 
 func (e *Engine) Op(rec *hook.Record) {
 	proc := e.proc
-	e.bury(rec.Seq - 1)
+	e.tellFrees(rec.Seq - 1)
 	proc.Tell(rec)
 	if rec.Flags&hook.FlagCaptured != 0 {
 		return // it runs when its graph is launched, and is reported then

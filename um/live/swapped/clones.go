@@ -51,7 +51,7 @@ func (c *clones) give(all []cuda.Range) {
 const busyTries = 32
 
 // plainAt is the block of plain memory that an address lies in.
-func (p *porter) plainAt(at cuda.Ptr) (block cuda.Range, ok bool, err error) {
+func (p *worker) plainAt(at cuda.Ptr) (block cuda.Range, ok bool, err error) {
 	for range busyTries {
 		block, ok, busy := p.e.blocks.TryContaining(at)
 		if !busy {
@@ -64,7 +64,7 @@ func (p *porter) plainAt(at cuda.Ptr) (block cuda.Range, ok bool, err error) {
 
 // clone queues a copy of plain memory from an address on, for a launch with that seq. What has been given out anew since holds
 // something else: a kernel that takes indices from it would reach for memory that nobody has.
-func (p *porter) clone(at cuda.Ptr, seq uint64) (from, to cuda.Range, err error) {
+func (p *worker) clone(at cuda.Ptr, seq uint64) (from, to cuda.Range, err error) {
 	e := p.e
 	block, ok, err := p.plainAt(at)
 	if err != nil {

@@ -3,7 +3,7 @@
 // # Story
 //
 // The loop reads the launch hook's ring and the streams' progress, answers launches that ask for a
-// grant, has their memory searched and finds out which need not be (follow.go). There is a porter for each direction, which finds out
+// grant, has their memory searched and finds out which need not be (follow.go). There is a worker for each direction, which finds out
 // what to move, maps and unmaps, and has checksums taken of what leaves; and the
 // lane, which copies out one piece after the other and does nothing else: the
 // next piece is to follow at once, or, while memory is mapped or unmapped, to leave that a moment.

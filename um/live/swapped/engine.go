@@ -80,8 +80,8 @@ type Engine struct {
 
 	moveTime   [2]time.Duration // copies were under way
 	pace       [2]pace
-	spent      [2][porterParts]time.Duration
-	driverTime [2]explicit.Times // of the porters' moves, by kind of call
+	spent      [2][workerParts]time.Duration
+	driverTime [2]explicit.Times // of the workers' moves, by kind of call
 	inspected  int64             // launches whose memory was searched for addresses
 	chasers    int64             // of these, launches that reached tensors by addresses in memory
 	unresolved int64             // launches for which everything had to be on the device
@@ -135,7 +135,7 @@ const (
 	longRun           = time.Second      // an operation that has run for longer is waited for: others merely come and go
 	reportPatience    = time.Millisecond // for a move, before streams are asked how far they are
 	lookAgainPatience = time.Second      // for a move while a launch waits, before everything is looked at again, and each time again
-	longestRest       = time.Millisecond // for which a porter does not look at what there is to do
+	longestRest       = time.Millisecond // for which a worker does not look at what there is to do
 	resultOOM         = 2                // CUDA_ERROR_OUT_OF_MEMORY
 	resultUnknown     = 999              // CUDA_ERROR_UNKNOWN
 	// resultDeinitialized is CUDA_ERROR_DEINITIALIZED, for what comes after the engine.
@@ -243,8 +243,8 @@ func (e *Engine) Start() error {
 	h.SetMode(hook.Strict)
 	proc.Threads.Add(3)
 	go e.loop()
-	go e.worker(um.In)
-	go e.worker(um.Out)
+	go e.work(um.In)
+	go e.work(um.Out)
 	return nil
 }
 

@@ -33,7 +33,7 @@ type lane struct {
 
 // givesWay is for what copies out give way.
 type givesWay struct {
-	paging  atomic.Int32 // porters that map or unmap, or will in a moment
+	paging  atomic.Int32 // workers that map or unmap, or will in a moment
 	urgent  atomic.Int32 // of these, those that map what the GPU waits for
 	pressed atomic.Bool  // mapping, and not the bus, is what all else waits for
 }

@@ -64,8 +64,8 @@ func (e *Engine) loop() {
 	}
 }
 
-// porter is the thread that carries out the moves of one direction.
-type porter struct {
+// worker is the thread that carries out the moves of one direction.
+type worker struct {
 	e         *Engine
 	direction um.Direction
 	mover     *explicit.Mover
@@ -79,10 +79,10 @@ type porter struct {
 	checked   time.Time       // when one of them was last seen to end, or asked for
 	pressedAt time.Duration   // it was last looked at how busy it is
 	free      time.Duration   // it had nothing to do until then
-	spent     *[porterParts]time.Duration
+	spent     *[workerParts]time.Duration
 }
 
-// What a porter's time goes to.
+// What a worker's time goes to.
 const (
 	portLock   = iota // waiting for the engine's lock
 	portPlan          // finding out what to do
@@ -91,13 +91,13 @@ const (
 	portFinish        // in the driver, to end one
 	portRest          // nothing to begin, and moves are under way
 	portIdle          // nothing to do
-	porterParts
+	workerParts
 )
 
-var partNames = [porterParts]string{"lock", "plan", "draft", "begin", "finish", "rest", "idle"}
+var partNames = [workerParts]string{"lock", "plan", "draft", "begin", "finish", "rest", "idle"}
 
 // timed runs what takes time without the lock.
-func (p *porter) timed(part int, f func()) {
+func (p *worker) timed(part int, f func()) {
 	proc := p.e.proc
 	p.e.epoch.Store(p.e.runtime.Epoch())
 	began := proc.Driver.Now()
@@ -114,7 +114,7 @@ func (p *porter) timed(part int, f func()) {
 }
 
 // planned ends a time that went to finding out what to do, and answers the end.
-func (p *porter) planned(began time.Duration) time.Duration {
+func (p *worker) planned(began time.Duration) time.Duration {
 	now := p.e.proc.Driver.Now()
 	p.spent[portPlan] += now - began
 	p.show(portPlan, began, now)
@@ -122,7 +122,7 @@ func (p *porter) planned(began time.Duration) time.Duration {
 }
 
 // show puts what the thread did into the time line.
-func (p *porter) show(part int, from, to time.Duration) {
+func (p *worker) show(part int, from, to time.Duration) {
 	track := timeline.WorkIn
 	if p.direction == um.Out {
 		track = timeline.WorkOut
@@ -131,7 +131,7 @@ func (p *porter) show(part int, from, to time.Duration) {
 }
 
 // showMove puts a move that has ended into the time line.
-func (p *porter) showMove(f *flight) {
+func (p *worker) showMove(f *flight) {
 	track := timeline.In
 	if p.direction == um.Out {
 		track = timeline.Out
@@ -153,15 +153,15 @@ type flight struct {
 	began   time.Duration
 }
 
-// worker is a porter's thread.
-func (e *Engine) worker(d um.Direction) {
+// work is a worker's thread.
+func (e *Engine) work(d um.Direction) {
 	proc := e.proc
 	defer proc.Threads.Done()
 	runtime.LockOSThread()
 	process.FinePauses()
 	proc.Mu.Lock()
 	defer proc.Mu.Unlock()
-	p, err := e.newPorter(d)
+	p, err := e.newWorker(d)
 	if err == nil {
 		err = p.run()
 	}
@@ -174,10 +174,10 @@ func (e *Engine) worker(d um.Direction) {
 	if p.lane != nil {
 		close(p.lane.moves)
 	}
-	proc.Log.Debug("a porter ends", zap.Int("direction", int(d)), zap.Durations("lock_plan_draft_begin_finish_rest_idle", p.spent[:]))
+	proc.Log.Debug("a worker ends", zap.Int("direction", int(d)), zap.Durations("lock_plan_draft_begin_finish_rest_idle", p.spent[:]))
 }
 
-func (e *Engine) newPorter(d um.Direction) (*porter, error) {
+func (e *Engine) newWorker(d um.Direction) (*worker, error) {
 	proc := e.proc
 	if err := proc.Driver.BindThread(); err != nil {
 		return nil, err
@@ -191,7 +191,7 @@ func (e *Engine) newPorter(d um.Direction) (*porter, error) {
 			return nil, err
 		}
 	}
-	p := &porter{e: e, direction: d, mover: mover, spent: &e.spent[d], arrived: hook.NewWord(e.words.finished(d))}
+	p := &worker{e: e, direction: d, mover: mover, spent: &e.spent[d], arrived: hook.NewWord(e.words.finished(d))}
 	if e.verifier != nil && d == um.Out {
 		e.plain.verifying.Store(uintptr(mover.Stream()))
 	}
@@ -217,7 +217,7 @@ func (e *Engine) newPorter(d um.Direction) (*porter, error) {
 
 // run carries out moves until the engine ends. The caller holds the lock, which is
 // released for everything that takes time.
-func (p *porter) run() error {
+func (p *worker) run() error {
 	e, proc := p.e, p.e.proc
 	for !proc.Closing && proc.Failed == nil {
 		if err := p.land(); err != nil {
@@ -267,11 +267,11 @@ func (p *porter) run() error {
 }
 
 // copy has the lane copy a flight's move.
-func (p *porter) copy(f *flight) { f.lane, f.copied = p.lane.start(f.move), true }
+func (p *worker) copy(f *flight) { f.lane, f.copied = p.lane.start(f.move), true }
 
 // done says whether all of a flight is done but to unmap it. When the checksum of
 // what leaves says that it has to be copied, it is from then on.
-func (p *porter) done(f *flight) bool {
+func (p *worker) done(f *flight) bool {
 	if f.making {
 		return false
 	}
@@ -294,7 +294,7 @@ func (p *porter) done(f *flight) bool {
 }
 
 // note measures for how long copies are under way.
-func (p *porter) note() {
+func (p *worker) note() {
 	copying := slices.ContainsFunc(p.flights, func(f flight) bool { return f.copied })
 	if copying == p.copying {
 		return
@@ -308,7 +308,7 @@ func (p *porter) note() {
 }
 
 // land ends the flights that are done. Those that are not copied overtake others.
-func (p *porter) land() error {
+func (p *worker) land() error {
 	e, proc := p.e, p.e.proc
 	defer p.note()
 	for i := 0; i < len(p.flights); {
@@ -361,7 +361,7 @@ func (p *porter) land() error {
 }
 
 // settle looks at a making whose ticket has been reached: what was made rightly is done, else its copy comes in.
-func (p *porter) settle(f *flight) error {
+func (p *worker) settle(f *flight) error {
 	if !f.making || !p.made.Reached(f.ticket) {
 		return nil
 	}
@@ -380,7 +380,7 @@ func (p *porter) settle(f *flight) error {
 }
 
 // fetchInstead queues the copy of what a flight did not make rightly, or whose launches were refused.
-func (p *porter) fetchInstead(f *flight) (err error) {
+func (p *worker) fetchInstead(f *flight) (err error) {
 	p.e.runtime.Unmade(f.move)
 	f.making, f.copied = false, true
 	p.timed(portBegin, func() { f.ticket, err = p.mover.CopyIn(f.move) })
@@ -388,14 +388,14 @@ func (p *porter) fetchInstead(f *flight) (err error) {
 }
 
 const (
-	// pressedEvery is how often it is looked at whether the porter that maps is busy, and pressedAt the part of the time in which it
+	// pressedEvery is how often it is looked at whether the worker that maps is busy, and pressedAt the part of the time in which it
 	// has nothing to do below which it is.
 	pressedEvery = 20 * time.Millisecond
 	pressedAt    = 0.2
 )
 
 // press says whether mapping memory is what all else waits for, and not the bus: then copies out give way to it.
-func (p *porter) press(now time.Duration) {
+func (p *worker) press(now time.Duration) {
 	if p.direction != um.In || now-p.pressedAt < pressedEvery {
 		return
 	}
@@ -406,7 +406,7 @@ func (p *porter) press(now time.Duration) {
 
 // rest waits for a flight, or until something has happened after which there may be another move. It looks without the lock, which
 // others need the more often the more there is to do.
-func (p *porter) rest() (err error) {
+func (p *worker) rest() (err error) {
 	before := p.e.runtime.Epoch()
 	p.timed(portRest, func() {
 		for rested := time.Now(); ; {
@@ -429,7 +429,7 @@ func (p *porter) rest() (err error) {
 }
 
 // reached says whether there is something to do for a flight.
-func (p *porter) reached(f flight) bool {
+func (p *worker) reached(f flight) bool {
 	switch {
 	case f.making:
 		return p.made.Reached(f.ticket)
@@ -445,7 +445,7 @@ var (
 )
 
 // begin starts a move.
-func (p *porter) begin(m *explicit.Move) error {
+func (p *worker) begin(m *explicit.Move) error {
 	e, proc := p.e, p.e.proc
 	if p.direction == um.Out && !e.timing { // the job will be judged
 		e.timing = true

@@ -50,7 +50,7 @@ func (e *Engine) openVerifier(size int64) (scratchBytes int64, err error) {
 }
 
 // closeVerifier gives the memory back, as nothing is made again any more. The caller holds the lock.
-func (p *porter) closeVerifier() (err error) {
+func (p *worker) closeVerifier() (err error) {
 	e, proc := p.e, p.e.proc
 	e.endVerifier = false
 	at, bytes := e.verifier.scratch.Base, e.verifier.bytes
@@ -79,7 +79,7 @@ var errNotGuarded = errors.New("it reads memory that can be neither guarded nor 
 var errPoolBusy = errors.New("the pool of plain memory is in use")
 
 // verify begins to verify a recipe. outside is m.Outside(), byTrial is of which launches trials tell what they write to.
-func (p *porter) verify(m *explicit.Move, outside []cuda.Ptr, byTrial []bool) (ticket uint32, err error) {
+func (p *worker) verify(m *explicit.Move, outside []cuda.Ptr, byTrial []bool) (ticket uint32, err error) {
 	v := p.e.verifier
 	launches := slices.Clone(m.Launches)
 	for i, l := range launches {
@@ -121,7 +121,7 @@ func firstToName(launches []*cuda.RecordedLaunch, p cuda.Ptr) uint64 {
 }
 
 // remake makes again what has no copy and was not the same: the last time it failed for a reason that may have passed.
-func (p *porter) remake(f *flight) error {
+func (p *worker) remake(f *flight) error {
 	e, m := p.e, f.move
 	if f.makings++; f.makings == mostMakings {
 		return fmt.Errorf("%w: %s was dropped, to be made again by %s, and is not what it was (%d times; %v was dropped): start the job from its last checkpoint, with --replay off",

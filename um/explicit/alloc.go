@@ -5,11 +5,11 @@ import (
 	"github.com/penstock-gpu/penstock/um"
 )
 
-// raise makes a tensor that repeats the life before, of a dead range if there is one; ok is false when there are no addresses.
-func (r *packer) raise(before, bytes int64, stream int) (t *tensor, ok bool) {
+// newTensor makes a tensor that repeats the life before, of a dead range if there is one; ok is false when there are no addresses.
+func (r *packer) newTensor(before, bytes int64, stream int) (t *tensor, ok bool) {
 	size := WholePages(bytes)
 	t = &tensor{Tensor: um.Tensor{Stream: stream}, size: size, bytes: bytes}
-	if g := r.exhume(size, stream); g != nil {
+	if g := r.reuse(size, stream); g != nil {
 		t.base, t.chunks = g.base, g.chunks
 		r.stats.ReusedRanges++
 	} else if g := r.borrow(before, bytes, stream); g != nil {
