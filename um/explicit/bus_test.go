@@ -14,7 +14,7 @@ import (
 func atTheTurn(t *testing.T, budgetChunks, n int64, busy, soon bool) *Runtime {
 	t.Helper()
 	const chunk = 8 << 20
-	b := &bystander{state: map[uint32]State{}, last: map[uint32]uint64{}, next: 1 << 40}
+	b := newBystander()
 	r := New(Config{BudgetBytes: budgetChunks * chunk, HostBudgetBytes: 64 * chunk, Addresses: cuda.Range{Base: 1 << 44, Bytes: 1 << 32}, ChunkBytes: chunk}, b)
 	var seq uint64
 	use := func(x *tensor) {

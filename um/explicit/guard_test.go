@@ -71,7 +71,7 @@ func TestGuards(t *testing.T) {
 // TestManyWays: how much is to be made of something, and when, is found where there are more ways from one to the other than can be gone.
 func TestManyWays(t *testing.T) {
 	const layers = 64
-	r := New(Config{BudgetBytes: 64 * PageBytes, Addresses: cuda.Range{Base: 1 << 44, Bytes: 1 << 32}}, &bystander{})
+	r := New(Config{BudgetBytes: 64 * PageBytes, Addresses: cuda.Range{Base: 1 << 44, Bytes: 1 << 32}}, newBystander())
 	r.again.guards = 1
 	last := &tensor{Tensor: um.Tensor{Freed: true}}
 	below := []*tensor{last}

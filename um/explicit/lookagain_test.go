@@ -18,7 +18,7 @@ func (k *keeper) Recall(cuda.Ptr) bool { return !k.keeps }
 
 // TestLookAgain: what could not be had is not asked for again until something happens; where that is not seen, looking again finds it.
 func TestLookAgain(t *testing.T) {
-	k := &keeper{&bystander{state: map[uint32]State{}, last: map[uint32]uint64{}, next: 1 << 40}, true}
+	k := &keeper{newBystander(), true}
 	r := New(Config{BudgetBytes: 8 << 20, HostBudgetBytes: 64 << 20, Addresses: cuda.Range{Base: 1 << 44, Bytes: 1 << 30}, Victims: evict.LRU}, k)
 	p, err := r.Malloc(8<<20, 0)
 	if err != nil {

@@ -100,7 +100,7 @@ func TestFullBudgetsExchange(t *testing.T) {
 	for _, bytes := range []int64{PageBytes, 8 << 20, 16<<20 - PageBytes} {
 		t.Run(size.Text(bytes), func(t *testing.T) {
 			const budget = 64 << 20
-			h := &hostLimited{bystander{state: map[uint32]State{}, last: map[uint32]uint64{}, next: 1 << 40}, budget}
+			h := &hostLimited{*newBystander(), budget}
 			r := New(Config{BudgetBytes: budget, HostBudgetBytes: budget, Addresses: cuda.Range{Base: 1 << 44, Bytes: 1 << 30}, Victims: evict.LRU}, h)
 			next := cuda.Handle(77)
 			moves := func() {

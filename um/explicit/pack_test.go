@@ -220,7 +220,7 @@ func TestLoose(t *testing.T) {
 	newRuntime := func() *Runtime {
 		return New(Config{
 			BudgetBytes: 512 << 20, HostBudgetBytes: 512 << 20, Addresses: cuda.Range{Base: 1 << 40, Bytes: 1 << 34}, ChunkBytes: 32 << 20, Packs: true,
-		}, &bystander{state: map[uint32]State{}})
+		}, newBystander())
 	}
 	malloc := func(r *Runtime, bytes int64) cuda.Ptr {
 		t.Helper()

@@ -23,7 +23,7 @@ func twoParts() (pack, made *tensor) {
 // TestWriteToAPart: what is made of a part can be made again after another part was written to, not after that one was or where it is not known
 // which.
 func TestWriteToAPart(t *testing.T) {
-	r := New(Config{BudgetBytes: 64 * PageBytes, Addresses: cuda.Range{Base: 1 << 44, Bytes: 1 << 32}, Replay: um.ReplayOn}, &bystander{})
+	r := New(Config{BudgetBytes: 64 * PageBytes, Addresses: cuda.Range{Base: 1 << 44, Bytes: 1 << 32}, Replay: um.ReplayOn}, newBystander())
 	for _, x := range []struct {
 		to   []cuda.Ptr
 		lost bool
@@ -54,15 +54,14 @@ func TestWriteToAPart(t *testing.T) {
 
 // TestFilling: parts of a pack are waited for until their time has passed.
 func TestFilling(t *testing.T) {
-	r := New(Config{BudgetBytes: 64 * PageBytes, Addresses: cuda.Range{Base: 1 << 44, Bytes: 1 << 32}}, &bystander{})
 	pack, _ := twoParts()
-	if pack.filledBy = r.History.Now() + 1; pack.filling(r.History.Now()) {
+	if pack.filledBy = 11; pack.filling(10) {
 		t.Error("all parts are there")
 	}
-	if pack.parts[1].state = reserved; !pack.filling(r.History.Now()) {
+	if pack.parts[1].state = reserved; !pack.filling(10) {
 		t.Error("one is to come")
 	}
-	if pack.filledBy = r.History.Now(); pack.filling(r.History.Now()) {
+	if pack.filling(11) {
 		t.Error("its time has passed")
 	}
 }

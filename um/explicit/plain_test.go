@@ -12,7 +12,7 @@ import (
 // and never when the engine goes from one move to the next.
 func TestRoomForPlainMemoryIsNotTakenAgain(t *testing.T) {
 	const n = 8
-	b := &bystander{state: map[uint32]State{}, last: map[uint32]uint64{}, next: 1 << 40}
+	b := newBystander()
 	r := New(Config{BudgetBytes: n * PageBytes, HostBudgetBytes: 64 * PageBytes, Addresses: cuda.Range{Base: 1 << 44, Bytes: 1 << 32}, Ahead: true}, b)
 	next := cuda.Handle(77)
 	move := func() bool {
@@ -68,7 +68,7 @@ func TestRoomForPlainMemoryIsNotTakenAgain(t *testing.T) {
 // corpses are a runtime with n tensors of a page, of which all but the first are dead, the last ten used on a stream of
 // their own, where their operations are not done; the handles that there are; and what carries moves in out.
 func corpses(t *testing.T, n int) (r *Runtime, handles map[cuda.Handle]bool, moves func()) {
-	b := &bystander{state: map[uint32]State{}, last: map[uint32]uint64{}, next: 1 << 40}
+	b := newBystander()
 	r = New(Config{BudgetBytes: int64(n) * PageBytes, HostBudgetBytes: int64(n) * PageBytes, Addresses: cuda.Range{Base: 1 << 44, Bytes: 1 << 40}, Ahead: true}, b)
 	handles = map[cuda.Handle]bool{}
 	next := cuda.Handle(77)

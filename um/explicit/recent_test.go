@@ -12,7 +12,7 @@ import (
 )
 
 func bystanding(remembered int) (*Runtime, *bystander) {
-	b := &bystander{state: map[uint32]State{}, last: map[uint32]uint64{}, next: 1 << 40}
+	b := newBystander()
 	r := New(Config{BudgetBytes: 64 << 20, HostBudgetBytes: 64 << 20, Addresses: cuda.Range{Base: 1 << 44, Bytes: 1 << 30}, Victims: evict.NextUse}, b)
 	r.Remember(remembered)
 	return r, b

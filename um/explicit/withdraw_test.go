@@ -19,6 +19,10 @@ type bystander struct {
 	now   time.Duration
 }
 
+func newBystander() *bystander {
+	return &bystander{state: map[uint32]State{}, last: map[uint32]uint64{}, next: 1 << 40}
+}
+
 func (b *bystander) Reserve(cuda.Range, int64, int, int) bool { return false }
 func (b *bystander) Publish(uint32, cuda.Range)               {}
 func (b *bystander) Withdraw(uint32, cuda.Range)              {}
@@ -39,7 +43,7 @@ func (b *bystander) TakeHost(bytes int64) ([]cuda.Range, bool) {
 // full is a runtime whose budget of 8 MiB an idle tensor fills, slot 1, while an
 // operation waits for another, slot 2.
 func full(t *testing.T) (*Runtime, *bystander) {
-	b := &bystander{state: map[uint32]State{}, last: map[uint32]uint64{}, next: 1 << 40}
+	b := newBystander()
 	r := New(Config{BudgetBytes: 8 << 20, HostBudgetBytes: 64 << 20, Addresses: cuda.Range{Base: 1 << 44, Bytes: 1 << 30}, Victims: evict.LRU}, b)
 	for seq := uint64(1); seq <= 2; seq++ {
 		if _, err := r.Malloc(8<<20, 0); err != nil {
