@@ -35,6 +35,7 @@ func TestRanks(t *testing.T) {
 		{"nonsense", "managed", map[string]string{"": "RANK=first WORLD_SIZE=-2 LOCAL_WORLD_SIZE=many"}, 1},
 	} {
 		t.Run(c.name, func(t *testing.T) {
+			t.Parallel() // one after the other each would wait for its turn among all tests
 			dir := t.TempDir()
 			report, recording := filepath.Join(dir, "r.json"), filepath.Join(dir, "t.pstrace")
 			memory, err := hostmem.Available()
