@@ -106,12 +106,15 @@ folders = $(shell grep -rlE --include='$(1)' '$(2)' ./*/ | xargs -n1 dirname | s
 THREADED = $(call folders,*.go,^\s*go [a-z]|\.Go\b|\.Parallel\b|"sync)
 RACED = $(filter $(filter-out $(call folders,*_test.go,internal/raced) ./cmd/penstock,$(THREADED)),$(PACKAGES))
 UNRACED = $(filter-out $(RACED),$(PACKAGES))
+# These take long: first, so that others run beside them.
+LONG = ./um/live/swapped ./trace
+long_first = $(filter $(LONG),$(1)) $(filter-out $(LONG),$(1))
 
 gotest: SHORT := -short
 
 # -vet=off: vet above looks at all of it, once.
 gotest gotest-all: build
-	$(GO) test -vet=off $(SHORT) -race -timeout 30m $(if $(SHORT),$(RACED),$(PACKAGES))
+	$(GO) test -vet=off $(SHORT) -race -timeout 30m $(call long_first,$(if $(SHORT),$(RACED),$(PACKAGES)))
 	$(GO) test -vet=off $(SHORT) -timeout 30m $(UNRACED)
 	$(GO) test -vet=off $(SHORT) -timeout 30m -parallel 6 $(PROGRAMS)
 
