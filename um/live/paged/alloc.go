@@ -67,7 +67,7 @@ func (e *Engine) mallocWhenReusable(bytes int64, stream uint64, err error) (cuda
 		if ended != nil {
 			return 0, ended
 		}
-		proc.Yield()
+		proc.Yield(0)
 		if e.runtime.Queued() == 0 && proc.Hook.Head() == proc.Hook.Read() {
 			e.runtime.Quiet()
 		}

@@ -15,8 +15,8 @@ func FinePauses() {
 	_ = unix.Prctl(unix.PR_SET_TIMERSLACK, 1000, 0, 0, 0) // a refusal costs precision only
 }
 
-// PauseAfter is how long the engine may look away when nothing has moved for so long while a launch waits: what that waits for
-// is noticed later by less than a fiftieth, and a wait of seconds takes no processor.
+// PauseAfter is how long the engine may look away when nothing has moved for so long while a launch waits, or nothing at all has
+// happened: what comes next is noticed later by less than a fiftieth, and a wait of seconds takes no processor.
 func PauseAfter(idle time.Duration) time.Duration {
 	return min(max(ShortWait, idle/64), time.Millisecond)
 }

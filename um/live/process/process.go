@@ -192,10 +192,10 @@ func (p *Process) Autopsy() {
 }
 
 // Yield lets the engine's threads have the lock for a moment, and takes in what has happened meanwhile.
-// The caller holds it.
-func (p *Process) Yield() {
+// The caller holds it, and has waited for so long.
+func (p *Process) Yield(waited time.Duration) {
 	p.Mu.Unlock()
-	time.Sleep(BusyWait)
+	time.Sleep(max(BusyWait, PauseAfter(waited)))
 	p.Mu.Lock()
 	p.Drain()
 	p.Progress()

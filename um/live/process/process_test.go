@@ -198,7 +198,7 @@ func TestLock(t *testing.T) {
 	const held = 20 * time.Millisecond
 	time.AfterFunc(held, r.proc.Mu.Unlock)
 	r.proc.Lock()
-	r.proc.Yield()
+	r.proc.Yield(0)
 	r.proc.Mu.Unlock()
 	if n := time.Duration(r.proc.Counts.LockWait.Load()); n < held/2 {
 		t.Errorf("%v for one that was held for %v", n, held)

@@ -119,7 +119,7 @@ func (e *Engine) TakePlain(size int64) error {
 			e.hook.ReportAll()
 			proc.Mu.Lock()
 		}
-		proc.Yield()
+		proc.Yield(waited.Duration)
 	}
 	proc.PlainBytes.Add(size)
 	return nil
@@ -140,7 +140,7 @@ func (e *Engine) Empty() {
 	e.runtime.EmptyCache()
 	e.wakeAll()
 	for began := time.Now(); e.runtime.Emptying() && !proc.Closing && proc.Failed == nil && time.Since(began) < emptyPatience; {
-		proc.Yield()
+		proc.Yield(0)
 	}
 }
 

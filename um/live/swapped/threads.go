@@ -27,6 +27,7 @@ func (e *Engine) loop() {
 		return
 	}
 	var reported, checked time.Time
+	var quiet process.Idle // nothing at all has happened, as while a kernel runs for long
 	for {
 		proc.Mu.Lock()
 		if proc.Closing {
@@ -34,6 +35,10 @@ func (e *Engine) loop() {
 			return
 		}
 		proc.Follow()
+		quiet.Look(time.Now())
+		if e.runtime.Epoch() != e.epoch.Load() {
+			quiet.End()
+		}
 		e.epoch.Store(e.runtime.Epoch())
 		held := e.runtime.Held() || e.asking != nil
 		if n := e.runtime.Epoch(); n != e.waked || held && !e.runtime.Moving() { // what was refused may be possible now, such as host memory
@@ -57,7 +62,7 @@ func (e *Engine) loop() {
 			checked = time.Now()
 		}
 		if busy {
-			process.Pause(process.PauseAfter(idle))
+			process.Pause(process.PauseAfter(max(idle, quiet.Duration)))
 		} else {
 			proc.Hook.Wait(process.IdleWait)
 		}
