@@ -43,7 +43,11 @@ func TestExplicitTrials(t *testing.T) {
 		j.Fill(in[0], productBytes, 1)
 		workspace := j.Malloc(productBytes)
 		products := make([]cuda.Ptr, 24)
-		for round := range 12 {
+		over := func() (is bool) {
+			j.locked(func(e *Engine) { is = e.accesses.functions[livetest.KernelGemm].over() })
+			return is
+		}
+		for round := 0; round < 12 || scribbles == 0 && !over() && round < 60; round++ { // on a busy machine what is tried is soon used again
 			j.Fill(in[1], productBytes, 2)
 			for i := range products {
 				products[i] = j.Malloc(productBytes)
@@ -67,11 +71,9 @@ func TestExplicitTrials(t *testing.T) {
 				})
 			}
 		}
-		j.locked(func(e *Engine) {
-			if f := e.accesses.functions[livetest.KernelGemm]; scribbles == 0 && !f.over() {
-				t.Errorf("%d trials were passed since they began anew: what is proven is not tried", f.passed)
-			}
-		})
+		if scribbles == 0 && !over() {
+			t.Error("trials began anew, and are not over: what is proven is not tried")
+		}
 		s := j.l.Stats().Explicit
 		j.Hook.Mu.Lock()
 		told := j.Hook.Told[livetest.KernelGemm]
