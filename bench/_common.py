@@ -145,7 +145,7 @@ def environment(extra=None):
     env["LD_PRELOAD"] = ":".join(p for p in env.get("LD_PRELOAD", "").split(":") if p and "libpenstock" not in p)
     if not env["LD_PRELOAD"]:
         del env["LD_PRELOAD"]
-    env.update(PENSTOCK_MANAGED_LIMIT=MANAGED_LIMIT, PYTHONUNBUFFERED="1", HF_HUB_OFFLINE="1", TOKENIZERS_PARALLELISM="false")
+    env.update(PENSTOCK_MANAGED_LIMIT=MANAGED_LIMIT, PENSTOCK_ENGINE="managed", PYTHONUNBUFFERED="1", HF_HUB_OFFLINE="1", TOKENIZERS_PARALLELISM="false")
     env.update(extra or {})
     return env
 

@@ -178,6 +178,9 @@ func start(device int) (*live.Live, error) {
 	} else {
 		log.Warn("the launch hook is not loaded: nothing can be foreseen; start the job with `penstock run`")
 	}
+	if o.Verify && o.Engine == options.EngineAuto {
+		o.Engine = options.EngineExplicit // which alone can be verified
+	}
 	if o.Verify && o.Engine != options.EngineExplicit {
 		return nil, fmt.Errorf("PENSTOCK_VERIFY checks the moves of the explicit engine: use it with --engine explicit")
 	}

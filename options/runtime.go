@@ -41,7 +41,7 @@ type Runtime struct {
 
 // Defaults are the options of a process that sets none.
 func Defaults() Runtime {
-	return Runtime{Engine: EngineManaged, Policy: PolicyPenstock, LogLevel: "warn", Progress: true, Top: true, Replay: ReplayOff, Packs: true, Planning: true, Stitch: StitchEager}
+	return Runtime{Engine: EngineAuto, Policy: PolicyPenstock, LogLevel: "warn", Progress: true, Top: true, Replay: ReplayOff, Packs: true, Planning: true, Stitch: StitchEager}
 }
 
 // binding ties a variable to its field.

@@ -37,7 +37,7 @@ var Table = []Option{
 		Doc: "host memory to use for what does not fit on the device, of each process (most of what is available, shared by the processes of the job on this host: LOCAL_WORLD_SIZE, else WORLD_SIZE)"},
 	{Env: "PENSTOCK_MANAGED_LIMIT", Type: TypeBytes,
 		Doc: "most managed memory that the process may ever allocate, a safety net under all else (no limit)"},
-	{Env: "PENSTOCK_ENGINE", Flag: "engine", Commands: []string{"run", "jupyter install"}, Type: TypeChoice, Choices: Engines, Default: EngineManaged,
+	{Env: "PENSTOCK_ENGINE", Flag: "engine", Commands: []string{"run", "jupyter install"}, Type: TypeChoice, Choices: Engines, Default: EngineAuto,
 		Doc: "how bytes move: through unified memory, through explicit copies, not at all (none is an allocator and no more), or explicitly where this machine can and else through unified memory (auto)"},
 	{Env: "PENSTOCK_POLICY", Flag: "policy", Commands: []string{"run", "jupyter install"}, Type: TypeChoice, Choices: Policies, Default: PolicyPenstock,
 		Doc: "what is moved when"},

@@ -133,13 +133,14 @@ func program(t *testing.T, name string) string {
 // budgets are the same everywhere: a job of three and a half times the device.
 var budgets = []string{"PENSTOCK_BUDGET=64MiB", "PENSTOCK_HOST_BUDGET=512MiB", "PENSTOCK_MANAGED_LIMIT=1GiB"}
 
-// environment is the test's own, without what would disturb, with the libraries found. Later entries win.
+// environment is the test's own, without what would disturb, with the libraries found. The engine is the managed one where a
+// test does not name another. Later entries win.
 func environment(extra ...string) []string {
 	env := slices.DeleteFunc(os.Environ(), func(kv string) bool {
 		return strings.HasPrefix(kv, "PENSTOCK_") || strings.HasPrefix(kv, "STUB_") || strings.HasPrefix(kv, "LD_")
 	})
 	const dirtyHeap = "MALLOC_PERTURB_=165" // malloc gives out memory that is full of something: nothing passes because it was zeros
-	env = append(env, "PENSTOCK_TOP=0", "LD_LIBRARY_PATH="+buildDir, "LD_PRELOAD="+filepath.Join(buildDir, "libpenstock_hook.so"), dirtyHeap, "STUB_SCRIBBLE=1")
+	env = append(env, "PENSTOCK_TOP=0", "PENSTOCK_ENGINE=managed", "LD_LIBRARY_PATH="+buildDir, "LD_PRELOAD="+filepath.Join(buildDir, "libpenstock_hook.so"), dirtyHeap, "STUB_SCRIBBLE=1")
 	return append(append(env, budgets...), extra...)
 }
 

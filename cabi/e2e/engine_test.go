@@ -21,6 +21,7 @@ func TestEngineChoice(t *testing.T) {
 		env                []string
 	}{
 		{"everything is there", "explicit engine chosen: this machine has all that it needs", "explicit", nil},
+		{"by default", "explicit engine chosen: this machine has all that it needs", "explicit", []string{"PENSTOCK_ENGINE="}},
 		{"no budget given", "explicit engine chosen", "explicit", []string{"PENSTOCK_BUDGET="}},
 		{"no virtual memory", "managed engine chosen: this card or driver has no virtual memory management", "managed", []string{"STUB_VMM=0"}},
 		{"no hook", "managed engine chosen: the launch hook is not loaded", "managed", []string{"LD_PRELOAD="}},

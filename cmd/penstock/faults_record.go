@@ -18,6 +18,7 @@ import (
 	"github.com/penstock-gpu/penstock/faults/bpf"
 	"github.com/penstock-gpu/penstock/faults/record"
 	"github.com/penstock-gpu/penstock/internal/ranks"
+	"github.com/penstock-gpu/penstock/options"
 )
 
 type recordFlags struct {
@@ -173,6 +174,9 @@ func (f *recordFlags) plan(args, environ []string, notes io.Writer) (runPlan, er
 		*o.booleans["stacks"], given["stacks"] = true, true
 	}
 	if engine {
+		if environment := (runEnvironment{environ: environ}); environment.get("PENSTOCK_ENGINE") == "" {
+			put("engine", options.EngineManaged) // the other has no faults
+		}
 		return planRun(o, args, environ, exe, notes)
 	}
 	return planObserve(path, args, environ, exe, notes)

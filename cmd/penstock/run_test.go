@@ -100,7 +100,7 @@ func TestRunPlan(t *testing.T) {
 		"PENSTOCK_TRACE":       trace,
 		"PENSTOCK_JSON":        "1",
 		"EXTRA":                "a=b",
-		"NCCL_COMM_BLOCKING":   "",
+		"NCCL_COMM_BLOCKING":   "1",
 	} {
 		env := runEnvironment{plan.env}
 		if got := env.get(name); got != want {

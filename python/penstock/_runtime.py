@@ -121,7 +121,7 @@ def _warn_once(text: str) -> None:
 
 def _update_environment(env: dict[str, str]) -> None:
     os.environ.update(env)
-    if os.environ.get("PENSTOCK_ENGINE") in ("explicit", "auto"):
+    if os.environ.get("PENSTOCK_ENGINE", "") in ("explicit", "auto", ""):
         # As penstock run does: the engine has to know what NCCL runs when a call returns.
         os.environ["NCCL_COMM_BLOCKING"] = "1"
 
