@@ -8,7 +8,7 @@ What the program does before enable() is done again: restart=True starts the int
 import penstock
 
 # Before the first CUDA call: PyTorch's allocator cannot be changed later.
-penstock.enable(budget="2GiB", engine="explicit", restart=True)
+penstock.enable(budget="2GiB", restart=True)
 
 import torch  # noqa: E402
 

@@ -1,6 +1,6 @@
 """A full fine-tune of a language model that does not fit. Needs a GPU, PyTorch and transformers.
 
-    penstock run --engine explicit --budget 24GiB -- python3 examples/finetune.py MODEL TEXT
+    penstock run --budget 24GiB -- python3 examples/finetune.py MODEL TEXT
 
 MODEL is a folder or a name that transformers knows, TEXT a file of plain text. Weights and the optimizer's state are
 fp32, computed is in bf16. Checkpointing stays on: where the model has it, it is cheaper than moving activations. What is

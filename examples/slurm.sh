@@ -9,5 +9,5 @@ set -euo pipefail
 
 # The budgets hold for each process. The explicit engine pins host memory, which counts against --mem: leave some of it
 # to the program. Without --host-budget the processes of the node share 80 % of what is available.
-srun penstock run --engine explicit --budget 24GiB --host-budget 80GiB --report "report-$SLURM_JOB_ID.json" -- \
+srun penstock run --budget 24GiB --host-budget 80GiB --report "report-$SLURM_JOB_ID.json" -- \
 	torchrun --standalone --nproc-per-node "$SLURM_GPUS_ON_NODE" train.py

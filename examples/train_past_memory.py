@@ -3,7 +3,7 @@
 See first what the job needs, then give it half of that:
 
     python3 examples/train_past_memory.py
-    penstock run --engine explicit --budget HALF -- python3 examples/train_past_memory.py
+    penstock run --budget HALF -- python3 examples/train_past_memory.py
 
 The losses are the same, line by line. The verdict at the end says what limited the job.
 """

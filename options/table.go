@@ -179,8 +179,8 @@ var Table = []Option{
 		Doc: "print the report as JSON"},
 
 	// Looking at faults.
-	{Flag: "for", Commands: []string{"doctor"}, Type: TypeChoice, Choices: []string{"engine", "explicit", "faults", "pid", "system"}, Default: "engine",
-		Doc: "what the exit status answers for: the managed engine, the explicit one, or one of the ways to record faults"},
+	{Flag: "for", Commands: []string{"doctor"}, Type: TypeChoice, Choices: []string{"engine", "explicit", "managed", "faults", "pid", "system"}, Default: "engine",
+		Doc: "what the exit status answers for: either engine, the explicit or the managed one, or one of the ways to record faults"},
 	{Flag: "output", Commands: []string{"faults record"}, Type: TypeFile, Default: "faults.pstrace",
 		Doc: "write the recording to this file"},
 	{Flag: "pid", Commands: []string{"faults record", "faults top", "serve"}, Type: TypeNumber,

@@ -51,8 +51,9 @@ var machine doctorMachine = realMachine{}
 
 // What the exit status can answer for, besides the ways of seeing faults.
 const (
-	purposeEngine   = "engine"
+	purposeEngine   = "engine" // one of the two, as penstock run takes them
 	purposeExplicit = "explicit"
+	purposeManaged  = "managed"
 )
 
 // newDoctorCommand is `penstock doctor`.
@@ -66,8 +67,8 @@ func newDoctorCommand() *cobra.Command {
 		Long: `Look at the driver, the devices and their unified memory, the driver's event
 queue, Penstock's own libraries and Python, and have the launch hook tested by
 launches of nothing. Nothing is changed and no device memory is used. The exit status is 0 when
-what --for names will work here, and 1 when it will not: engine (penstock run),
-explicit (penstock run --engine explicit),
+what --for names will work here, and 1 when it will not: engine (penstock run, with
+either engine), explicit and managed (penstock run --engine of that name),
 faults (penstock faults record -- command), pid (--pid) or system (--system).
 
 With --job or --params nothing of this is looked at, but how much memory of the card and of
@@ -78,8 +79,8 @@ the host a job will need under the explicit engine at a budget. The exit status 
 		Args:         cobra.NoArgs,
 		SilenceUsage: true,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if purpose != purposeEngine && purpose != purposeExplicit && !slices.Contains(faultWays, purpose) {
-				return fmt.Errorf("--for: %q is unknown: choose one of %s, %s, %s", purpose, purposeEngine, purposeExplicit, strings.Join(faultWays, ", "))
+			if known := append([]string{purposeEngine, purposeExplicit, purposeManaged}, faultWays...); !slices.Contains(known, purpose) {
+				return fmt.Errorf("--for: %q is unknown: choose one of %s", purpose, strings.Join(known, ", "))
 			}
 			out := cmd.OutOrStdout()
 			switch asked, err := job.given(cmd); {
@@ -131,15 +132,15 @@ func writeDiagnosis(w io.Writer, d diagnosis, asJSON bool) error {
 			fmt.Fprintf(&b, "%-7s  %-*s  -> %s\n", "", width, "", c.Do)
 		}
 	}
-	if d.ManagedEngine {
-		b.WriteString("\nThe managed engine can run here.\n")
-	} else {
-		fmt.Fprintf(&b, "\nThe managed engine cannot run here: %s.\n", d.Why)
-	}
 	if d.ExplicitEngine {
-		b.WriteString("The explicit engine can run here.\n")
+		b.WriteString("\nThe explicit engine can run here: penstock run takes it.\n")
 	} else {
-		fmt.Fprintf(&b, "The explicit engine cannot run here: %s.\n", d.WhyNotExplicit)
+		fmt.Fprintf(&b, "\nThe explicit engine cannot run here: %s.\n", d.WhyNotExplicit)
+	}
+	if d.ManagedEngine {
+		b.WriteString("The managed engine can run here.\n")
+	} else {
+		fmt.Fprintf(&b, "The managed engine cannot run here: %s.\n", d.Why)
 	}
 	for _, f := range d.Faults {
 		if f.Works {
@@ -159,8 +160,11 @@ func (d *diagnosis) works(purpose string) bool {
 			return f.Works
 		}
 	}
-	if purpose == purposeExplicit {
+	switch purpose {
+	case purposeExplicit:
 		return d.ExplicitEngine
+	case purposeManaged:
+		return d.ManagedEngine
 	}
-	return d.ManagedEngine
+	return d.ExplicitEngine || d.ManagedEngine
 }

@@ -45,7 +45,7 @@ func TestDoctorFaults(t *testing.T) {
 		if got := strings.Join(works, " "); got != c.works || !strings.Contains(why, c.why) {
 			t.Errorf("%s: %q works, want %q; %s", c.name, got, c.works, why)
 		}
-		if d.works("engine") != d.ManagedEngine {
+		if d.works("managed") != d.ManagedEngine || d.works("engine") != (d.ManagedEngine || d.ExplicitEngine) {
 			t.Errorf("%s: the engine's answer differs", c.name)
 		}
 		var text strings.Builder
@@ -58,5 +58,5 @@ func TestDoctorFaults(t *testing.T) {
 	if c := checkLayout(m); c.Status != checkWarn || !strings.Contains(c.Found, "has not been compared") {
 		t.Errorf("%+v", c)
 	}
-	refused(t, []string{`"me" is unknown: choose one of engine, explicit, faults, pid, system`}, "doctor", "--for", "me")
+	refused(t, []string{`"me" is unknown: choose one of engine, explicit, managed, faults, pid, system`}, "doctor", "--for", "me")
 }
