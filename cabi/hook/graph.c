@@ -3,7 +3,7 @@
  * addresses that the nodes name (nodes.c) are read when the graph is instantiated, kept
  * by executable graph and node, and looked up at each launch (the allocations
  * behind an address may have changed since). In strict mode a graph asks for a grant
- * whenever a launch of one of its functions would (to_search), and addresses in what is copied from
+ * as often as launches do, and each time where a search of its memory has found addresses (to_search); addresses in what is copied from
  * the host count as named; where the copy puts them to where no launch shows them, what they
  * name stays on the device, and so does all that a graph names which the device itself launches.
  * A graph with a node of which nothing can be said is opaque, as

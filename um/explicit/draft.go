@@ -26,7 +26,7 @@ type Draft struct {
 func (r *scheduler) Draft(d um.Direction) *Draft {
 	times := uint64(1)
 	if d == um.In {
-		times = 2 // it is the busier one: see lately
+		times = timesIn
 	}
 	if r.drafting != nil || r.idleWorker(d) || !r.outdated(times) {
 		return nil

@@ -112,8 +112,12 @@ func (p *plan) anyLeaves() bool { return len(p.evict)+len(p.drops)+len(p.waiting
 // planned returns the current plan, made anew when it is out of date.
 func (r *planning) planned() *plan { return r.plannedWithin(1) }
 
-// lately returns a plan that may be twice as old, for the worker that brings in: it is the busier one, so that the other should make the plans.
-func (r *planning) lately() *plan { return r.plannedWithin(2) }
+// timesIn is how many times as old as for the other worker a plan may be for the one that brings in: it is the busier one, so that
+// the other should make the plans.
+const timesIn = 2
+
+// lately returns a plan for the worker that brings in.
+func (r *planning) lately() *plan { return r.plannedWithin(timesIn) }
 
 // plannedWithin returns the current plan, made anew when it is older than so many times what it may be.
 func (r *planning) plannedWithin(times uint64) *plan {
