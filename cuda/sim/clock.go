@@ -1,6 +1,19 @@
 package sim
 
-import "time"
+import (
+	"sync"
+	"time"
+)
+
+// clock is the lowest floor of a GPU: the simulated time, and what is to happen when.
+type clock struct {
+	mu    sync.Mutex
+	now   time.Duration
+	seq   uint64
+	queue eventQueue
+	calls []func() // user code to call when the current event is over
+	spare []func() // last step's calls, for reuse
+}
 
 // event is one entry of the event queue. Dead events are dropped when they
 // reach the top, without moving the clock.
@@ -56,35 +69,35 @@ func (q *eventQueue) pop() *event {
 }
 
 // schedule runs f at t, under the lock. A time that has passed means now.
-func (g *GPU) schedule(t time.Duration, f func()) *event {
+func (g *clock) schedule(t time.Duration, f func()) *event {
 	g.seq++
 	e := &event{at: max(t, g.now), seq: g.seq, fn: f}
 	g.queue.push(e)
 	return e
 }
 
-func (g *GPU) after(d time.Duration, f func()) *event { return g.schedule(g.now+d, f) }
+func (g *clock) after(d time.Duration, f func()) *event { return g.schedule(g.now+d, f) }
 
 // tell queues a call into the user's code; Step makes it after the lock is let go.
-func (g *GPU) tell(f func()) { g.calls = append(g.calls, f) }
+func (g *clock) tell(f func()) { g.calls = append(g.calls, f) }
 
 // At runs f at virtual time t, or now when t has passed. Functions of the same
 // time run in the order in which they were scheduled.
-func (g *GPU) At(t time.Duration, f func()) {
+func (g *clock) At(t time.Duration, f func()) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.schedule(t, func() { g.tell(f) })
 }
 
 // Now is the virtual time of the event that ran last.
-func (g *GPU) Now() time.Duration {
+func (g *clock) Now() time.Duration {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.now
 }
 
 // Step runs the next event and says whether there was one.
-func (g *GPU) Step() bool {
+func (g *clock) Step() bool {
 	g.mu.Lock()
 	e := g.next()
 	if e == nil {
@@ -113,7 +126,7 @@ func (g *GPU) Step() bool {
 }
 
 // next is the event that will run next, or nil; dead ones are dropped.
-func (g *GPU) next() *event {
+func (g *clock) next() *event {
 	for len(g.queue) > 0 {
 		if e := g.queue[0]; !e.dead {
 			return e
@@ -124,13 +137,13 @@ func (g *GPU) next() *event {
 }
 
 // Run steps until no event is left.
-func (g *GPU) Run() {
+func (g *clock) Run() {
 	for g.Step() {
 	}
 }
 
 // runUntil steps while events at or before t are left and done says no.
-func (g *GPU) runUntil(t time.Duration, done func() bool) {
+func (g *clock) runUntil(t time.Duration, done func() bool) {
 	for {
 		g.mu.Lock()
 		e := g.next()

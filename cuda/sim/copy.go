@@ -81,7 +81,7 @@ func (g *GPU) enqueueCopy(to, from cuda.Range) (done func()) {
 }
 
 // accessible says whether the whole range is live memory of some kind.
-func (g *GPU) accessible(r cuda.Range) bool {
+func (g *memory) accessible(r cuda.Range) bool {
 	switch kindOf(r.Base) {
 	case managedAddress:
 		_, ok := g.pieces(r, false, nil)
@@ -98,7 +98,7 @@ func (g *GPU) accessible(r cuda.Range) bool {
 }
 
 // onDevice is how much of an accessible range is in device memory.
-func (g *GPU) onDevice(r cuda.Range) int64 {
+func (g *memory) onDevice(r cuda.Range) int64 {
 	switch kindOf(r.Base) {
 	case managedAddress:
 		return g.residentIn(r)
@@ -139,7 +139,7 @@ func (g *GPU) startCopy(to, from cuda.Range, done func()) {
 }
 
 // bringToLife gives contents on the host to what a copy writes and nobody wrote before.
-func (g *GPU) bringToLife(r cuda.Range) {
+func (g *memory) bringToLife(r cuda.Range) {
 	pieces, ok := g.pieces(r, false, nil)
 	if !ok {
 		return

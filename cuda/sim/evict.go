@@ -18,7 +18,7 @@ const (
 type blockList struct{ head, tail *block }
 
 // enlist moves a block to the tail of a list, from wherever it was.
-func (g *GPU) enlist(b *block, k listKind) {
+func (g *memory) enlist(b *block, k listKind) {
 	g.unlist(b)
 	if k == listNone {
 		return
@@ -33,7 +33,7 @@ func (g *GPU) enlist(b *block, k listKind) {
 	l.tail = b
 }
 
-func (g *GPU) unlist(b *block) {
+func (g *memory) unlist(b *block) {
 	if b.list == listNone {
 		return
 	}
@@ -54,11 +54,11 @@ func (g *GPU) unlist(b *block) {
 // touch is what the driver does to a block that it has just served: the tail of
 // its list. A kernel's own accesses never get here, which is the driver's
 // well-known inversion: a hot block that does not fault ages.
-func (g *GPU) touch(b *block) { g.enlist(b, b.home()) }
+func (g *memory) touch(b *block) { g.enlist(b, b.home()) }
 
 // relist puts a block whose contents went away where it now belongs, and leaves
 // it where it is when that is the same list.
-func (g *GPU) relist(b *block) {
+func (g *memory) relist(b *block) {
 	if k := b.home(); b.list != k {
 		g.enlist(b, k)
 	}
@@ -78,7 +78,7 @@ func (b *block) home() listKind {
 }
 
 // victim is the block whose chunk the driver would take next, or nil when all are moving.
-func (g *GPU) victim() *block {
+func (g *memory) victim() *block {
 	for k := listUnused; k < listKinds; k++ {
 		for b := g.lists[k].head; b != nil; b = b.next {
 			if b.moving == nil {
@@ -93,7 +93,7 @@ func (g *GPU) victim() *block {
 // contents go to the host at once in the ledger; bytes have to cross the bus
 // before the chunk's new contents may, and until then s holds the victim.
 // ok is false when there is none to be had now.
-func (g *GPU) takeChunk(s *slice) (bytes int64, ok bool) {
+func (g *memory) takeChunk(s *slice) (bytes int64, ok bool) {
 	if g.chunks < g.roomForChunks() {
 		g.chunks++
 		return 0, true
@@ -112,7 +112,7 @@ func (g *GPU) takeChunk(s *slice) (bytes int64, ok bool) {
 
 // evict takes the chunk away from b. It returns the bytes to copy out; s, when
 // it is not nil, holds the block until they are.
-func (g *GPU) evict(b *block, s *slice) int64 {
+func (g *memory) evict(b *block, s *slice) int64 {
 	if b.dev != 0 {
 		g.noteInUse(b)
 		g.stats.EvictedBlocks++

@@ -1,7 +1,6 @@
 package sim
 
 import (
-	"sync"
 	"time"
 
 	"github.com/penstock-gpu/penstock/cuda"
@@ -23,38 +22,8 @@ type Options struct {
 
 // GPU is one simulated card with its driver. See the package comment.
 type GPU struct {
-	profile       Profile
-	capacityBytes int64
-	limitBytes    int64
+	memory
 
-	mu    sync.Mutex
-	now   time.Duration
-	seq   uint64
-	queue eventQueue
-	calls []func() // user code to call when the current event is over
-	spare []func() // last step's calls, for reuse
-	fault *cuda.Error
-
-	// Memory.
-	managed      []*segment // by base
-	plain        []*plainAlloc
-	pinned       []*plainAlloc
-	registered   []*plainAlloc         // the caller's own memory, pinned
-	words        map[cuda.Ptr]*counter // written by StreamWriteValue32
-	reserved     []*reservation
-	handles      map[cuda.Handle]*handle
-	nextAddress  [addressKinds]cuda.Ptr
-	nextHandle   cuda.Handle
-	managedBytes int64 // live managed allocations
-	plainBytes   int64
-	handleBytes  int64  // physical device memory of VMM
-	calling      []span // that have not ended, in order: see inTurn
-	chunks       int64  // root chunks held by blocks
-	resident     int64  // managed bytes on the device
-	lists        [listKinds]blockList
-	inFlight     []*slice // in order of their start
-
-	// Machinery.
 	bus         [2]direction
 	uvm         server
 	mapper      server // maps host pages, where moves are direct
@@ -63,27 +32,23 @@ type GPU struct {
 	engines     [2]copyEngine
 	streams     map[cuda.Stream]*stream
 	events      map[cuda.Event]*eventState
+	words       map[cuda.Ptr]*counter // written by StreamWriteValue32
 	nextObject  uintptr
 	roomWaiters []func()
-
-	kernels   []*kernelRun // running
-	held      int          // compute streams that wait
-	accounted time.Duration
-	stats     Stats
-	observers []Observer
+	inFlight    []*slice // in order of their start
+	held        int      // compute streams that wait
+	accounted   time.Duration
+	fault       *cuda.Error
 }
 
 // New makes an idle card with empty memory at time 0.
 func New(p Profile, o Options) *GPU {
 	g := &GPU{
-		profile:       p,
-		capacityBytes: o.CapacityBytes,
-		limitBytes:    o.ManagedLimitBytes,
-		directMoves:   o.DirectMoves,
-		handles:       map[cuda.Handle]*handle{},
-		words:         map[cuda.Ptr]*counter{},
-		streams:       map[cuda.Stream]*stream{},
-		events:        map[cuda.Event]*eventState{},
+		memory:      memory{profile: p, capacityBytes: o.CapacityBytes, limitBytes: o.ManagedLimitBytes, handles: map[cuda.Handle]*handle{}},
+		directMoves: o.DirectMoves,
+		words:       map[cuda.Ptr]*counter{},
+		streams:     map[cuda.Stream]*stream{},
+		events:      map[cuda.Event]*eventState{},
 	}
 	if g.capacityBytes == 0 {
 		g.capacityBytes = p.MemoryBytes

@@ -351,7 +351,7 @@ func (r *kernelRun) service(finish, finished func()) {
 
 // noteInUse counts a block that leaves the device while a running kernel has it
 // in its access set: the real card would fault it back in. The simulator does not.
-func (g *GPU) noteInUse(b *block) {
+func (g *memory) noteInUse(b *block) {
 	for _, k := range g.kernels {
 		for i := range k.pieces {
 			if p := &k.pieces[i]; p.seg == b.seg && p.mask(b.index) != 0 {

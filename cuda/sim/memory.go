@@ -8,6 +8,34 @@ import (
 	"github.com/penstock-gpu/penstock/cuda"
 )
 
+// memory is the floor above the clock: what there is of each kind of memory, what of it is on the device, and who is told.
+type memory struct {
+	clock
+	profile       Profile
+	capacityBytes int64
+	limitBytes    int64
+
+	managed      []*segment // by base
+	plain        []*plainAlloc
+	pinned       []*plainAlloc
+	registered   []*plainAlloc // the caller's own memory, pinned
+	reserved     []*reservation
+	handles      map[cuda.Handle]*handle
+	nextAddress  [addressKinds]cuda.Ptr
+	nextHandle   cuda.Handle
+	managedBytes int64 // live managed allocations
+	plainBytes   int64
+	handleBytes  int64  // physical device memory of VMM
+	calling      []span // that have not ended, in order: see inTurn
+	chunks       int64  // root chunks held by blocks
+	resident     int64  // managed bytes on the device
+	lists        [listKinds]blockList
+
+	kernels   []*kernelRun // running
+	stats     Stats
+	observers []Observer
+}
+
 const (
 	blockBytes = 2 * mib  // a VA block, and a root chunk
 	leafBytes  = 64 * kib // the unit of residency here: the driver's "big page"
@@ -109,7 +137,7 @@ func set(word *uint64, bit uint64, on bool) {
 }
 
 // setDevice changes what is on the device and keeps the ledger.
-func (g *GPU) setDevice(b *block, dev mask) {
+func (g *memory) setDevice(b *block, dev mask) {
 	g.resident += b.bytes(dev) - b.bytes(b.dev)
 	b.dev = dev
 	b.dead &= dev
@@ -137,14 +165,14 @@ func (p piece) blockRange() (int, int) {
 }
 
 // findSegment is the index of the segment that holds p, or of the first one after it.
-func (g *GPU) findSegment(p cuda.Ptr) int {
+func (g *memory) findSegment(p cuda.Ptr) int {
 	return sort.Search(len(g.managed), func(i int) bool { return g.managed[i].End() > p })
 }
 
 // pieces cuts a managed range into segments. Leaves that the range covers only
 // in part count as covered, unless whole is set (for discard, which must not
 // take a neighbour's bytes). It is false when part of the range is not managed memory.
-func (g *GPU) pieces(r cuda.Range, whole bool, out []piece) ([]piece, bool) {
+func (g *memory) pieces(r cuda.Range, whole bool, out []piece) ([]piece, bool) {
 	at := r.Base
 	for i := g.findSegment(at); at < r.End(); i++ {
 		if i == len(g.managed) || g.managed[i].Base > at {
@@ -181,7 +209,7 @@ func kindOf(p cuda.Ptr) int {
 }
 
 // place takes addresses from a window. They are not reused, so a stale pointer is always found out.
-func (g *GPU) place(kind int, bytes, align int64) cuda.Ptr {
+func (g *memory) place(kind int, bytes, align int64) cuda.Ptr {
 	a := cuda.Ptr(align)
 	p := (g.nextAddress[kind] + a - 1) / a * a
 	g.nextAddress[kind] = p + cuda.Ptr(bytes)
@@ -210,12 +238,12 @@ func remove[T any](list []T, i int) []T { return slices.Delete(list, i, i+1) }
 
 // roomForChunks is how many root chunks fit beside the plain memory and the
 // physical handles.
-func (g *GPU) roomForChunks() int64 {
+func (g *memory) roomForChunks() int64 {
 	fixed := (g.plainBytes+blockBytes-1)/blockBytes*blockBytes + g.handleBytes
 	return max(0, (g.capacityBytes-fixed)/blockBytes)
 }
 
 // usedBytes is device memory in use: plain, physical handles and root chunks.
-func (g *GPU) usedBytes() int64 {
+func (g *memory) usedBytes() int64 {
 	return (g.plainBytes+blockBytes-1)/blockBytes*blockBytes + g.handleBytes + g.chunks*blockBytes
 }

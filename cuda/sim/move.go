@@ -251,7 +251,7 @@ func (b *block) toHost(m mask) (live, empty, pages mask) {
 }
 
 // mappingTime is the driver's second pass: CPU pages and their mappings.
-func (g *GPU) mappingTime(b *block, live, empty, pages mask) time.Duration {
+func (g *memory) mappingTime(b *block, live, empty, pages mask) time.Duration {
 	return perBlock(b.bytes(live), g.profile.ToHostMapPerBlock) +
 		perBlock(b.bytes(empty), g.profile.ToHostDeadPerBlock) +
 		perBlock(b.bytes(pages), g.profile.ToHostAllocPerBlock)

@@ -49,13 +49,13 @@ type Event struct {
 type Observer func(Event)
 
 // Observe adds an observer.
-func (g *GPU) Observe(o Observer) {
+func (g *memory) Observe(o Observer) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.observers = append(g.observers, o)
 }
 
-func (g *GPU) notify(e Event) {
+func (g *memory) notify(e Event) {
 	for _, o := range g.observers {
 		g.tell(func() { o(e) })
 	}
@@ -68,7 +68,7 @@ func (b *block) rangeOf(lo, hi int) cuda.Range {
 }
 
 // observeMask reports a migration for each run of leaves.
-func (g *GPU) observeMask(b *block, m mask, to cuda.Location, c Cause, begin, end time.Duration) {
+func (g *memory) observeMask(b *block, m mask, to cuda.Location, c Cause, begin, end time.Duration) {
 	if len(g.observers) == 0 {
 		return
 	}
@@ -80,7 +80,7 @@ func (g *GPU) observeMask(b *block, m mask, to cuda.Location, c Cause, begin, en
 	}
 }
 
-func (g *GPU) observeFaults(m moved, begin, end time.Duration, r *kernelRun) {
+func (g *memory) observeFaults(m moved, begin, end time.Duration, r *kernelRun) {
 	if len(g.observers) == 0 || m.faulted == 0 {
 		return
 	}
@@ -88,7 +88,7 @@ func (g *GPU) observeFaults(m moved, begin, end time.Duration, r *kernelRun) {
 	g.notify(Event{Kind: EventFaults, Begin: begin, End: end, Range: m.b.rangeOf(lo, hi), Faults: m.entries, Batches: r.batches, Kernel: r.Name})
 }
 
-func (g *GPU) reportEvictions(s *slice) {
+func (g *memory) reportEvictions(s *slice) {
 	for _, m := range s.evicted {
 		g.observeMask(m.b, m.leaves, cuda.Host, CauseEviction, s.begin, g.now)
 	}
@@ -135,20 +135,20 @@ func (g *GPU) account() {
 }
 
 // ResidentBytes is managed memory with contents on the device.
-func (g *GPU) ResidentBytes() int64 {
+func (g *memory) ResidentBytes() int64 {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.resident
 }
 
 // ResidentIn is the part of a managed range that is on the device, to 64 KiB.
-func (g *GPU) ResidentIn(r cuda.Range) int64 {
+func (g *memory) ResidentIn(r cuda.Range) int64 {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.residentIn(r)
 }
 
-func (g *GPU) residentIn(r cuda.Range) int64 {
+func (g *memory) residentIn(r cuda.Range) int64 {
 	var n int64
 	for i := g.findSegment(r.Base); i < len(g.managed) && g.managed[i].Base < r.End(); i++ {
 		s := g.managed[i]
@@ -177,11 +177,11 @@ func (g *GPU) residentIn(r cuda.Range) int64 {
 
 // UsedBytes is device memory in use: plain allocations, physical handles and
 // the root chunks that managed memory holds, with or without contents.
-func (g *GPU) UsedBytes() int64 {
+func (g *memory) UsedBytes() int64 {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.usedBytes()
 }
 
 // CapacityBytes is the device memory.
-func (g *GPU) CapacityBytes() int64 { return g.capacityBytes }
+func (g *memory) CapacityBytes() int64 { return g.capacityBytes }

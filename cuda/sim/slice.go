@@ -74,7 +74,7 @@ func (g *GPU) release(s *slice) {
 }
 
 // dropBlock gives back what a block of a freed segment holds.
-func (g *GPU) dropBlock(b *block) {
+func (g *memory) dropBlock(b *block) {
 	g.setDevice(b, 0)
 	b.host = 0
 	g.unlist(b)
@@ -85,7 +85,7 @@ func (g *GPU) dropBlock(b *block) {
 }
 
 // discardBlock ends the contents of leaves m of a block that is not moving.
-func (g *GPU) discardBlock(b *block, m mask) {
+func (g *memory) discardBlock(b *block, m mask) {
 	b.host &^= m
 	if g.profile.DiscardKeepsMapping {
 		b.dead |= m & b.dev

@@ -286,7 +286,7 @@ func (t *Thread) MemAllocManaged(bytes int64) (cuda.Ptr, error) {
 }
 
 // managedPieces checks the ranges of a call on managed memory.
-func (g *GPU) managedPieces(call string, ranges []cuda.Range, whole bool) ([][]piece, error) {
+func (g *memory) managedPieces(call string, ranges []cuda.Range, whole bool) ([][]piece, error) {
 	out := make([][]piece, 0, len(ranges))
 	for _, r := range ranges {
 		if r.Bytes <= 0 {
@@ -387,7 +387,7 @@ func (t *Thread) Discard(ranges []cuda.Range, s cuda.Stream) error {
 	return nil
 }
 
-func (g *GPU) discardPiece(p piece) {
+func (g *memory) discardPiece(p piece) {
 	for i, end := p.blockRange(); i < end; i++ {
 		b := &p.seg.blocks[i]
 		m := p.mask(i) & b.valid
@@ -436,7 +436,7 @@ func (t *Thread) Advise(r cuda.Range, a cuda.Advice, l cuda.Location) error {
 	return nil
 }
 
-func (g *GPU) adviseBlock(b *block, m mask, a cuda.Advice, l cuda.Location) {
+func (g *memory) adviseBlock(b *block, m mask, a cuda.Advice, l cuda.Location) {
 	switch a {
 	case cuda.SetReadMostly:
 		b.readMostly |= m

@@ -31,7 +31,7 @@ type reservation struct {
 // Granularity is 2 MiB.
 func (t *Thread) Granularity() int64 { return blockBytes }
 
-func (g *GPU) vmm(l cuda.Location) *VMM {
+func (g *memory) vmm(l cuda.Location) *VMM {
 	switch {
 	case l == cuda.Host:
 		return &g.profile.HostNUMA
@@ -124,11 +124,11 @@ func (t *Thread) AddressReserve(bytes, align int64, hint cuda.Ptr) (cuda.Ptr, er
 	return r.Base, nil
 }
 
-func (g *GPU) findReservation(p cuda.Ptr) int {
+func (g *memory) findReservation(p cuda.Ptr) int {
 	return sort.Search(len(g.reserved), func(i int) bool { return g.reserved[i].End() > p })
 }
 
-func (g *GPU) overlapsReservation(r cuda.Range) bool {
+func (g *memory) overlapsReservation(r cuda.Range) bool {
 	i := g.findReservation(r.Base)
 	return i < len(g.reserved) && g.reserved[i].Base < r.End()
 }
@@ -152,7 +152,7 @@ func (t *Thread) AddressFree(p cuda.Ptr, bytes int64) error {
 }
 
 // reservationOf is the reservation that holds a range; nil when none does.
-func (g *GPU) reservationOf(r cuda.Range) *reservation {
+func (g *memory) reservationOf(r cuda.Range) *reservation {
 	i := g.findReservation(r.Base)
 	if i == len(g.reserved) || g.reserved[i].Base > r.Base || g.reserved[i].End() < r.End() {
 		return nil
@@ -205,7 +205,7 @@ func (t *Thread) Map(p cuda.Ptr, bytes int64, h cuda.Handle) error {
 }
 
 // whole finds the mappings that a range covers exactly.
-func (g *GPU) whole(call string, p cuda.Ptr, bytes int64) (*reservation, []*mapping, error) {
+func (g *memory) whole(call string, p cuda.Ptr, bytes int64) (*reservation, []*mapping, error) {
 	r := cuda.Range{Base: p, Bytes: bytes}
 	v := g.reservationOf(r)
 	if v == nil || bytes <= 0 {
@@ -261,7 +261,7 @@ func (t *Thread) SetAccess(p cuda.Ptr, bytes int64) error {
 }
 
 // mapped says whether all of a range is mapped and accessible, and how much of it is host memory.
-func (g *GPU) mapped(r cuda.Range) (host int64, ok bool) {
+func (g *memory) mapped(r cuda.Range) (host int64, ok bool) {
 	v := g.reservationOf(r)
 	if v == nil {
 		return 0, false

@@ -37,6 +37,17 @@
 // in, so room is made for what is queued, and further ahead only while nothing that
 // fits wants to come in (ready.go).
 //
+// # Floors
+//
+// The [Runtime] is built of floors. Each embeds the one below, so that it can ask it everything, and none knows those above:
+//
+//	blocks         whose each block is, where it is, what moves, the budget    blocks.go, tensor.go
+//	evictionOrder  what the driver evicts by itself                            steer.go, ledger.go
+//	gates          which operations may run, and what the others wait for      gate.go
+//	planning       what comes and what leaves                                  plan.go, tables.go
+//	scheduler      the moves: the next one, and how they went                  next.go, ready.go, prepare.go, ledger.go
+//	Runtime        what is asked of the engine                                 runtime.go
+//
 // # Invariants
 //
 //   - Blocks on the device, as the ledger counts them, are the sum over blocks;

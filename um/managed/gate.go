@@ -5,8 +5,14 @@ import (
 	"github.com/penstock-gpu/penstock/um"
 )
 
+// gates is the floor of operations: which may run, and what those wait for that may not.
+type gates struct {
+	evictionOrder
+	gated []([]*op) // by stream: gated operations whose gate is closed, in order
+}
+
 // ready says whether every tensor of an operation is on the device and stays.
-func (r *Runtime) ready(x *op) bool {
+func (r *gates) ready(x *op) bool {
 	for _, t := range x.Tensors {
 		if missing, _ := r.away(t); missing > 0 {
 			return false
@@ -16,7 +22,7 @@ func (r *Runtime) ready(x *op) bool {
 }
 
 // missingBlocks are the blocks of an operation that are not on the device.
-func (r *Runtime) missingBlocks(x *op) (n int32) {
+func (r *gates) missingBlocks(x *op) (n int32) {
 	for _, t := range x.Tensors {
 		missing, _ := r.away(t)
 		n += missing
@@ -25,7 +31,7 @@ func (r *Runtime) missingBlocks(x *op) (n int32) {
 }
 
 // openGates lets every stream run as far as it can.
-func (r *Runtime) openGates() {
+func (r *gates) openGates() {
 	for s := range r.gated {
 		for len(r.gated[s]) > 0 {
 			x := r.gated[s][0]
@@ -44,10 +50,10 @@ func (r *Runtime) openGates() {
 }
 
 // HeldOn says whether an operation of a stream is held back.
-func (r *Runtime) HeldOn(stream int) bool { return stream < len(r.gated) && len(r.gated[stream]) > 0 }
+func (r *gates) HeldOn(stream int) bool { return stream < len(r.gated) && len(r.gated[stream]) > 0 }
 
 // head is the first operation in order whose gate is closed, or nil.
-func (r *Runtime) head() (h *op) {
+func (r *gates) head() (h *op) {
 	for s := range r.gated {
 		if q := r.gated[s]; len(q) > 0 && (h == nil || q[0].Position < h.Position) {
 			h = q[0]
@@ -56,7 +62,7 @@ func (r *Runtime) head() (h *op) {
 	return h
 }
 
-func (r *Runtime) dropGated(x *op) {
+func (r *gates) dropGated(x *op) {
 	q := r.gated[x.Stream]
 	for i := range q {
 		if q[i] == x {
@@ -68,7 +74,7 @@ func (r *Runtime) dropGated(x *op) {
 
 // letLate opens the gate of an operation that cannot be served: it faults for
 // what is missing, which is slow and correct.
-func (r *Runtime) letLate(x *op) {
+func (r *gates) letLate(x *op) {
 	r.stats.LateOps++
 	r.dropGated(x)
 	r.letGo(x)
@@ -81,7 +87,7 @@ func (r *Runtime) letLate(x *op) {
 }
 
 // OpenAll opens every gate and keeps no operation back any more: the engine has failed.
-func (r *Runtime) OpenAll() {
+func (r *gates) OpenAll() {
 	for h := r.head(); h != nil; h = r.head() {
 		r.letLate(h)
 	}
@@ -89,20 +95,20 @@ func (r *Runtime) OpenAll() {
 
 // roomToFault says whether an operation's missing blocks fit, or nothing more
 // can be done about it.
-func (r *Runtime) roomToFault(x *op) bool {
+func (r *gates) roomToFault(x *op) bool {
 	return r.room() >= r.missingBlocks(x) || r.leaving == 0 && !r.unfinishedBefore(x) && !r.oldestExists(x)
 }
 
 // unfinishedBefore says whether operations before x are still to finish, after
 // which what they use may leave.
-func (r *Runtime) unfinishedBefore(x *op) bool {
+func (r *gates) unfinishedBefore(x *op) bool {
 	first, ok := r.Pending.First()
 	return ok && first.Position < x.Position
 }
 
 // AwaitsWork says whether, before the operation that has been held back longest, another is still running. Nobody
 // may have said of one that it is finished: it counts if its stream will say so, or stands at that operation's gate after it.
-func (r *Runtime) AwaitsWork() bool {
+func (r *gates) AwaitsWork() bool {
 	h := r.head()
 	if h == nil {
 		return false
@@ -123,7 +129,7 @@ func (r *Runtime) AwaitsWork() bool {
 
 // arriveByFault enters an operation's missing blocks into the ledger: the kernel
 // brings them in itself.
-func (r *Runtime) arriveByFault(x *op) {
+func (r *gates) arriveByFault(x *op) {
 	for _, t := range x.Tensors {
 		for b := t.first; b < t.first+t.n; b++ {
 			r.enter(b, true)
@@ -134,7 +140,7 @@ func (r *Runtime) arriveByFault(x *op) {
 
 // Migrated reports what the driver did on its own (demand faults, its own
 // evictions), so that the ledger follows the truth.
-func (r *Runtime) Migrated(x cuda.Range, toDevice bool) {
+func (r *gates) Migrated(x cuda.Range, toDevice bool) {
 	if !r.arena.contains(x.Base) {
 		return
 	}
@@ -146,7 +152,7 @@ func (r *Runtime) Migrated(x cuda.Range, toDevice bool) {
 }
 
 // enter puts one block on a side of the ledger, without a move of ours.
-func (r *Runtime) enter(b int32, onDevice bool) {
+func (r *gates) enter(b int32, onDevice bool) {
 	a := r.arena
 	if a.driverVictim[b] && !onDevice {
 		r.depart(b) // as asked for
@@ -179,20 +185,9 @@ func (r *Runtime) enter(b int32, onDevice bool) {
 	}
 }
 
-// note keeps the mirror of the driver's order.
-func (r *Runtime) note(b int32, onDevice bool) {
-	switch {
-	case r.recency == nil:
-	case onDevice:
-		r.recency.touch(b)
-	default:
-		r.recency.remove(b)
-	}
-}
-
 // accountStall measures how long the operation that has been held back longest has been
 // so with nothing before it on its stream left to run.
-func (r *Runtime) accountStall() {
+func (r *gates) accountStall() {
 	x := r.head()
 	if x != nil {
 		if first, _ := r.Pending.FirstOn(x.Stream); first != x {
@@ -200,4 +195,16 @@ func (r *Runtime) accountStall() {
 		}
 	}
 	r.Stalls.Wait(x, um.ForFetch)
+}
+
+// Held says whether any operation is held back.
+func (r *gates) Held() bool { return r.head() != nil }
+
+// LetHeadGo opens the gate of the operation that has been held back longest,
+// although it misses memory: it faults for that, which is slow and right. It is
+// the way out when no move can help it.
+func (r *gates) LetHeadGo() {
+	if x := r.head(); x != nil {
+		r.letLate(x)
+	}
 }

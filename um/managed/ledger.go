@@ -1,7 +1,7 @@
 package managed
 
 // begin enters a move into the ledger.
-func (r *Runtime) begin(m *Move) {
+func (r *evictionOrder) begin(m *Move) {
 	a := r.arena
 	for _, x := range m.runs {
 		for b := x.first; b < x.end(); b++ {
@@ -40,15 +40,8 @@ func (r *Runtime) begin(m *Move) {
 	}
 }
 
-func (r *Runtime) leave(t *tensor) {
-	if t.leaving == 0 && !t.Freed {
-		r.process.SetResident(t.Slot, false)
-	}
-	t.leaving++
-}
-
 // Done reports that a move has been carried out.
-func (r *Runtime) Done(m *Move) {
+func (r *scheduler) Done(m *Move) {
 	r.flying--
 	if m.Kind == MoveTouch {
 		r.steered(m)
@@ -94,88 +87,3 @@ func (r *Runtime) Done(m *Move) {
 	r.Happened()
 	r.openGates()
 }
-
-// settle puts a run of blocks on one side.
-func (r *Runtime) settle(x run, onDevice bool) {
-	a := r.arena
-	for b := x.first; b < x.end(); b++ {
-		a.moving[b] = false
-		t := a.owner[b]
-		if t != nil {
-			if onDevice {
-				t.arriving--
-			} else {
-				t.leaving--
-			}
-			if a.onDevice[b] != onDevice {
-				if onDevice {
-					t.present++
-				} else {
-					t.present--
-				}
-			}
-		}
-		a.setOnDevice(b, 1, onDevice)
-		r.note(b, onDevice)
-		if t != nil {
-			r.settled(t)
-		}
-	}
-}
-
-// settled follows the end of a move of one of a tensor's blocks.
-func (r *Runtime) settled(t *tensor) {
-	switch {
-	case t.Freed:
-		if t.arriving+t.leaving == 0 {
-			r.freeMoving -= t.n
-			r.release(t)
-		}
-	case t.present == t.n && t.leaving == 0:
-		r.process.SetResident(t.Slot, true)
-	}
-}
-
-// release gives a dead tensor's blocks back.
-func (r *Runtime) release(t *tensor) {
-	a := r.arena
-	for b := t.first; b < t.first+t.n; b++ {
-		a.owner[b] = nil
-		if t.Busy() {
-			a.deferred[b] = t
-		}
-		if !a.onDevice[b] && t.ran {
-			a.stale[b] = true
-		}
-	}
-	t.released = true
-	a.give(t.first, t.n, t.Stream, t.freeSeq, t.freeOthers)
-}
-
-func (r *Runtime) account(m *Move) {
-	bytes := int64(m.blocks()) * BlockBytes
-	switch m.Kind {
-	case MoveFetch:
-		r.stats.Fetches++
-		r.stats.FetchedBytes += m.Bytes
-	case MoveEvict:
-		r.stats.Evictions++
-		r.stats.EvictedBytes += m.Bytes
-	case MovePopulate:
-		r.stats.Populates++
-		r.stats.PopulatedBytes += bytes
-	case MoveDiscard:
-		r.stats.Discards++
-		r.stats.DiscardedBytes += bytes
-	}
-	r.stats.EvictedBytes += m.OutBytes
-}
-
-func (r *Runtime) notePeak() {
-	resident := r.residentBytes()
-	r.stats.ResidentPeakBytes = max(r.stats.ResidentPeakBytes, resident)
-	r.NotePeak(resident)
-}
-
-// residentBytes are those of managed blocks on the device.
-func (r *Runtime) residentBytes() int64 { return int64(r.arena.resident) * BlockBytes }

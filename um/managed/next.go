@@ -7,8 +7,19 @@ import (
 	"github.com/penstock-gpu/penstock/um"
 )
 
+// scheduler is the floor that hands out moves, and hears how they went.
+type scheduler struct {
+	planning
+	prepared  []bool   // blocks whose host pages have been made
+	foresight uint64   // of foresee: looks into the future so far
+	born      []run    // of foresee: allocations that it has placed
+	misplaced int32    // blocks that discardMisplaced has let go of since the last allocation
+	scratch   *arena   // of makeReady: in which coming allocations are placed
+	taken     []extent // the same: by one of them
+}
+
 // Next answers a worker that is free: what to move now, if anything.
-func (r *Runtime) Next(d um.Direction) (*Move, bool) {
+func (r *scheduler) Next(d um.Direction) (*Move, bool) {
 	if r.config.BudgetBytes <= 0 {
 		return nil, false
 	}
@@ -28,7 +39,7 @@ func (r *Runtime) Next(d um.Direction) (*Move, bool) {
 }
 
 // nextIn is the next move of a worker that brings in.
-func (r *Runtime) nextIn() *Move {
+func (r *scheduler) nextIn() *Move {
 	// What a stream is waiting for comes first, and until it has come whatever
 	// room appears is for it.
 	if x := r.head(); x != nil {
@@ -66,7 +77,7 @@ func (r *Runtime) nextIn() *Move {
 // to be brought in meanwhile: something is missing that nobody is bringing in, or is
 // a victim of the driver. Whether the driver evicts that or spares it is known when the moves under
 // way are over (displaced), and with several workers they would not be if others began.
-func (r *Runtime) fetchFor(x *op) (m *Move, blocked bool) {
+func (r *scheduler) fetchFor(x *op) (m *Move, blocked bool) {
 	for _, t := range x.Tensors {
 		missing, idle := r.away(t)
 		if idle > 0 {
@@ -84,7 +95,7 @@ func (r *Runtime) fetchFor(x *op) (m *Move, blocked bool) {
 }
 
 // stuck says whether, with nothing moving, nothing more can leave either until x has run.
-func (r *Runtime) stuck(x *op) bool {
+func (r *scheduler) stuck(x *op) bool {
 	if r.unfinishedBefore(x) {
 		return false // when they are done, what they use may leave
 	}
@@ -100,7 +111,7 @@ func (r *Runtime) stuck(x *op) bool {
 
 // fetch brings in a piece of a tensor, or makes room by letting go of dead
 // blocks, or answers nil when there is no room.
-func (r *Runtime) fetch(t *tensor, missing int32) *Move {
+func (r *scheduler) fetch(t *tensor, missing int32) *Move {
 	want := min(missing, r.config.fetchBlocks())
 	room := max(0, r.room())
 	var displaced []int32
@@ -140,19 +151,8 @@ func (r *Runtime) fetch(t *tensor, missing int32) *Move {
 	return m
 }
 
-// takeFree takes the free blocks of a move out of the allocator's hands while it moves.
-func (r *Runtime) takeFree(m *Move) {
-	for _, x := range m.runs {
-		for b := x.first; b < x.end(); b++ {
-			if r.arena.owner[b] == nil {
-				m.extents = append(m.extents, r.arena.take(b, 1)...)
-			}
-		}
-	}
-}
-
 // nextOut is the next move of a worker that takes out.
-func (r *Runtime) nextOut() *Move {
+func (r *scheduler) nextOut() *Move {
 	p := r.planned()
 	if r.recency != nil {
 		if m := r.steer(false); m != nil {
@@ -186,14 +186,14 @@ func (r *Runtime) nextOut() *Move {
 
 // excess is how many blocks too many there will be on the device when what is leaving
 // has left: plain memory has grown, or the budget has shrunk.
-func (r *Runtime) excess() int32 { return -(r.room() + r.leaving) }
+func (r *scheduler) excess() int32 { return -(r.room() + r.leaving) }
 
 // relieve takes out what otherwise would stay: who asked for the room waits for it, and
 // the job with him. First what is free, though only an operation to come would prove that
 // nothing uses it any more, and is therefore copied; then what is needed last, though it
 // may be needed before anything else happens. What queued operations need stays, for
 // they end by themselves.
-func (r *Runtime) relieve() *Move {
+func (r *scheduler) relieve() *Move {
 	limit := min(r.excess(), r.config.evictBlocks())
 	var free []int32
 	for i := range r.arena.free {
@@ -227,7 +227,7 @@ func (r *Runtime) relieve() *Move {
 }
 
 // evict takes pieces of tensors out; nil when there are none.
-func (r *Runtime) evict(runs []run, n int32) *Move {
+func (r *scheduler) evict(runs []run, n int32) *Move {
 	if n == 0 {
 		return nil
 	}
@@ -238,7 +238,7 @@ func (r *Runtime) evict(runs []run, n int32) *Move {
 }
 
 // shortfall is how many blocks the next fetches lack.
-func (r *Runtime) shortfall(p *plan) (short int32) {
+func (r *scheduler) shortfall(p *plan) (short int32) {
 	const ahead = 128
 	if r.recency != nil && !p.dry && len(p.evict) > 0 {
 		return 0 // the driver makes the room
@@ -263,7 +263,7 @@ func (r *Runtime) shortfall(p *plan) (short int32) {
 
 // nextForFaults keeps the cap under demand paging: the blocks that have been on
 // the device longest go first, dead ones too, for the pager cannot know.
-func (r *Runtime) nextForFaults() *Move {
+func (r *scheduler) nextForFaults() *Move {
 	need := int32(0)
 	x := r.head()
 	if x != nil {
@@ -301,44 +301,12 @@ func (r *Runtime) nextForFaults() *Move {
 	return m
 }
 
-// mayGo says whether a block may leave under demand paging while x waits.
-func (r *Runtime) mayGo(b int32, x *op) bool {
-	if !r.arena.onDevice[b] || r.arena.moving[b] {
-		return false
-	}
-	t := r.holder(b)
-	if t == nil {
-		return true
-	}
-	if t.pinned() || t.Freed && !t.released {
-		return false
-	}
-	if x != nil {
-		for _, y := range x.Tensors {
-			if b >= y.first && b < y.first+y.n {
-				return false
-			}
-		}
-	}
-	return true
-}
-
-// oldestExists says whether anything may leave under demand paging while x waits.
-func (r *Runtime) oldestExists(x *op) bool {
-	for b := int32(0); b < r.arena.blocks; b++ {
-		if r.mayGo(b, x) {
-			return true
-		}
-	}
-	return false
-}
-
 // discardBlocks is how many dead blocks are let go of at most in one move: a discard
 // takes 7 us a block, and what waits for the room should not wait for all of it.
 const discardBlocks = 32
 
 // discardFree lets go of dead blocks that nothing can touch any more.
-func (r *Runtime) discardFree(n int32) *Move {
+func (r *scheduler) discardFree(n int32) *Move {
 	n = min(n, discardBlocks)
 	m := &Move{Kind: MoveDiscard}
 	for i := len(r.arena.free) - 1; i >= 0 && n > 0; i-- {
@@ -367,7 +335,7 @@ func (r *Runtime) discardFree(n int32) *Move {
 }
 
 // discardStale forgets the dead pages that the host holds for free blocks.
-func (r *Runtime) discardStale() *Move {
+func (r *scheduler) discardStale() *Move {
 	const least = 16
 	if r.arena.freeStale < least {
 		return nil

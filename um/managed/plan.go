@@ -10,6 +10,13 @@ import (
 	"github.com/penstock-gpu/penstock/um"
 )
 
+// planning is the floor that decides what comes and what leaves.
+type planning struct {
+	gates
+	tables  *correlate.Tables // of the deepum policy
+	outlook outlook
+}
+
 // planEvents is how many events a plan outlives: fetching and evicting in order
 // of need changes little from one operation to the next.
 const planEvents = 48
@@ -28,7 +35,7 @@ const (
 // copy in to end in time.
 const deferOps = 32
 
-func (r *Runtime) birthOps() int64 {
+func (r *planning) birthOps() int64 {
 	if r.recency != nil {
 		return driverBirthOps
 	}
@@ -57,14 +64,8 @@ type plan struct {
 	readied     bool // nothing is left to make ready for them
 }
 
-// room is how many blocks may come to the device now.
-func (r *Runtime) room() int32 {
-	plain := blocksOf(r.PlainBytes + r.plainDue)
-	return int32(r.config.BudgetBytes/BlockBytes) - plain - r.arena.resident - r.arriving + r.displacing
-}
-
 // planned returns the current plan, made anew when it is out of date.
-func (r *Runtime) planned() *plan {
+func (r *planning) planned() *plan {
 	p := &r.plan
 	age := r.Epoch() - p.epoch
 	// One event may have changed that, and be the last for long. Where the driver evicts, a fault makes the room.
@@ -106,7 +107,7 @@ func (o *outlook) free(position int64, blocks int32) {
 }
 
 // look fills a plan.
-func (r *Runtime) look(p *plan) {
+func (r *planning) look(p *plan) {
 	o := &r.outlook
 	o.ahead, o.now, o.start = r.config.Policy.Fetch == um.FetchAhead, r.History.Now(), r.History.Now()
 	o.Reset(r.config.Policy.Victims)
@@ -146,7 +147,7 @@ type freeing struct {
 // blocks. A tensor that is allocated now does best on them: on blocks that are
 // free before it would lie idle while something else leaves for what is needed sooner. Not a
 // large one for which blocks are made ready (makeReady).
-func (r *Runtime) spareAfter(blocks int32) uint64 {
+func (r *planning) spareAfter(blocks int32) uint64 {
 	p := &r.plan
 	ready := r.recency != nil && r.config.Policy.Fetch == um.FetchAhead && blocks >= largeBlocks
 	if !p.valid || ready || p.spareBlocks < blocks/8 && p.farBlocks >= blocks {
@@ -179,7 +180,7 @@ func (p *plan) spend(blocks int32, now int64) {
 }
 
 // choose says whether a tensor leaves, whole, to make room at a position.
-func (r *Runtime) choose(p *plan, o *outlook, v *evict.Victim[prefetch.Leaver[*tensor]], position int64) (prefetch.Choice, int64) {
+func (r *planning) choose(p *plan, o *outlook, v *evict.Victim[prefetch.Leaver[*tensor]], position int64) (prefetch.Choice, int64) {
 	t := v.Of.Of
 	switch {
 	case t.counted == p.serial: // it is a victim already, now or later
@@ -211,7 +212,7 @@ func (r *Runtime) choose(p *plan, o *outlook, v *evict.Victim[prefetch.Leaver[*t
 }
 
 // lookAtDeferred enters what dead tensors still need.
-func (r *Runtime) lookAtDeferred(p *plan, o *outlook) {
+func (r *planning) lookAtDeferred(p *plan, o *outlook) {
 	a := r.arena
 	for _, t := range r.deferred { // in the order of their deaths: who had a block first needs it first
 		var absent, here int32
@@ -247,7 +248,7 @@ func (r *Runtime) lookAtDeferred(p *plan, o *outlook) {
 // lookAtFree enters when free blocks that are on the device, or will be because
 // freed tensors need them there, can be let go of: when the work queued before the free
 // is done. It answers how many can be now.
-func (r *Runtime) lookAtFree(p *plan, o *outlook) (idle int32) {
+func (r *planning) lookAtFree(p *plan, o *outlook) (idle int32) {
 	a := r.arena
 	for i := range a.free {
 		e := &a.free[i]
@@ -275,7 +276,7 @@ func (r *Runtime) lookAtFree(p *plan, o *outlook) (idle int32) {
 }
 
 // idleAt is the position at which the work is done that may still use an extent.
-func (r *Runtime) idleAt(e *extent) (position int64) {
+func (r *planning) idleAt(e *extent) (position int64) {
 	after := func(seq uint64) int64 {
 		if x, ok := r.Pending.From(seq); ok {
 			return x.Position + 1
@@ -292,7 +293,7 @@ func (r *Runtime) idleAt(e *extent) (position int64) {
 }
 
 // lookAtTensors enters what live tensors need, and which of them could leave.
-func (r *Runtime) lookAtTensors(p *plan, o *outlook) {
+func (r *planning) lookAtTensors(p *plan, o *outlook) {
 	a := r.arena
 	for _, t := range r.Slots.All() {
 		if t == nil {
@@ -333,7 +334,7 @@ func (r *Runtime) lookAtTensors(p *plan, o *outlook) {
 // after that: all of it, for what is missing will have come. Only where the
 // driver evicts: an eviction of ours takes several times as long as a fetch, and
 // waiting for a better victim then costs more than that is worth.
-func (r *Runtime) lookAtLater(o *outlook, t *tensor) {
+func (r *planning) lookAtLater(o *outlook, t *tensor) {
 	if !o.ahead || r.recency == nil {
 		return
 	}
@@ -350,7 +351,7 @@ func (r *Runtime) lookAtLater(o *outlook, t *tensor) {
 }
 
 // lookAtFuture enters the predicted allocations and frees.
-func (r *Runtime) lookAtFuture(p *plan, o *outlook) {
+func (r *planning) lookAtFuture(p *plan, o *outlook) {
 	var net int64
 	r.History.Future(func(position, fresh, freed int64) bool {
 		if position < o.now+r.birthOps() {
@@ -372,7 +373,7 @@ func (r *Runtime) lookAtFuture(p *plan, o *outlook) {
 }
 
 // idleOnDevice counts the free blocks on the device that nothing can touch any more.
-func (r *Runtime) idleOnDevice() (n int32) {
+func (r *planning) idleOnDevice() (n int32) {
 	for i := range r.arena.free {
 		if e := &r.arena.free[i]; e.onDevice && r.dead(e) {
 			n += e.n
@@ -381,25 +382,8 @@ func (r *Runtime) idleOnDevice() (n int32) {
 	return n
 }
 
-// dead says whether nothing can touch a free extent any more. Work on a stream
-// that was never named for its memory (a missing record_stream) counts, too.
-func (r *Runtime) dead(e *extent) bool {
-	if !e.idle(r.Passed) {
-		return false
-	}
-	for b := e.first; b < e.end(); b++ {
-		if g := r.arena.deferred[b]; g != nil {
-			if g.Busy() {
-				return false
-			}
-			r.arena.deferred[b] = nil
-		}
-	}
-	return true
-}
-
 // wanted says whether an absent tensor is to be fetched at all.
-func (r *Runtime) wanted(t *tensor, next int64) bool {
+func (r *planning) wanted(t *tensor, next int64) bool {
 	switch {
 	case t.Busy():
 		return true
@@ -414,7 +398,7 @@ func (r *Runtime) wanted(t *tensor, next int64) bool {
 }
 
 // mayLeave says whether a tensor may leave to make room at a position.
-func (r *Runtime) mayLeave(t *tensor, position int64, ahead bool) bool {
+func (r *planning) mayLeave(t *tensor, position int64, ahead bool) bool {
 	if q, ok := t.soonestQueued(); ok && q <= position {
 		return false
 	}

@@ -6,7 +6,7 @@ package managed
 // the first eviction makes (15.6 against 9.9 GB/s on an H200, bench/probe stage
 // g). The caller carries the move out and reports it with Done. ok is false when
 // there is none left.
-func (r *Runtime) Prepare(limitBlocks int32) (m *Move, ok bool) {
+func (r *scheduler) Prepare(limitBlocks int32) (m *Move, ok bool) {
 	if r.prepared == nil {
 		r.prepared = make([]bool, r.arena.blocks)
 	}

@@ -15,7 +15,7 @@ const (
 // there is room that nothing else wants. Where the driver evicts, room is made for that:
 // by evictions while more is needed than is free on the device, else, for a large tensor, by
 // letting go of free blocks that are in the wrong place.
-func (r *Runtime) makeReady(p *plan) *Move {
+func (r *scheduler) makeReady(p *plan) *Move {
 	surplus := r.arena.freeOnDevice + r.populating - p.freshBlocks
 	short := surplus < 0
 	room := r.room()
@@ -59,7 +59,7 @@ func (r *Runtime) makeReady(p *plan) *Move {
 // foresee places the coming allocations in a copy of what is free, and answers the absent
 // blocks of the first that has some. When memory is not short, only large ones matter, and
 // what dies meanwhile makes way for what comes after it.
-func (r *Runtime) foresee(p *plan, short bool) (absent []int32) {
+func (r *scheduler) foresee(p *plan, short bool) (absent []int32) {
 	r.foresight++
 	free := r.scratch
 	free.free, free.largest = append(free.free[:0], r.arena.free...), r.arena.largest
@@ -95,7 +95,7 @@ func (r *Runtime) foresee(p *plan, short bool) (absent []int32) {
 }
 
 // freeForeseen frees the youngest allocation of a size that foresee has placed.
-func (r *Runtime) freeForeseen(blocks int32) {
+func (r *scheduler) freeForeseen(blocks int32) {
 	for i := len(r.born) - 1; i >= 0; i-- {
 		if r.born[i].n == blocks {
 			r.scratch.insert(extent{first: r.born[i].first, n: blocks, onDevice: true, stream: anyStream})
@@ -106,7 +106,7 @@ func (r *Runtime) freeForeseen(blocks int32) {
 }
 
 // discardMisplaced lets go of dead blocks where, as foreseen, no coming allocation will be placed.
-func (r *Runtime) discardMisplaced(limit int32) *Move {
+func (r *scheduler) discardMisplaced(limit int32) *Move {
 	var blocks []int32
 	for i := range r.arena.free {
 		e := &r.arena.free[i]
@@ -134,7 +134,7 @@ func (r *Runtime) discardMisplaced(limit int32) *Move {
 // evicts they can be allocated meanwhile, or whoever allocates would go where nothing is
 // ready; not what is discarded first, for if the new owner's first operation went out late, it
 // could lose what that has written.
-func (r *Runtime) populate(runs []run, displaced []int32) *Move {
+func (r *scheduler) populate(runs []run, displaced []int32) *Move {
 	m := &Move{Kind: MovePopulate, runs: runs, in: true, Ranges: r.ranges(runs), displaced: displaced}
 	for _, x := range runs {
 		for _, e := range r.arena.take(x.first, x.n) {
@@ -154,7 +154,7 @@ func (r *Runtime) populate(runs []run, displaced []int32) *Move {
 }
 
 // populated ends that for what has not been allocated meanwhile.
-func (r *Runtime) populated(m *Move) {
+func (r *scheduler) populated(m *Move) {
 	if len(m.extents) > 0 {
 		return // nothing could be
 	}

@@ -8,7 +8,6 @@ import (
 
 	"github.com/penstock-gpu/penstock/correlate"
 	"github.com/penstock-gpu/penstock/cuda"
-	"github.com/penstock-gpu/penstock/internal/size"
 	"github.com/penstock-gpu/penstock/um"
 )
 
@@ -35,45 +34,8 @@ type op struct {
 	open    bool
 }
 
-// Runtime is the engine. See the package comment.
-type Runtime struct {
-	um.Base[*tensor, *op]
-	config  Config
-	process Process
-	arena   *arena
-	tables  *correlate.Tables
-
-	foretold []bool // by slot: the deepum tables predict it for the next kernels
-
-	lastSeq uint64 // queued, perhaps not reported yet
-
-	plainDue      int64 // about to be taken there: room is made for it
-	liveBlocks    int32
-	arriving      int32              // blocks in fetch and populate moves
-	leaving       int32              // blocks in evict and discard moves, and the driver's victims
-	discarding    int32              // of these, blocks in discard moves
-	displacing    int32              // of these, the driver's victims
-	populating    int32              // of the arriving ones, free blocks
-	flying        int32              // moves that have begun
-	freeMoving    int32              // blocks that are nobody's, and not in arena.free before a move is done
-	displacers    int32              // of these, moves to the device, under which the driver may evict
-	touching      bool               // one of them puts the driver's order right
-	driverVictims []int32            // blocks that the driver is or was to evict
-	detached      map[int32][]extent // driver's victims that are free
-	deferred      []*tensor          // dead tensors that unfinished operations use, in order of death
-	gated         []([]*op)          // by stream: gated operations whose gate is closed, in order
-	recency       *recency           // driver's eviction order; nil unless DriverEvicts
-
-	prepared  []bool // blocks whose host pages have been made
-	plan      plan
-	foresight uint64   // of foresee: looks into the future so far
-	born      []run    // of foresee: allocations that it has placed
-	misplaced int32    // blocks that discardMisplaced has let go of since the last allocation
-	scratch   *arena   // of makeReady: in which coming allocations are placed
-	taken     []extent // the same: by one of them
-	outlook   outlook
-	stats     Stats
-}
+// Runtime is the engine: the floors below and, on top of them, what is asked of it. See the package comment.
+type Runtime struct{ scheduler }
 
 // Stats counts what a Runtime did.
 type Stats struct {
@@ -95,12 +57,10 @@ var _ um.Engine = (*Runtime)(nil)
 // New returns a Runtime over an arena of managed address space.
 func New(c Config, p Process, arenaBase cuda.Ptr) *Runtime {
 	c = c.withDefaults()
-	r := &Runtime{
-		config: c, process: p,
-		arena:    newArena(arenaBase, c.ArenaBytes),
-		detached: make(map[int32][]extent),
-		foretold: make([]bool, 1),
-	}
+	r := &Runtime{}
+	r.config, r.process = c, p
+	r.arena = newArena(arenaBase, c.ArenaBytes)
+	r.detached, r.foretold = make(map[int32][]extent), make([]bool, 1)
 	r.Init(p)
 	if c.Policy.Fetch == um.FetchTables {
 		r.tables = correlate.NewTables(correlate.TablesConfig{})
@@ -161,18 +121,6 @@ func (r *Runtime) Malloc(bytes int64, stream int) (cuda.Ptr, error) {
 	return p, nil
 }
 
-func (r *Runtime) outOfMemory(bytes int64) error {
-	host := "as large as the host's memory allows"
-	if r.config.HostBudgetBytes > 0 {
-		host = size.Text(r.config.HostBudgetBytes)
-	}
-	return fmt.Errorf("%w: %s asked for with %s live; the device budget is %s and the host budget %s (largest free range %s): raise --budget or --host-budget",
-		um.ErrOutOfMemory, size.Text(bytes), size.Text(r.LiveBytes()), size.Text(r.config.BudgetBytes), host, size.Text(int64(r.arena.largestFree())*BlockBytes))
-}
-
-// Owns says whether an address is in the arena.
-func (r *Runtime) Owns(p cuda.Ptr) bool { return r.arena.contains(p) }
-
 // Free ends an allocation's life. Work already queued may still use it.
 func (r *Runtime) Free(p cuda.Ptr) error {
 	t, err := r.Find(p)
@@ -205,16 +153,6 @@ func (r *Runtime) Free(p cuda.Ptr) error {
 	}
 	r.Happened()
 	return nil
-}
-
-// idleAfter is the operation after which a stream has done everything that is
-// queued on it now. Where work may be queued that the hook does not see, only an
-// operation queued later proves that: discarding on less could lose data.
-func (r *Runtime) idleAfter(stream int) uint64 {
-	if !r.config.AllWorkSeen || r.lastSeq > r.Reported() { // some are not known yet, and may be this stream's
-		return r.lastSeq + 1
-	}
-	return r.ReportedOn(stream)
 }
 
 // Op reports an operation in the order of queueing.
@@ -252,15 +190,6 @@ func (r *Runtime) Op(o um.Op) {
 	r.openGates()
 }
 
-// letGo marks an operation as free to run: its tensors must stay until it has.
-func (r *Runtime) letGo(x *op) {
-	x.open = true
-	for _, t := range x.Tensors {
-		t.open++
-		t.ran = true
-	}
-}
-
 // Progress reports that a stream has finished every operation up to seq. Those have been
 // reported: what is told of the end of one before the operation never learns of it.
 func (r *Runtime) Progress(stream int, seq uint64) {
@@ -284,45 +213,6 @@ func (r *Runtime) Progress(stream int, seq uint64) {
 	}
 	r.Happened()
 	r.openGates()
-}
-
-// AllFinished says whether all operations up to a number have finished, of those that were reported.
-func (r *Runtime) AllFinished(seq uint64) bool {
-	first, ok := r.Pending.First()
-	return !ok || first.Seq > seq
-}
-
-// Quiet says that nothing is queued any more, reported or not: all that is dead is idle. What was freed is known to be only once a
-// later operation has finished, and there may be none.
-func (r *Runtime) Quiet() { r.arena.compact(func(um.Mark) bool { return true }) }
-
-// FreeMoves says whether moves that have begun hold memory that is nobody's: it can be
-// allocated when they are done.
-func (r *Runtime) FreeMoves() bool { return r.freeMoving > 0 || len(r.detached) > 0 }
-
-// Held says whether any operation is held back.
-func (r *Runtime) Held() bool { return r.head() != nil }
-
-// Reserved says that operations up to seq have been queued, though perhaps not reported yet.
-func (r *Runtime) Reserved(seq uint64) { r.lastSeq = max(r.lastSeq, seq) }
-
-// SetPlainBytes says how much device memory is taken outside the arena and how much
-// more is about to be: room is made for that, but it is not on the device yet.
-func (r *Runtime) SetPlainBytes(bytes, due int64) {
-	if r.PlainBytes == bytes && r.plainDue == due {
-		return
-	}
-	r.PlainBytes, r.plainDue = bytes, due
-	r.notePeak()
-	r.plan.valid = false // made for other room, and there may be no other event
-	r.Happened()
-}
-
-// SetBudget changes the device budget.
-func (r *Runtime) SetBudget(bytes int64) {
-	r.config.BudgetBytes = bytes
-	r.plan.valid = false
-	r.Happened()
 }
 
 // Stats reports counters.
@@ -390,7 +280,3 @@ func (r *Runtime) Check() error {
 	}
 	return nil
 }
-
-// ReservedBytes are the bytes of live tensors in whole blocks. Free blocks that are on the device
-// are not reserved: the driver gives their memory to whoever asks for some.
-func (r *Runtime) ReservedBytes() int64 { return int64(r.liveBlocks) * BlockBytes }

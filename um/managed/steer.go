@@ -2,6 +2,13 @@ package managed
 
 import "slices"
 
+// evictionOrder is the floor of what the driver evicts by itself while a move brings something in, in an order that the runtime steers.
+type evictionOrder struct {
+	blocks
+	displacers int32 // moves to the device, under which the driver may evict
+	touching   bool  // one of them puts the driver's order right
+}
+
 // When the card itself is full, a prefetch makes the driver evict: the blocks
 // that it made recent longest ago, and no others. Which those are can be chosen
 // by making recent what must stay: a prefetch of what is on the device already
@@ -25,7 +32,7 @@ func (p *plan) exhausted(ahead bool) bool {
 // displace chooses up to n blocks for the driver to evict under a fetch. When a
 // block that must stay would go first, it answers the move that makes such
 // blocks recent, to be done before.
-func (r *Runtime) displace(n int32, ahead bool) (victims []int32, touch *Move) {
+func (r *scheduler) displace(n int32, ahead bool) (victims []int32, touch *Move) {
 	p := r.planned()
 	if n <= 0 || p.exhausted(ahead) {
 		return nil, nil
@@ -47,13 +54,13 @@ func (r *Runtime) displace(n int32, ahead bool) (victims []int32, touch *Move) {
 }
 
 // isVictim says whether a block on the device is to leave by the plan.
-func (r *Runtime) isVictim(p *plan, b int32, ahead bool) bool {
+func (r *evictionOrder) isVictim(p *plan, b int32, ahead bool) bool {
 	t := r.holder(b)
 	return t != nil && t.leaves == p.serial && (ahead || !t.leavesAhead) && !r.arena.steered[b] && !t.pinned() && (!t.Freed || t.released)
 }
 
 // steer puts the driver's order right for the next victims, if it is not.
-func (r *Runtime) steer(ahead bool) *Move {
+func (r *scheduler) steer(ahead bool) *Move {
 	p := r.planned()
 	if r.touching || p.exhausted(ahead) {
 		return nil
@@ -90,7 +97,7 @@ func (r *Runtime) steer(ahead bool) *Move {
 }
 
 // steered follows the end of a move that made blocks recent.
-func (r *Runtime) steered(m *Move) {
+func (r *evictionOrder) steered(m *Move) {
 	r.touching = false
 	for _, b := range m.touched {
 		r.arena.steered[b] = false
@@ -101,7 +108,7 @@ func (r *Runtime) steered(m *Move) {
 }
 
 // markDriverVictims enters blocks that the driver is to evict.
-func (r *Runtime) markDriverVictims(blocks []int32) {
+func (r *evictionOrder) markDriverVictims(blocks []int32) {
 	a := r.arena
 	for _, b := range blocks {
 		a.moving[b], a.driverVictim[b] = true, true
@@ -117,12 +124,12 @@ func (r *Runtime) markDriverVictims(blocks []int32) {
 }
 
 // hasDriverVictim says whether the driver is to evict a block that a tensor's operations need.
-func (r *Runtime) hasDriverVictim(t *tensor) bool {
+func (r *evictionOrder) hasDriverVictim(t *tensor) bool {
 	return slices.Contains(r.arena.driverVictim[t.first:t.first+t.n], true)
 }
 
 // depart ends the wait for the driver to evict a block: it has.
-func (r *Runtime) depart(b int32) {
+func (r *evictionOrder) depart(b int32) {
 	r.arena.setOnDevice(b, 1, false)
 	r.note(b, false)
 	r.arena.stale[b] = r.arena.owner[b] == nil
@@ -133,7 +140,7 @@ func (r *Runtime) depart(b int32) {
 }
 
 // clearDriverVictim takes a block out of the driver's way again.
-func (r *Runtime) clearDriverVictim(b int32) {
+func (r *evictionOrder) clearDriverVictim(b int32) {
 	a := r.arena
 	a.moving[b], a.driverVictim[b] = false, false
 	r.leaving--
@@ -151,7 +158,7 @@ func (r *Runtime) clearDriverVictim(b int32) {
 
 // displaced ends a move to the device. What the driver has not evicted when the
 // last such move is over has been spared.
-func (r *Runtime) displaced(m *Move) {
+func (r *evictionOrder) displaced(m *Move) {
 	if !r.config.EvictionsSeen {
 		for _, b := range m.displaced {
 			r.depart(b)

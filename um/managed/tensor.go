@@ -73,7 +73,7 @@ func (t *tensor) forgetFinished() {
 
 // away counts the blocks that a tensor's operations have to wait for, and those
 // of them that nobody is bringing in.
-func (r *Runtime) away(t *tensor) (missing, idle int32) {
+func (r *blocks) away(t *tensor) (missing, idle int32) {
 	if !t.released {
 		return t.missing() + t.leaving, t.missing() - t.arriving
 	}
@@ -92,7 +92,7 @@ func (r *Runtime) away(t *tensor) (missing, idle int32) {
 
 // holder is whose contents a block has: its owner, or a freed tensor that operations
 // still need, or nil when it is dead.
-func (r *Runtime) holder(b int32) *tensor {
+func (r *blocks) holder(b int32) *tensor {
 	if t := r.arena.owner[b]; t != nil {
 		return t
 	}
@@ -103,7 +103,7 @@ func (r *Runtime) holder(b int32) *tensor {
 }
 
 // ownNextUse is the position of the next operation that names the tensor, queued or predicted.
-func (r *Runtime) ownNextUse(t *tensor) int64 {
+func (r *blocks) ownNextUse(t *tensor) int64 {
 	if t.Busy() {
 		return t.Queued.First()
 	}
@@ -112,7 +112,7 @@ func (r *Runtime) ownNextUse(t *tensor) int64 {
 
 // predictedUse is the position of the next operation that names the tensor and is
 // not queued yet.
-func (r *Runtime) predictedUse(t *tensor) int64 {
+func (r *blocks) predictedUse(t *tensor) int64 {
 	if v := r.History.Version() + 1; t.predictedVersion != v || t.predicted < r.History.Now() {
 		t.predicted = r.History.NextUse(t.Instance)
 		t.predictedVersion = v
@@ -125,7 +125,7 @@ func (r *Runtime) predictedUse(t *tensor) int64 {
 
 // nextUse is the position of the next operation that needs the tensor's blocks,
 // operations of freed tensors included.
-func (r *Runtime) nextUse(t *tensor) int64 {
+func (r *blocks) nextUse(t *tensor) int64 {
 	next := r.ownNextUse(t)
 	for _, g := range t.prior {
 		if g.Busy() {
@@ -164,7 +164,7 @@ func (t *tensor) lastQueued() (position int64, ok bool) {
 }
 
 // candidate describes a tensor to the eviction policy.
-func (r *Runtime) candidate(t *tensor, blocks int32) evict.Candidate {
+func (r *blocks) candidate(t *tensor, blocks int32) evict.Candidate {
 	c := evict.Candidate{
 		NextUse:  r.nextUse(t),
 		LastUse:  t.LastUse,
@@ -178,7 +178,7 @@ func (r *Runtime) candidate(t *tensor, blocks int32) evict.Candidate {
 }
 
 // holds says whether a block's contents are t's.
-func (r *Runtime) holds(t *tensor, b int32) bool {
+func (r *blocks) holds(t *tensor, b int32) bool {
 	if t.released {
 		return r.arena.owner[b] == nil && r.arena.deferred[b] == t
 	}
@@ -187,7 +187,7 @@ func (r *Runtime) holds(t *tensor, b int32) bool {
 
 // absentPieces are up to limit blocks of the tensor that are off the device and
 // not moving, as runs.
-func (r *Runtime) absentPieces(t *tensor, limit int32) (runs []run, blocks int32) {
+func (r *blocks) absentPieces(t *tensor, limit int32) (runs []run, blocks int32) {
 	a := r.arena
 	for b := t.first; b < t.first+t.n && blocks < limit; b++ {
 		if !a.onDevice[b] && !a.moving[b] {
@@ -200,7 +200,7 @@ func (r *Runtime) absentPieces(t *tensor, limit int32) (runs []run, blocks int32
 
 // presentPieces are up to limit blocks of the tensor's own that are on the
 // device and not moving, as runs.
-func (r *Runtime) presentPieces(t *tensor, limit int32) (runs []run, blocks int32) {
+func (r *blocks) presentPieces(t *tensor, limit int32) (runs []run, blocks int32) {
 	a := r.arena
 	for b := t.first; b < t.first+t.n && blocks < limit; b++ {
 		if a.onDevice[b] && !a.moving[b] && r.holds(t, b) {
@@ -226,7 +226,7 @@ func extend(runs []run, b int32) []run {
 
 // ranges turns runs of blocks into addresses. Always whole blocks: a block that
 // is only partly on the device would fault under the next, larger tensor in it.
-func (r *Runtime) ranges(runs []run) []cuda.Range {
+func (r *blocks) ranges(runs []run) []cuda.Range {
 	out := make([]cuda.Range, len(runs))
 	for i, x := range runs {
 		out[i] = cuda.Range{Base: r.arena.ptr(x.first), Bytes: int64(x.n) * BlockBytes}

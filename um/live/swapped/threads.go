@@ -166,7 +166,7 @@ func (e *Engine) work(d um.Direction) {
 	process.FinePauses()
 	proc.Mu.Lock()
 	defer proc.Mu.Unlock()
-	p, err := e.newWorker(d)
+	p, err := newWorker(e, d)
 	if err == nil {
 		err = p.run()
 	}
@@ -182,7 +182,7 @@ func (e *Engine) work(d um.Direction) {
 	proc.Log.Debug("a worker ends", zap.Int("direction", int(d)), zap.Durations("lock_plan_draft_begin_finish_rest_idle", p.spent[:]))
 }
 
-func (e *Engine) newWorker(d um.Direction) (*worker, error) {
+func newWorker(e *Engine, d um.Direction) (*worker, error) {
 	proc := e.proc
 	if err := proc.Driver.BindThread(); err != nil {
 		return nil, err
