@@ -101,13 +101,13 @@ gofmt:
 PROGRAMS = ./cabi/e2e ./cabi/hooktest
 PACKAGES = $(filter-out $(PROGRAMS),$(patsubst github.com/penstock-gpu/penstock%,.%,$(shell $(GO) list ./...)))
 # The packages that start threads or are made for several: in others the race detector finds nothing. Not those with tests
-# that are skipped under it (internal/raced), nor the command, for which most has to be compiled: test-all runs all under it.
+# that are skipped under it (internal/raced), nor the command, for which most has to be compiled, nor trace, most of which is one thread: test-all runs all under it.
 folders = $(shell grep -rlE --include='$(1)' '$(2)' ./*/ | xargs -n1 dirname | sort -u)
 THREADED = $(call folders,*.go,^\s*go [a-z]|\.Go\b|\.Parallel\b|"sync)
-RACED = $(filter $(filter-out $(call folders,*_test.go,internal/raced) ./cmd/penstock,$(THREADED)),$(PACKAGES))
+RACED = $(filter $(filter-out $(call folders,*_test.go,internal/raced) ./cmd/penstock ./trace,$(THREADED)),$(PACKAGES))
 UNRACED = $(filter-out $(RACED),$(PACKAGES))
 # These take long: first, so that others run beside them.
-LONG = ./um/live/swapped ./trace
+LONG = ./um/live/swapped ./trace ./replay
 long_first = $(filter $(LONG),$(1)) $(filter-out $(LONG),$(1))
 
 gotest: SHORT := -short
@@ -115,7 +115,7 @@ gotest: SHORT := -short
 # -vet=off: vet above looks at all of it, once.
 gotest gotest-all: build
 	$(GO) test -vet=off $(SHORT) -race -timeout 30m $(call long_first,$(if $(SHORT),$(RACED),$(PACKAGES)))
-	$(GO) test -vet=off $(SHORT) -timeout 30m $(UNRACED)
+	$(GO) test -vet=off $(SHORT) -timeout 30m $(call long_first,$(UNRACED))
 	$(GO) test -vet=off $(SHORT) -timeout 30m -parallel 6 $(PROGRAMS)
 
 # pytest of the system when it has one, else from a local .venv (which sees the system's packages, such as torch).

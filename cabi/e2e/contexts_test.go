@@ -1,6 +1,10 @@
 package e2e
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/penstock-gpu/penstock/internal/short"
+)
 
 // TestContexts: a job with a context beside the one of its tensors. Where one's default stream is taken for the
 // other's, a tensor leaves while a kernel writes to it.
@@ -18,11 +22,11 @@ func TestContexts(t *testing.T) {
 		{"stream", "stream", explicit},
 		{"green", "green", explicit},
 		{"plain", "plain", explicit},
+		{"managed current", "current", managed},
 		{"current", "current", explicit},
 		{"managed plain", "plain", managed},
-		{"managed current", "current", managed},
 		{"none current", "current", none},
-	} {
+	}[:short.Of(8, 5)] {
 		t.Run(c.name, func(t *testing.T) { mustRun(t, c.env, job, c.mode) })
 	}
 }
