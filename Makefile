@@ -85,7 +85,7 @@ release: ## wheel, tar, bill of materials and checksums of this commit, in dist/
 demo: bin/penstock ## the main job on the simulated GPU: a table, and demo.html
 	bin/penstock demo
 
-test: vet gofmt build gotest pytest ## vet, gofmt, Go and Python tests, without the long ones: 4.6 minutes on 2 cores, and 6.5 where only make demo has compiled anything yet
+test: vet gofmt build gotest pytest ## vet, gofmt, Go and Python tests, without the long ones: 4.5 minutes on 2 cores, and 6.5 where only make demo has compiled anything yet
 
 test-all: vet gofmt build gotest-all pytest ## the long ones too, and more seeds of the others: what CI runs
 
