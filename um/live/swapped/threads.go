@@ -35,13 +35,13 @@ func (e *Engine) loop() {
 			return
 		}
 		proc.Follow()
-		quiet.Look(time.Now())
-		if e.runtime.Epoch() != e.epoch.Load() {
+		n := e.runtime.Epoch()
+		if quiet.Look(time.Now()); n != e.waked { // not e.epoch, which the workers store as well
 			quiet.End()
 		}
-		e.epoch.Store(e.runtime.Epoch())
+		e.epoch.Store(n)
 		held := e.runtime.Held() || e.asking != nil
-		if n := e.runtime.Epoch(); n != e.waked || held && !e.runtime.Moving() { // what was refused may be possible now, such as host memory
+		if n != e.waked || held && !e.runtime.Moving() { // what was refused may be possible now, such as host memory
 			e.waked = n
 			e.wakeAll()
 		}
