@@ -101,7 +101,8 @@ gofmt:
 PROGRAMS = ./cabi/e2e ./cabi/hooktest
 PACKAGES = $(filter-out $(PROGRAMS),$(patsubst github.com/penstock-gpu/penstock%,.%,$(shell $(GO) list ./...)))
 # The packages that start threads or are made for several: in others the race detector finds nothing. Not those with tests
-# that are skipped under it (internal/raced), nor the command, for which most has to be compiled, nor trace, most of which is one thread: test-all runs all under it.
+# that are skipped under it (internal/raced), nor the command, for which most has to be compiled, nor trace, most of which is
+# of one thread: test-all runs all under it.
 folders = $(shell grep -rlE --include='$(1)' '$(2)' ./*/ | xargs -n1 dirname | sort -u)
 THREADED = $(call folders,*.go,^\s*go [a-z]|\.Go\b|\.Parallel\b|"sync)
 RACED = $(filter $(filter-out $(call folders,*_test.go,internal/raced) ./cmd/penstock ./trace,$(THREADED)),$(PACKAGES))

@@ -384,3 +384,18 @@ func TestFaultsRecordPlan(t *testing.T) {
 		t.Errorf("%+v", plan)
 	}
 }
+
+// TestFaultsRecordPlanTakesTheManagedEngine: under a budget, where the environment names none.
+func TestFaultsRecordPlanTakesTheManagedEngine(t *testing.T) {
+	i := newInstallation(t)
+	f := recordFlags{output: filepath.Join(t.TempDir(), "f.pstrace"), budget: "1GiB"}
+	for named, want := range map[string]string{"": "managed", "explicit": "explicit"} {
+		plan, err := f.plan([]string{"ls"}, []string{"PATH=/bin:/usr/bin", "LD_LIBRARY_PATH=" + i.libcuda, "PENSTOCK_LIB=" + filepath.Join(i.root, "lib"), "PENSTOCK_ENGINE=" + named}, &strings.Builder{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := (&runEnvironment{plan.env}).get("PENSTOCK_ENGINE"); got != want {
+			t.Errorf("engine %q is named, and %q recorded", named, got)
+		}
+	}
+}

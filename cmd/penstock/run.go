@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"debug/elf"
 	"errors"
 	"fmt"
@@ -155,7 +156,7 @@ func planRun(o runOptions, args, environ []string, exe string, notes io.Writer) 
 	env.put("PENSTOCK_LIB", layout.libs)
 	env.put("PENSTOCK_ACTIVE", "1")
 	env.put("PENSTOCK_COMMAND", exe)
-	if e := env.get("PENSTOCK_ENGINE"); e == options.EngineExplicit || e == options.EngineAuto || e == "" {
+	if e := cmp.Or(env.get("PENSTOCK_ENGINE"), options.Defaults().Engine); e == options.EngineExplicit || e == options.EngineAuto {
 		// Calls of NCCL are to have launched when they return: the engine has to know what runs. PyTorch asks
 		// for communicators that do not block when a process group is bound to a device.
 		env.put("NCCL_COMM_BLOCKING", "1")

@@ -52,8 +52,8 @@ def enable(
             this process. All of the card when absent.
         host_budget: host memory to use, of this process. A share of most of what
             is available when absent.
-        engine: how memory is moved: ``"managed"``, ``"explicit"``, ``"auto"`` (explicit
-            where this machine can) or ``"none"`` (docs/engines.md).
+        engine: how memory is moved: ``"auto"`` (explicit where this machine can, else
+            managed), ``"explicit"``, ``"managed"`` or ``"none"`` (docs/engines.md).
         policy: what is moved when: ``"penstock"``, ``"deepum"``, ``"lru"`` or ``"naive"``.
         trace: a file to record the run to. In a job of several processes each has
             its rank in its name: ``t.pstrace`` is ``t.rank1.pstrace`` for rank 1.

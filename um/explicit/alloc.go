@@ -5,6 +5,8 @@ import (
 	"github.com/penstock-gpu/penstock/um"
 )
 
+// This file is for how an allocation becomes a tensor, and for the lives of allocations, which outlast it (lives.go).
+
 // newTensor makes a tensor that repeats the life before, of a dead range if there is one; ok is false when there are no addresses.
 func (r *packer) newTensor(before, bytes int64, stream int) (t *tensor, ok bool) {
 	size := WholePages(bytes)

@@ -7,6 +7,8 @@ import (
 	"github.com/penstock-gpu/penstock/um"
 )
 
+// This file is for how much memory there is, of the device and of the host, and for plain memory, which takes its share of it.
+
 // WantsPlain says whether room is waited for by plain memory.
 func (r *tensors) WantsPlain() bool { return r.plainNeed > 0 }
 

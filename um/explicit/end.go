@@ -2,6 +2,8 @@ package explicit
 
 import "slices"
 
+// This file is for how a tensor ends: what is to be made of it is seen to first.
+
 // disband forgets what was to be part of a pack, which is dead.
 func (r *recipes) disband(t *tensor) {
 	for _, p := range t.parts {

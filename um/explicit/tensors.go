@@ -19,7 +19,7 @@ type tensors struct {
 	lives     lives
 	held      map[cuda.Ptr]*tensor // dead, and the job may take them again: see held.go
 	whole     map[int64]bool       // sizes of tensors that had recipes: see cut
-	plan      plan                 // made two floors above; here it is told that something is otherwise
+	plan      plan                 // made by planning; below it is told that something is otherwise
 
 	plainNeed   int64 // of plain memory, wanted and not taken yet
 	lastStream  int   // that something was allocated for

@@ -31,7 +31,7 @@ type blocks struct {
 	detached      map[int32][]extent // driver's victims that are free
 	deferred      []*tensor          // dead tensors that unfinished operations use, in order of death
 	recency       *recency           // driver's eviction order; nil unless DriverEvicts
-	plan          plan               // made three floors above; here it is told that something is otherwise
+	plan          plan               // made by planning; below it is told that something is otherwise
 	stats         Stats
 }
 

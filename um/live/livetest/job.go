@@ -166,7 +166,7 @@ func (j *Job) Fill(p cuda.Ptr, bytes int64, word uint32) {
 	j.Must(j.Driver.StreamSynchronize(j.Stream)) // the buffer
 	x := Words(j.Buffer, bytes)
 	x[0] = word
-	for n := 1; n < len(x); n *= 2 { // word by word the race detector makes a minute of it
+	for n := 1; n < len(x); n *= 2 { // word by word it takes seconds under the race detector
 		copy(x[n:], x[:n])
 	}
 	j.Must(j.Write(p, bytes))

@@ -266,7 +266,7 @@ func (e *Engine) Listen() {
 	}
 }
 
-// HearAll buries all the dead: some of what was queued before may be written by a thread that is slow, see idleAfter in package managed.
+// HearAll tells the runtime of all frees: some of what was queued before may be written by a thread that is slow, see idleAfter in package managed.
 func (e *Engine) HearAll() {
 	if e.runtime != nil {
 		e.tellFrees(math.MaxUint64)
