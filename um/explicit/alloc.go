@@ -28,16 +28,20 @@ func (r *packer) newTensor(before, bytes int64, stream int) (t *tensor, ok bool)
 	return t, true
 }
 
-// enter notes an allocation, of all of a tensor or of a part of it, and answers the number of its
+// enter notes an allocation, of all of a tensor, which repeats the life before, or of a part of it, and answers the number of its
 // life, which is remembered where packs are made.
-func (r *packer) enter(t *tensor, p cuda.Ptr, bytes int64) (life int64) {
+func (r *packer) enter(t *tensor, p cuda.Ptr, bytes, before int64) (life int64) {
 	r.ByPtr[p] = t
 	t.born = r.History.Now()
 	r.AddLive(bytes)
 	if !r.config.Packs {
 		return noLife
 	}
-	return r.lives.begin(r.History.Ref(t.Instance), bytes, t.Stream, t.born)
+	life = r.lives.begin(r.History.Ref(t.Instance), bytes, t.Stream, t.born)
+	if x := r.lives.of(before); x != nil {
+		r.lives.of(life).lasting = x.lasting
+	}
+	return life
 }
 
 // leave notes the end of one, whose life has that number.
@@ -45,7 +49,8 @@ func (r *packer) leave(t *tensor, p cuda.Ptr, bytes, life int64, named bool) {
 	delete(r.ByPtr, p)
 	r.AddLive(-bytes)
 	if x := r.lives.of(life); x != nil {
-		x.died, x.named, x.makeable = r.History.Now(), named, r.hasRecipe(t) && r.makesNow(t) && t.size >= leastMakeable
+		x.lasting = x.lasting || t.lasting
+		x.died, x.named, x.makeable = r.History.Now(), named, x.lasting && r.hasRecipe(t) && r.makesNow(t) && t.size >= leastMakeable
 		if x.makeable {
 			r.whole[t.size] = true
 		}

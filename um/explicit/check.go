@@ -127,6 +127,13 @@ func (r *Runtime) Check() error {
 			return err
 		}
 	}
+	for size, handles := range r.physical.spare {
+		for _, h := range handles {
+			if len(r.physical.aliases[h]) > 0 {
+				return fmt.Errorf("%d spare bytes are mapped at %#x", size, uint64(r.physical.aliases[h][0].base))
+			}
+		}
+	}
 	inFlight := r.flying[um.In]+r.flying[um.Out] > 0 || r.making != nil // of dead tensors, which are nowhere listed
 	switch {
 	case live != r.LiveBytes() || liveSize != r.liveSize:

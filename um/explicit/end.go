@@ -1,6 +1,10 @@
 package explicit
 
-import "slices"
+import (
+	"slices"
+
+	"github.com/penstock-gpu/penstock/um"
+)
 
 // This file is for how a tensor ends: what is to be made of it is seen to first.
 
@@ -33,7 +37,7 @@ func (r *recipes) end(t *tensor) {
 		r.retire(t)
 	}
 	if t.borrowed && t.listed && t.whole() && len(t.Others) == 0 {
-		r.offer(t)
+		r.offer(r.emptied(t))
 	}
 }
 
@@ -61,4 +65,15 @@ func (r *recipes) die(t *tensor) {
 	}
 	r.noteFreed(t)
 	r.Happened()
+}
+
+// emptied is a dead range among those that are listed; of a pack, which is still known as one, another tensor in its place.
+func (r *recipes) emptied(t *tensor) *tensor {
+	if t.parts == nil {
+		return t
+	}
+	r.dead.remove(t)
+	g := &tensor{Tensor: um.Tensor{Stream: t.Stream, Freed: true}, base: t.base, size: t.size, chunks: t.chunks, freedAt: t.freedAt}
+	r.dead.add(g)
+	return g
 }

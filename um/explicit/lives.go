@@ -13,7 +13,8 @@ type life struct {
 	stream     int
 	born, died int64   // positions of the operations that came next; notYet while it lives
 	named      bool    // an operation has named it
-	makeable   bool    // it had a recipe: it is no part of a pack, which has none
+	lasting    bool    // at the end of its longest rest it could have been made again, or one that it repeats could
+	makeable   bool    // and it had a recipe when it died: it is no part of a pack, which has none
 	rest       rest    // the longest, of one with a recipe that was not moved
 	repeated   bool    // by an allocation that has come
 	home       *tensor // the pack that its repetition is to be a part of: see pack.go

@@ -101,9 +101,10 @@ func (a *addresses) contains(p cuda.Ptr) bool { return p >= a.Base && p < a.End(
 type physical struct {
 	mapped    int64 // bytes that chunks hold, dead ones and those on the way included
 	spare     map[int64][]cuda.Handle
-	spares    int64 // bytes of spare handles
-	releasing int64 // bytes of handles that a worker is unmapping or releasing
-	going     int64 // of these, bytes that are released before anything is created
+	spares    int64                     // bytes of spare handles
+	releasing int64                     // bytes of handles that a worker is unmapping or releasing
+	going     int64                     // of these, bytes that are released before anything is created
+	aliases   map[cuda.Handle][]*tensor // dead ranges that are mapped to memory which something else has: see alias.go
 }
 
 func (p *physical) total() int64 { return p.mapped + p.spares + p.releasing }
@@ -124,14 +125,27 @@ func (p *physical) giveSpare(h cuda.Handle, bytes int64) {
 	p.spares += bytes
 }
 
-// drop takes spare handles of any size, the largest first, until bytes are gone.
-func (p *physical) drop(bytes int64) (handles []cuda.Handle, dropped int64) {
+// anySize is for drop.
+func anySize(int64) bool { return true }
+
+// sparesThat are the bytes of spare handles of some sizes.
+func (p *physical) sparesThat(which func(size int64) bool) (bytes int64) {
+	for s, l := range p.spare {
+		if len(l) > 0 && which(s) {
+			bytes += s * int64(len(l))
+		}
+	}
+	return bytes
+}
+
+// drop takes spare handles of some sizes, the largest first, until bytes are gone.
+func (p *physical) drop(bytes int64, which func(size int64) bool) (handles []cuda.Handle, dropped int64) {
 	if bytes <= 0 || p.spares == 0 {
 		return nil, 0
 	}
 	sizes := make([]int64, 0, len(p.spare))
 	for s, l := range p.spare {
-		if len(l) > 0 {
+		if len(l) > 0 && which(s) {
 			sizes = append(sizes, s)
 		}
 	}

@@ -2,6 +2,7 @@ package explicit
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/penstock-gpu/penstock/cuda"
 	"github.com/penstock-gpu/penstock/cuda/kernels"
@@ -12,14 +13,15 @@ import (
 // scheduler is the floor that hands out moves, and hears how they went.
 type scheduler struct {
 	planning
-	flying   [2]int
-	copying  int           // of these, moves out that copy
-	fetching int           // of these, fetches
-	moves    int64         // that have begun
-	refused  bool          // host memory was not to be had when it was last asked for
-	covered  map[int64]int // scratch of makeReady
-	oversize *op           // the last operation for which something was placed
-	making   *tensor       // a range that is being mapped for a coming allocation
+	flying    [2]int
+	copying   int           // of these, moves out that copy
+	fetching  int           // of these, fetches
+	moves     int64         // that have begun
+	refused   bool          // host memory was not to be had when it was last asked for
+	covered   map[int64]int // scratch of makeReady
+	leavingOf map[int64]int // chunks on the way out, by size
+	oversize  *op           // the last operation for which something was placed
+	making    *tensor       // a range that is being mapped for a coming allocation
 }
 
 // Kind is what a move does.
@@ -140,10 +142,13 @@ func (r *scheduler) Next(d um.Direction) (*Move, bool) {
 	}
 	r.refused = false
 	var m *Move
-	if d == um.In {
-		m = r.nextIn()
-	} else {
-		m = r.nextOut()
+	before := r.Epoch() - 1
+	for m == nil && before != r.Epoch() { // again when packs were vacated for it (noRoom): that is seen from here only
+		if before = r.Epoch(); d == um.In {
+			m = r.nextIn()
+		} else {
+			m = r.nextOut()
+		}
 	}
 	if m == nil {
 		if !r.refused {
@@ -381,6 +386,9 @@ const busyCopies = 2
 // leaver is the next move that takes out one of those in a list of the plan. wait says that it cannot be made now and can be
 // later.
 func (r *scheduler) leaver(p *plan, list *[]*tensor) (m *Move, wait bool) {
+	if r.config.Replay != um.ReplayOff {
+		r.fitFirst(p, *list)
+	}
 	for ; len(*list) > 0; *list = (*list)[1:] {
 		t := (*list)[0]
 		if t.serial != p.serial || t.leaves <= 0 {
@@ -399,6 +407,44 @@ func (r *scheduler) leaver(p *plan, list *[]*tensor) (m *Move, wait bool) {
 		}
 	}
 	return nil, false
+}
+
+// fitFirst puts the first of a list that has memory of the size that what comes next lacks before the others: that memory
+// need not be released, nor other memory created.
+func (r *scheduler) fitFirst(p *plan, list []*tensor) {
+	if len(list) < 2 {
+		return
+	}
+	size := r.lacking()
+	i := slices.IndexFunc(list, func(t *tensor) bool {
+		return t.size == size && len(t.chunks) == 1 && t.serial == p.serial && t.leaves > 0 && r.evictable(t)
+	})
+	if i > 0 {
+		t := list[i]
+		copy(list[1:], list[:i])
+		list[0] = t
+	}
+}
+
+// lacking is the size of the first of what comes next for which no memory of that size is free, or is being freed; 0 when there is for all.
+func (r *scheduler) lacking() int64 {
+	if x := r.head(); x != nil {
+		for t := range x.needs() {
+			if t.absent > 0 {
+				return t.chunks[0].bytes
+			}
+		}
+	}
+	clear(r.covered)
+	for _, b := range r.plan.births {
+		if b.position <= r.History.Now() {
+			continue
+		}
+		if r.covered[b.size]++; r.covered[b.size] > len(r.dead.bySize[b.size])+len(r.physical.spare[b.size])+r.leavingOf[b.size] {
+			return b.size
+		}
+	}
+	return 0
 }
 
 // take is the move that takes out the last chunk of a tensor. again says that it
@@ -432,6 +478,7 @@ func (r *scheduler) take(t *tensor, w where) (m *Move, again bool) {
 		}
 		r.stats.HostPeakBytes = max(r.stats.HostPeakBytes, r.stats.HostBytes-r.kept.bytes)
 		c.where = leaving
+		r.leavingOf[c.bytes]++
 		t.flying++
 		if w == onDevice {
 			t.leaves -= c.bytes
@@ -485,7 +532,7 @@ func (r *scheduler) Submitted(m *Move, ticket uint32) {
 	r.physical.releasing -= m.releasing
 	r.physical.going -= m.going()
 	for _, x := range m.keep {
-		r.physical.giveSpare(x.Handle, x.Bytes)
+		r.freed(x.Handle, x.Bytes)
 	}
 	r.stats.Released += int64(len(m.Release))
 	if m.created {
@@ -589,6 +636,7 @@ func (r *scheduler) Done(m *Move) {
 		}
 		r.cameBack(m)
 	case MoveEvict:
+		r.leavingOf[c.bytes]--
 		if m.Copied() {
 			r.copying--
 		}
@@ -597,7 +645,7 @@ func (r *scheduler) Done(m *Move) {
 		} else {
 			r.outgoing -= c.bytes
 			r.physical.mapped -= c.bytes
-			r.physical.giveSpare(c.handle, c.bytes)
+			r.freed(c.handle, c.bytes)
 			if m.remake == nil {
 				c.learned.note(m.Compare, m.Clean)
 			}
@@ -667,6 +715,7 @@ func (r *scheduler) Cancelled(m *Move) {
 	r.plan.valid = false
 	c := &t.chunks[m.index]
 	t.flying--
+	r.leavingOf[c.bytes]--
 	if m.Copied() {
 		r.copying--
 	}

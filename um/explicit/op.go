@@ -78,7 +78,9 @@ func (r *Runtime) Op(o um.Op) {
 	for _, t := range x.Tensors {
 		x.does(t, o.AccessOf(t.Slot) == um.AccessReads)
 		t.kept = t.kept || o.Keep
-		t.rested(x.Position)
+		if t.rested(x.Position) && t.rest.until-t.rest.from >= shortRest && r.hasRecipe(t) {
+			t.lasting = t.remake != nil || r.inputsLast(t)
+		}
 		t.lastName = x.Name
 		t.UsedOn(o.Stream) // whether or not record_stream said so
 	}

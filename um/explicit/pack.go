@@ -90,7 +90,12 @@ func (r *packer) repeats(bytes int64, stream int) int64 {
 // packs says whether the repetition of a life is worth packing with others. Not where shapes change: what does not come leaves
 // holes, and a pack stays until its last part is freed (simulated, BERT's text at 1.5x took a third longer).
 func (r *packer) packs(x *life) bool {
-	return r.History.Now() >= r.unpackedUntil && !r.History.Varies() && x.home == nil && x.named && !r.mayBeMade(x) && x.died != notYet && x.died-x.born >= leastLife && (!r.large(x) || r.pairs(x))
+	return r.packable(x) && !r.mayBeMade(x) && x.died-x.born >= leastLife && (!r.large(x) || r.pairs(x))
+}
+
+// packable says whether the repetition of a life may be a part of a pack at all.
+func (r *packer) packable(x *life) bool {
+	return r.History.Now() >= r.unpackedUntil && !r.History.Varies() && x.home == nil && x.named && x.died != notYet
 }
 
 // mayBeMade says whether the repetition of a life may be made again, which a part of a pack cannot. Of a part it is not known.
@@ -222,7 +227,7 @@ func (r *packer) takePart(t *tensor, at cuda.Ptr, bytes int64, stream int) error
 
 // fillPart begins the life of a part.
 func (r *packer) fillPart(t *tensor, p *part) {
-	p.state, p.life = alive, r.enter(t, t.place(p).Base, p.bytes)
+	p.state, p.life = alive, r.enter(t, t.place(p).Base, p.bytes, noLife)
 	t.alive++
 	r.stats.PackedAllocs++
 }
@@ -300,6 +305,7 @@ func (r *packer) unreserveAll(t *tensor) bool {
 func (r *packer) newPack(life, before int64) {
 	first := r.lives.of(life)
 	if !r.packs(first) || !r.roomForPacks() {
+		r.newBurst(life, before)
 		return
 	}
 	var parts []part
@@ -320,10 +326,14 @@ func (r *packer) newPack(life, before int64) {
 	if len(parts) < 2 || WholePages(total) > r.BeyondLiveBytes() {
 		return
 	}
-	t, ok := r.newTensor(noLife, total, first.stream)
-	if !ok {
-		return
+	if t, ok := r.newTensor(noLife, total, first.stream); ok {
+		r.expect(t, parts, life, before)
 	}
+}
+
+// expect makes a tensor a pack of parts that are to come, of which the first repeats a life.
+func (r *packer) expect(t *tensor, parts []part, life, before int64) {
+	first := r.lives.of(life)
 	t.parts = parts
 	t.filledBy = r.History.Now() + first.born - r.lives.of(before).born + packOps
 	died := first.died

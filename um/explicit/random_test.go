@@ -644,8 +644,8 @@ func (w *world) begin(d um.Direction) bool {
 			w.t.Fatalf("%#x is mapped twice", uint64(m.Chunk.Base))
 		}
 		for _, x := range w.mapped {
-			if x.Handle == m.Handle {
-				w.t.Fatalf("handle %d is mapped twice", m.Handle)
+			if x.Handle == m.Handle && w.lives(x.Range) {
+				w.t.Fatalf("handle %d is mapped at %#x, where something is alive", m.Handle, uint64(x.Base))
 			}
 		}
 		w.mapped[m.Chunk.Base] = Mapping{m.Chunk, m.Handle}
@@ -689,6 +689,16 @@ func (w *world) begin(d um.Direction) bool {
 		w.moves = append(w.moves, m)
 	}
 	return true
+}
+
+// lives says whether something is alive in a range.
+func (w *world) lives(x cuda.Range) bool {
+	for p := range w.live {
+		if p >= x.Base && p < x.End() {
+			return true
+		}
+	}
+	return false
 }
 
 // weigh is the checksum of what leaves: here it is the contents themselves.
@@ -882,7 +892,7 @@ func TestRandomWork(t *testing.T) {
 						w.settleWaiting()
 						named := w.choose(ptrs, stream, w.rng.Intn(3))
 						if ptrs = append(ptrs, p); len(w.live[p].contents) == 1 && w.rng.Intn(2) == 0 && w.written(named) {
-							w.compute(stream, append([]cuda.Ptr{p}, named...), um.Replay(seed/3%3) == um.ReplayInsured && w.rng.Intn(4) == 0)
+							w.compute(stream, append([]cuda.Ptr{p}, named...), um.Replay(seed/3%3) == um.ReplayInsured && w.rng.Intn(8) == 0)
 							break
 						}
 						w.report(stream, []cuda.Ptr{p}, true, 7)
@@ -905,7 +915,7 @@ func TestRandomWork(t *testing.T) {
 					stream := w.rng.Intn(2)
 					named := w.choose(ptrs, stream, 1+w.rng.Intn(min(3, len(ptrs))))
 					if out := w.live[named[0]]; len(out.contents) == 1 && w.rng.Intn(2) == 0 && w.written(named[1:]) {
-						w.compute(stream, named, um.Replay(seed/3%3) == um.ReplayInsured && w.rng.Intn(4) == 0)
+						w.compute(stream, named, um.Replay(seed/3%3) == um.ReplayInsured && w.rng.Intn(8) == 0)
 						break
 					}
 					w.report(stream, named, w.rng.Intn(2) == 0, uint64(w.rng.Intn(5)))

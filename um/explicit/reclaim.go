@@ -2,6 +2,7 @@ package explicit
 
 import (
 	"math"
+	"slices"
 
 	"github.com/penstock-gpu/penstock/correlate"
 )
@@ -39,19 +40,16 @@ func (r *reclaimer) provide(m *Move, which reclaiming) bool {
 	if short > r.physical.spares+r.reclaimable(which) {
 		return false
 	}
-	dead, ok := r.pick(m.Chunk.Bytes, short-r.physical.spares, which)
-	if !ok {
-		return false
+	r.beginSearch()
+	surplus, found := r.pick(m.Chunk.Bytes, short-r.physical.sparesThat(r.unwanted), surplusOnly)
+	dead, more := r.pick(m.Chunk.Bytes, short-r.physical.spares-found, which)
+	if short > r.physical.spares+found+more {
+		return false // the job has taken what was counted on
 	}
-	handles, dropped := r.physical.drop(short)
-	m.Release = append(m.Release, handles...)
-	m.releasing += dropped
-	short -= dropped
-	for _, g := range dead {
-		if short > 0 {
-			short = r.unmapDead(m, g, short)
-		}
-	}
+	short = r.releaseSpares(m, short, r.unwanted)
+	short = r.unmapAll(m, surplus, short)
+	short = r.releaseSpares(m, short, anySize)
+	r.unmapAll(m, dead, short)
 	r.suspend(m)
 	m.created = m.Handle == 0
 	return true
@@ -75,14 +73,40 @@ func (r *reclaimer) inherit(m *Move, which reclaiming) bool {
 	}
 }
 
-// pick chooses dead ranges with so many bytes, for a move that needs memory in one
+// unwanted says whether nothing that comes soon takes memory of a size.
+func (r *reclaimer) unwanted(size int64) bool {
+	if len(r.plan.wanted[size]) > len(r.dead.bySize[size]) {
+		return false
+	}
+	of := func(t *tensor) bool { return t.chunks[0].bytes == size }
+	return !slices.ContainsFunc(r.plan.makes, of) && !slices.ContainsFunc(r.plan.fetch, of)
+}
+
+// releaseSpares has a move release spare memory of some sizes, and answers what it still lacks of short bytes.
+func (r *reclaimer) releaseSpares(m *Move, short int64, which func(size int64) bool) int64 {
+	handles, dropped := r.physical.drop(short, which)
+	m.Release = append(m.Release, handles...)
+	m.releasing += dropped
+	return short - dropped
+}
+
+// unmapAll takes dead memory for a move until it lacks nothing any more, and answers what it still lacks.
+func (r *reclaimer) unmapAll(m *Move, dead []*tensor, short int64) int64 {
+	for _, g := range dead {
+		if short > 0 {
+			short = r.unmapDead(m, g, short)
+		}
+	}
+	return short
+}
+
+// pick chooses dead ranges with up to so many bytes, or the first that make more, for a move that needs memory in one
 // chunk, and makes sure that the job does not take them again.
-func (r *reclaimer) pick(chunk, bytes int64, which reclaiming) (dead []*tensor, ok bool) {
-	r.beginSearch()
-	for bytes > 0 {
+func (r *reclaimer) pick(chunk, bytes int64, which reclaiming) (dead []*tensor, found int64) {
+	for found < bytes {
 		g := r.nextDead(chunk, which)
 		if g == nil {
-			return nil, false // the job has taken what was counted on
+			break
 		}
 		if g.passed = r.searches; !r.recall(g) {
 			r.notRecalled++
@@ -90,9 +114,9 @@ func (r *reclaimer) pick(chunk, bytes int64, which reclaiming) (dead []*tensor, 
 		}
 		dead = append(dead, g)
 		r.picked[g.size]++
-		bytes -= g.deviceBytes()
+		found += g.deviceBytes()
 	}
-	return dead, true
+	return dead, found
 }
 
 func (r *reclaimer) beginSearch() {
@@ -110,7 +134,7 @@ func (r *reclaimer) suspend(m *Move) {
 // trim gives spare and dead memory back, at least bytes of it if there is that much.
 func (r *reclaimer) trim(bytes int64) *Move {
 	m := &Move{Kind: MoveTrim}
-	m.Release, m.releasing = r.physical.drop(bytes)
+	m.Release, m.releasing = r.physical.drop(bytes, anySize)
 	r.beginSearch()
 	for short := bytes - m.releasing; short > 0; {
 		g := r.nextDead(0, anyIdle)
@@ -146,7 +170,7 @@ func (r *reclaimer) empty() *Move {
 	m := &Move{Kind: MoveTrim, empties: true}
 	swapping := r.stats.HostBytes > r.kept.bytes
 	if !swapping {
-		m.Release, m.releasing = r.physical.drop(r.physical.spares)
+		m.Release, m.releasing = r.physical.drop(r.physical.spares, anySize)
 	}
 	for i := 0; i < len(r.dead.order) && len(m.Unmap) < most; {
 		g := r.dead.order[i]
@@ -170,13 +194,16 @@ func (r *reclaimer) empty() *Move {
 func (r *reclaimer) unmapDead(m *Move, g *tensor, short int64) int64 {
 	r.dead.remove(g)
 	r.stats.Reclaims++
-	m.dead = append(m.dead, g)
 	given := -1 // the chunk whose memory the move takes over
 	if m.Kind != MoveTrim && m.Handle == 0 && short > 0 {
-		if given = g.chunkOf(m.Chunk.Bytes); given >= 0 {
+		if given = g.chunkOf(m.Chunk.Bytes); given >= 0 && len(g.chunks) == 1 {
+			r.lend(m, g)
+			return 0
+		} else if given >= 0 {
 			m.Handle, short = g.chunks[given].handle, 0
 		}
 	}
+	m.dead = append(m.dead, g)
 	for i := range g.chunks {
 		c := &g.chunks[i]
 		if c.where != onDevice && c.where != inPlace {
@@ -194,6 +221,7 @@ func (r *reclaimer) unmapDead(m *Move, g *tensor, short int64) int64 {
 		switch {
 		case i == given:
 		case short > 0:
+			r.unalias(m, c.handle)
 			m.Release = append(m.Release, c.handle)
 			m.releasing += c.bytes
 			short -= c.bytes

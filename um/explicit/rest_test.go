@@ -293,6 +293,7 @@ func TestMemoryOfTheSameSizeIsTaken(t *testing.T) {
 		if err := w.r.Free(dead); err != nil {
 			t.Fatal(err)
 		}
+		delete(w.live, dead)
 		for range 2 {
 			w.nextH++
 			w.handles[w.nextH] = 2 * PageBytes

@@ -35,7 +35,9 @@ type Stats struct {
 	WaitedForeach                int64 // of all that waited: of PyTorch's operations on many tensors at once
 	ReusedRanges, FreshRanges    int64 // allocations that found mapped memory, and those that did not
 	LooksAgain                   int64 // nothing had moved for a launch that waited: see LookAgain
+	Bursts                       int64 // dead ranges that allocations shared: see burst.go
 	BorrowedRanges               int64 // allocations that found some of a larger size: see borrow.go
+	AliasedRanges                int64 // dead ranges again, at an alias of memory that had become free: see alias.go
 	Packs, PackedAllocs          int64 // ranges that allocations shared, and these: see pack.go
 	TakenBack                    int64 // evictions that a launch came before
 }
@@ -47,12 +49,12 @@ func New(c Config, p Process) *Runtime {
 	c = c.withDefaults()
 	r := &Runtime{}
 	r.config, r.process = c, p
-	r.addresses, r.physical, r.dead = newAddresses(c.Addresses), physical{spare: map[int64][]cuda.Handle{}}, deadRanges{bySize: map[int64][]*tensor{}}
+	r.addresses, r.physical, r.dead = newAddresses(c.Addresses), physical{spare: map[int64][]cuda.Handle{}, aliases: map[cuda.Handle][]*tensor{}}, deadRanges{bySize: map[int64][]*tensor{}}
 	r.held, r.whole = map[cuda.Ptr]*tensor{}, map[int64]bool{}
 	r.have, r.picked = map[int64]int{}, map[int64]int{}
 	r.again, r.levels = newAgain(c.MostWrong), newLevels(c.Level)
 	r.reserved, r.loose, r.borrowers, r.fitting = map[cuda.Ptr]*tensor{}, map[int]*tensor{}, map[kind]int64{}, map[int64]int64{}
-	r.born, r.covered = map[int64]int{}, map[int64]int{}
+	r.born, r.covered, r.leavingOf = map[int64]int{}, map[int64]int{}, map[int64]int{}
 	r.Init(p)
 	return r
 }
@@ -76,7 +78,7 @@ func (r *Runtime) Malloc(bytes int64, stream int) (cuda.Ptr, error) {
 			return 0, r.outOfMemory(bytes)
 		}
 		p = t.base
-		t.life = r.enter(t, p, bytes)
+		t.life = r.enter(t, p, bytes, before)
 	}
 	r.prepare(before)
 	return p, nil

@@ -40,12 +40,13 @@ type chunk struct {
 // rest is a time for which a tensor is let alone: after the operation at one position, until that at another.
 type rest struct{ from, until int64 }
 
-// rested notes that an operation names a tensor.
-func (t *tensor) rested(position int64) {
+// rested notes that an operation names a tensor, and says whether it was let alone for longer than ever.
+func (t *tensor) rested(position int64) (longest bool) {
 	if since := t.namedAt; since >= t.born && position-since > t.rest.until-t.rest.from {
-		t.rest = rest{since, position}
+		t.rest, longest = rest{since, position}, true
 	}
 	t.namedAt = position
+	return longest
 }
 
 // tensor is one allocation of 1 MiB and more, or several that share a range.
@@ -80,6 +81,7 @@ type tensor struct {
 
 	namedAt  int64 // position of the last operation that named it
 	rest     rest  // the longest so far
+	lasting  bool  // at its end it could have been made again
 	copied   bool  // out, in this life
 	recipe   recipe
 	products products

@@ -49,7 +49,7 @@ func (r *tensors) publish(t *tensor) {
 // live enters a tensor among the living.
 func (r *tensors) live(t *tensor) {
 	t.Instance, t.recipe, t.users, t.products = r.History.Alloc(t.size), recipe{}, nil, products{}
-	t.rest, t.copied = rest{}, false
+	t.rest, t.lasting, t.copied = rest{}, false, false
 	r.History.Asked(t.Instance, t.bytes)
 	r.lastStream = t.Stream
 	r.liveSize += t.size

@@ -183,7 +183,7 @@ func TestFailed(t *testing.T) {
 	}
 	r.Submitted(out, 1)
 	r.Done(out)
-	r.physical.drop(8 << 20) // its memory is gone, so that more has to be created
+	r.physical.drop(8<<20, anySize) // its memory is gone, so that more has to be created
 	m, ok := r.Next(um.In)
 	if !ok || m.Handle != 0 {
 		t.Fatalf("%v %v", ok, m)
