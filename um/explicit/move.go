@@ -175,12 +175,14 @@ func (r *scheduler) mayFetchAhead() bool { return r.fetching < r.config.Depth-1 
 
 // nextIn is the next move of a worker that brings in.
 func (r *scheduler) nextIn() *Move {
-	if r.room() < 0 && r.plainNeed > 0 {
+	if r.room() < 0 { // for plain memory, which is waited for or has been taken
 		m := r.trim(-r.room())
 		if m == nil {
 			r.noRoom()
 		}
-		return m
+		if m != nil || r.plainNeed > 0 {
+			return m
+		}
 	}
 	x := r.head()
 	if m := r.occupyBus(x); m != nil {

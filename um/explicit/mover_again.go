@@ -33,7 +33,7 @@ func (v *Mover) Verify(m *Move, scratch cuda.Ptr) (ticket uint32, err error) {
 	if err := v.prepare(m, temps); err != nil {
 		return 0, err
 	}
-	copies, err := v.isolate(m, temps+cuda.Ptr(m.tempsBytes()))
+	copies, err := v.isolate(m, temps+cuda.Ptr(m.TempsBytes()))
 	defer func() {
 		if err != nil {
 			v.tried = nil
@@ -86,10 +86,9 @@ type Overwritten struct {
 	Workspace bool // what is there means nothing to them
 }
 
-// Isolate has the launches of a move write to memory of the engine's in the place of ranges that they name: zeros for a workspace, else a copy. It
-// answers false where that takes more memory for what they make on the way than there is.
-func (m *Move) Isolate(ranges []Overwritten, most int64) bool {
-	offset, temps := m.tempsBytes(), slices.Clone(m.Temps)
+// Isolate has the launches of a move write to memory of the engine's in the place of ranges that they name: zeros for a workspace, else a copy.
+func (m *Move) Isolate(ranges []Overwritten) {
+	offset, temps := m.TempsBytes(), slices.Clone(m.Temps)
 	for _, r := range ranges {
 		for i, l := range m.Launches {
 			if slices.ContainsFunc(l.Addresses, func(at uint32) bool { p := l.Address(at); return p >= r.Base && p < r.End() }) {
@@ -98,16 +97,12 @@ func (m *Move) Isolate(ranges []Overwritten, most int64) bool {
 		}
 		offset += wholeUnits(r.Bytes)
 	}
-	if offset > most {
-		return false
-	}
 	m.Temps = temps
-	return true
 }
 
 // MayTry says whether a trial can be begun, in scratch memory of a size: none is under way, and there is room for copies of all that it reads.
 func (v *Mover) MayTry(m *Move, scratchBytes int64) bool {
-	bytes := wholeUnits(m.Bytes) + m.tempsBytes()
+	bytes := wholeUnits(m.Bytes) + m.TempsBytes()
 	for _, r := range m.Inputs {
 		bytes += wholeUnits(r.Bytes)
 	}
@@ -144,8 +139,8 @@ func (v *Mover) prepare(m *Move, temps cuda.Ptr) error {
 	return nil
 }
 
-// tempsBytes is how much memory a move's launches need for what they name of memory that the engine has to provide.
-func (m *Move) tempsBytes() (n int64) {
+// TempsBytes is how much memory a move's launches need for what they name of memory that the engine has to provide.
+func (m *Move) TempsBytes() (n int64) {
 	for _, all := range m.Temps {
 		for _, x := range all {
 			n = max(n, x.Offset+wholeUnits(x.At.Bytes))

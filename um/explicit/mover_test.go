@@ -363,24 +363,22 @@ func TestMoverNoticesAFailedCopy(t *testing.T) {
 	}
 }
 
-// TestIsolate: launches get memory to write to in the place of what they were to read, if there is so much.
+// TestIsolate: launches get memory to write to in the place of what they were to read.
 func TestIsolate(t *testing.T) {
 	workspace := cuda.Range{Base: 1 << 44, Bytes: 3 * copyUnit}
 	first, second := &cuda.RecordedLaunch{}, &cuda.RecordedLaunch{Addresses: []uint32{0}, Params: binary.LittleEndian.AppendUint64(nil, 1<<44+512)}
 	before := []Temp{{At: cuda.Range{Base: 1 << 45, Bytes: copyUnit}, Offset: 2 * copyUnit}}
 	m := &Move{Launches: []*cuda.RecordedLaunch{first, second}, Temps: [][]Temp{before, nil}}
-	if m.Isolate([]Overwritten{{workspace, true}}, 6*copyUnit-1) || len(m.Temps[1]) != 0 {
-		t.Fatalf("there is no room: %+v", m.Temps)
-	}
-	if !m.Isolate([]Overwritten{{workspace, true}}, 6*copyUnit) {
-		t.Fatal("there is room")
-	}
+	m.Isolate([]Overwritten{{workspace, true}})
 	want := Temp{At: workspace, Offset: 3 * copyUnit, Scratch: true}
 	if !slices.Equal(m.Temps[0], before) || !slices.Equal(m.Temps[1], []Temp{want}) {
 		t.Errorf("%+v, want %+v", m.Temps, want)
 	}
+	if n := m.TempsBytes(); n != 6*copyUnit {
+		t.Errorf("they need %d bytes", n)
+	}
 	m.Temps = make([][]Temp, 2)
-	if !m.Isolate([]Overwritten{{workspace, false}}, 6*copyUnit) || !m.Temps[1][0].Copy || m.Temps[1][0].Scratch {
+	if m.Isolate([]Overwritten{{workspace, false}}); !m.Temps[1][0].Copy || m.Temps[1][0].Scratch {
 		t.Errorf("what is read there is not copied: %+v", m.Temps)
 	}
 }

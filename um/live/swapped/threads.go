@@ -462,14 +462,17 @@ func (p *worker) begin(m *explicit.Move) error {
 	makes, verifies := m.Direction() == um.In && len(m.Launches) > 0, m.Kind == explicit.MoveVerify
 	var outside []cuda.Ptr
 	var byTrial []bool
-	overwrites := false
+	var written []explicit.Overwritten
 	if makes || verifies {
-		written := e.accesses.overwrites(e, m)
-		overwrites = len(written) > 0 && !(makes && m.Isolate(written, explicit.TempsBytes(e.verifier.scratch.Bytes)))
+		written = e.accesses.overwrites(e, m)
 	}
+	if makes && len(written) > 0 {
+		m.Isolate(written)
+	}
+	grown := int64(0) // memory for what is made on the way
 	if verifies {
 		outside, byTrial = m.Outside(), e.accesses.ofTrials(m)
-		if m.Isolated = e.accesses.trials(m); overwrites && !m.Isolated {
+		if m.Isolated = e.accesses.trials(m); len(written) > 0 && !m.Isolated {
 			m.Untried = true
 			proc.Log.Debug("it is known by now that launches write to what they were to read", zap.String("kernel", m.By))
 			e.runtime.Cancelled(m)
@@ -501,10 +504,10 @@ func (p *worker) begin(m *explicit.Move) error {
 		case err != nil:
 		case makes && e.hook.Unloads() != unloads:
 			refused = errUnloaded
-		case makes && overwrites:
-			refused = errOverwrites
 		case makes:
-			f.ticket, refused = p.maker.Make(m, e.verifier.temps)
+			if grown, refused = e.verifier.grow(e, m.TempsBytes()); refused == nil {
+				f.ticket, refused = p.maker.Make(m, e.verifier.temps.Base)
+			}
 		case m.Kind != explicit.MoveEvict:
 			f.copied = f.ticket != 0
 		case !m.Compare && m.Copied():
@@ -512,6 +515,10 @@ func (p *worker) begin(m *explicit.Move) error {
 		}
 	})
 	proc.Moved()
+	if grown > 0 {
+		proc.PlainBytes.Add(grown)
+		e.PlainChanged()
+	}
 	if unverified != nil {
 		m.Untried = errors.Is(unverified, errPoolBusy)
 		proc.Log.Debug("what leaves cannot be made again", zap.String("kernel", m.By), zap.Int64("bytes", m.Bytes), zap.Error(unverified))

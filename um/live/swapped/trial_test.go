@@ -90,6 +90,47 @@ func TestExplicitTrials(t *testing.T) {
 	}
 }
 
+// TestMakingTakesMoreMemory: what was dropped without a copy is made also where that needs more memory than there is for what is made on the
+// way, as when it is found out later that a launch writes to what it was to read. The memory counts, and is given back.
+func TestMakingTakesMoreMemory(t *testing.T) {
+	c := replaying(t, um.ReplayOn)
+	c.BudgetBytes += 32 * mib
+	j := newJob(t, c)
+	plain := j.l.Stats().Explicit.PlainBytes
+	j.locked(func(e *Engine) { e.verifier.temps = cuda.Range{} })
+	a, b, workspace := j.Malloc(productBytes), j.Malloc(productBytes), j.Malloc(productBytes)
+	j.Fill(a, productBytes, 1)
+	products := make([]cuda.Ptr, 24)
+	for round := 0; j.l.Stats().Explicit.Made == 0 && round < 60; round++ {
+		j.Fill(b, productBytes, 2)
+		for i := range products {
+			products[i] = j.Malloc(productBytes)
+			j.multiply(products[i], a, b, workspace, 0)
+		}
+		for _, p := range products {
+			j.Has(p, productBytes, 5)
+		}
+		for _, p := range products {
+			j.Must(j.l.Free(p))
+		}
+	}
+	s := j.l.Stats().Explicit
+	j.Eventually("no more is held than the budget has", func() (is bool) {
+		j.locked(func(e *Engine) { is = e.runtime.RoomBytes() >= 0 })
+		return is
+	})
+	if s.Made == 0 || s.PlainBytes < plain+productBytes {
+		t.Errorf("%d products were made, %d bytes of plain memory before, %d now", s.Made, plain, s.PlainBytes)
+	}
+	j.locked(func(e *Engine) {
+		if len(e.verifier.grown) != 1 || e.verifier.temps != e.verifier.grown[0] {
+			t.Errorf("%v of %v", e.verifier.temps, e.verifier.grown)
+		}
+		j.Must(e.runtime.Check())
+	})
+	j.Closed()
+}
+
 // TestTrialBeginsAnew: where a word is an address that never was one, it has to be tried again what is written to.
 func TestTrialBeginsAnew(t *testing.T) {
 	j := newJob(t, replaying(t, um.ReplayOn))

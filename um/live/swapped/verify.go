@@ -20,9 +20,10 @@ const (
 
 // verifier has the memory.
 type verifier struct {
-	scratch cuda.Range // to verify in
-	bytes   int64      // all of it, from the scratch on
-	temps   cuda.Ptr   // for what is made on the way when a tensor is made
+	scratch cuda.Range   // to verify in
+	bytes   int64        // all of it, from the scratch on
+	temps   cuda.Range   // for what is made on the way when a tensor is made
+	grown   []cuda.Range // memory that temps lies in or lay in, where it was too small: makings may be under way in each
 	clones  clones
 }
 
@@ -43,7 +44,7 @@ func (e *Engine) openVerifier(size int64) (scratchBytes int64, err error) {
 		return 0, fmt.Errorf("memory to verify in that tensors can be made again: %w", err)
 	}
 	proc.PlainBytes.Add(all)
-	e.verifier = &verifier{scratch: cuda.Range{Base: base, Bytes: size}, temps: base + cuda.Ptr(size)}
+	e.verifier = &verifier{scratch: cuda.Range{Base: base, Bytes: size}, temps: cuda.Range{Base: base + cuda.Ptr(size), Bytes: tempsSize}}
 	e.verifier.bytes = all
 	e.verifier.clones = clones{left: cuda.Range{Base: base + cuda.Ptr(size+tempsSize), Bytes: clonesSize}, free: map[int64][]cuda.Ptr{}}
 	return size, nil
@@ -53,7 +54,7 @@ func (e *Engine) openVerifier(size int64) (scratchBytes int64, err error) {
 func (p *worker) closeVerifier() (err error) {
 	e, proc := p.e, p.e.proc
 	e.endVerifier = false
-	at, bytes := e.verifier.scratch.Base, e.verifier.bytes
+	memory := append(e.verifier.grown, cuda.Range{Base: e.verifier.scratch.Base, Bytes: e.verifier.bytes})
 	e.verifier = nil
 	for function, f := range e.accesses.functions {
 		if f != nil {
@@ -61,15 +62,37 @@ func (p *worker) closeVerifier() (err error) {
 		}
 	}
 	p.timed(portFinish, func() {
-		h := e.plain.forget(at)
-		if err = e.plain.unmap(at, bytes); err == nil {
-			err = errors.Join(proc.Driver.MemRelease(h), proc.Driver.AddressFree(at, bytes))
+		for _, r := range memory {
+			h := e.plain.forget(r.Base)
+			unmapped := e.plain.unmap(r.Base, r.Bytes)
+			if unmapped == nil {
+				unmapped = errors.Join(proc.Driver.MemRelease(h), proc.Driver.AddressFree(r.Base, r.Bytes))
+			}
+			err = errors.Join(err, unmapped)
 		}
 		e.plain.verifying.Store(0)
 	})
-	proc.PlainBytes.Add(-bytes)
+	for _, r := range memory {
+		proc.PlainBytes.Add(-r.Bytes)
+	}
 	e.PlainChanged()
 	return err
+}
+
+// grow has as much memory as is needed for what launches make on the way, and answers how much was taken for that, of the budget or beyond it: what
+// was dropped without a copy has to be made, even where it is found out only now that a launch needs more for that.
+func (v *verifier) grow(e *Engine, needed int64) (taken int64, err error) {
+	if needed <= v.temps.Bytes {
+		return 0, nil
+	}
+	size := explicit.WholePages(needed)
+	base, err := e.plain.segment(size)
+	if err != nil {
+		return 0, fmt.Errorf("%w: %w", errOverwrites, err)
+	}
+	v.temps = cuda.Range{Base: base, Bytes: size}
+	v.grown = append(v.grown, v.temps)
+	return size, nil
 }
 
 // errNotGuarded is what a launch reads that the engine can neither guard nor copy.
@@ -130,6 +153,6 @@ func (p *worker) remake(f *flight) error {
 	e.runtime.Doubted(m)
 	e.proc.Log.Warn("what was made again is not what was dropped: it is made once more", zap.String("kernel", m.By))
 	var err error
-	p.timed(portBegin, func() { f.ticket, err = p.maker.Make(m, e.verifier.temps) })
+	p.timed(portBegin, func() { f.ticket, err = p.maker.Make(m, e.verifier.temps.Base) })
 	return err
 }
