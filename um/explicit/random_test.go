@@ -627,6 +627,11 @@ func (w *world) begin(d um.Direction) bool {
 		if w.handles[h] == 0 {
 			w.t.Fatalf("handle %d released twice", h)
 		}
+		for _, x := range w.mapped {
+			if x.Handle == h {
+				w.t.Fatalf("handle %d is released while it is mapped at %#x", h, uint64(x.Base))
+			}
+		}
 		delete(w.handles, h)
 		delete(w.device, h)
 	}

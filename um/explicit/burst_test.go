@@ -1,0 +1,50 @@
+package explicit
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/penstock-gpu/penstock/cuda"
+)
+
+// TestBursts: allocations that come many at a time and soon die share dead ranges of other sizes, contain what they should, and what they lay in
+// is dead memory again.
+func TestBursts(t *testing.T) {
+	const layers, many, iterations = 24, 24, 8
+	for seed := int64(0); seed < 6; seed++ {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			w := newWorld(t, seed, 160*PageBytes, 1024*PageBytes, true)
+			w.steady, w.verify = true, seed%3 == 2
+			x := iteration{world: w}
+			for range layers {
+				x.sizes = append(x.sizes, PageBytes*int64(10+2*w.rng.Intn(2)))
+			}
+			for range iterations {
+				x.run()
+				var burst []cuda.Ptr
+				for range many {
+					if p := w.malloc(3*PageBytes, 0); p != 0 {
+						burst = append(burst, p)
+					}
+				}
+				for k := 0; k < len(burst); k += 6 {
+					w.report(0, burst[k:k+6], true, uint64(0x1000+k))
+					w.settleWaiting()
+				}
+				for _, p := range burst {
+					w.free(p)
+				}
+				w.settle()
+				if err := w.r.Check(); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if s := w.r.stats; s.Bursts < iterations || s.PackedAllocs < leastBurst*s.Bursts {
+				t.Errorf("%d dead ranges were shared by %d allocations", s.Bursts, s.PackedAllocs)
+			}
+			w.settle()
+			w.r.giveUpEarly()
+			w.nothingLives()
+		})
+	}
+}
