@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/penstock-gpu/penstock/cuda"
+	"github.com/penstock-gpu/penstock/um"
 )
 
 // TestAlias: a dead range whose memory something takes stays mapped, is nobody's until that memory is free again, and is then a dead
@@ -11,6 +12,7 @@ import (
 func TestAlias(t *testing.T) {
 	const size = 4 * PageBytes
 	w := newWorld(t, 1, size, 256*PageBytes, true)
+	w.r.config.Replay = um.ReplayOn
 	use := func(p cuda.Ptr) {
 		w.report(0, []cuda.Ptr{p}, true, 100)
 		w.settle()

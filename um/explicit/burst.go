@@ -21,7 +21,7 @@ func (r *packer) brief(x *life) bool { return r.packable(x) && x.died-x.born < l
 // dead ranges of their own sizes. The newest allocation repeats the life before.
 func (r *packer) newBurst(life, before int64) {
 	first := r.lives.of(life)
-	if !r.brief(first) || !r.roomForPacks() {
+	if !r.mapsMuch() || !r.brief(first) || !r.roomForPacks() {
 		return
 	}
 	var together []int64

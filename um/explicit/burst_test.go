@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/penstock-gpu/penstock/cuda"
+	"github.com/penstock-gpu/penstock/um"
 )
 
 // TestBursts: allocations that come many at a time and soon die share dead ranges of other sizes, contain what they should, and what they lay in
@@ -15,6 +16,7 @@ func TestBursts(t *testing.T) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			w := newWorld(t, seed, 160*PageBytes, 1024*PageBytes, true)
 			w.steady, w.verify = true, seed%3 == 2
+			w.r.config.Replay = um.ReplayOn
 			x := iteration{world: w}
 			for range layers {
 				x.sizes = append(x.sizes, PageBytes*int64(10+2*w.rng.Intn(2)))

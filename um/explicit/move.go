@@ -388,7 +388,7 @@ const busyCopies = 2
 // leaver is the next move that takes out one of those in a list of the plan. wait says that it cannot be made now and can be
 // later.
 func (r *scheduler) leaver(p *plan, list *[]*tensor) (m *Move, wait bool) {
-	if r.config.Replay != um.ReplayOff {
+	if r.mapsMuch() {
 		r.fitFirst(p, *list)
 	}
 	for ; len(*list) > 0; *list = (*list)[1:] {

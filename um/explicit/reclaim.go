@@ -41,12 +41,18 @@ func (r *reclaimer) provide(m *Move, which reclaiming) bool {
 		return false
 	}
 	r.beginSearch()
-	surplus, found := r.pick(m.Chunk.Bytes, short-r.physical.sparesThat(r.unwanted), surplusOnly)
+	unwanted := anySize
+	var surplus []*tensor
+	var found int64
+	if r.mapsMuch() {
+		unwanted = r.unwanted
+		surplus, found = r.pick(m.Chunk.Bytes, short-r.physical.sparesThat(unwanted), surplusOnly)
+	}
 	dead, more := r.pick(m.Chunk.Bytes, short-r.physical.spares-found, which)
 	if short > r.physical.spares+found+more {
 		return false // the job has taken what was counted on
 	}
-	short = r.releaseSpares(m, short, r.unwanted)
+	short = r.releaseSpares(m, short, unwanted)
 	short = r.unmapAll(m, surplus, short)
 	short = r.releaseSpares(m, short, anySize)
 	r.unmapAll(m, dead, short)
@@ -196,7 +202,7 @@ func (r *reclaimer) unmapDead(m *Move, g *tensor, short int64) int64 {
 	r.stats.Reclaims++
 	given := -1 // the chunk whose memory the move takes over
 	if m.Kind != MoveTrim && m.Handle == 0 && short > 0 {
-		if given = g.chunkOf(m.Chunk.Bytes); given >= 0 && len(g.chunks) == 1 {
+		if given = g.chunkOf(m.Chunk.Bytes); given >= 0 && len(g.chunks) == 1 && r.mapsMuch() {
 			r.lend(m, g)
 			return 0
 		} else if given >= 0 {
