@@ -45,7 +45,9 @@
 //
 // Freed tensors are dead: nothing of them is ever copied. Their ranges stay mapped
 // for allocations of the same size, which then cost nothing, until the memory is
-// needed for something else. What lives for a few operations only may borrow one of a larger size (borrow.go); where shapes
+// needed for something else. Where memory is made again, and mapping is what a job waits for, they stay mapped even then, where something of their
+// size takes it, as aliases (alias.go). What lives for a few operations only may borrow one of a larger size (borrow.go), and what comes many at a time
+// may share one (burst.go); where shapes
 // change everything may one that is little larger, and nothing is packed, for what was born together is not again. The job may take such a range again without waiting for
 // the engine, which hears of it before any operation that came after (held.go).
 //
@@ -53,11 +55,11 @@
 //
 // The [Runtime] is built of floors. Each embeds the one below, so that it can ask it everything, and none knows those above:
 //
-//	tensors     what there is, where it lies, the budget, host memory    tensors.go, budget.go, clean.go, held.go
+//	tensors     what there is, where it lies, the budget, host memory    tensors.go, budget.go, clean.go, held.go, alias.go
 //	reclaimer   where physical memory comes from                         reclaim.go
 //	operations  what has been reported: what may go, what waits          operations.go, recent.go
 //	recipes     what is made again, and what of; how a tensor ends       again.go, recipe.go, guard.go, proven.go, end.go
-//	packer      what an allocation repeats, and what range it gets       alloc.go, pack.go, loose.go, borrow.go
+//	packer      what an allocation repeats, and what range it gets       alloc.go, pack.go, loose.go, borrow.go, burst.go
 //	planning    what comes and what leaves                               plan.go, draft.go
 //	scheduler   the moves: the next one, and how they went               move.go, inplace.go
 //	Runtime     what is asked of the engine                              runtime.go, op.go, held.go
@@ -83,6 +85,7 @@
 //     nothing until a checksum of the device, taken when nothing can write there any
 //     more, has shown that it is the same.
 //   - Kept copies are given back before host memory is said to be lacking.
+//   - The addresses of what is alive are mapped to its own memory or to none: what is not on the device cannot be reached unforeseen.
 //   - While a tensor has been dropped, no operation that may write to what it is made of is launched, nor is that freed.
 //
 // # Locking
