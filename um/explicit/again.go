@@ -175,6 +175,9 @@ func (r *recipes) verifyFirst(t *tensor) *Move {
 	if r.config.Replay == um.ReplayOff {
 		return nil
 	}
+	if rm := t.remake; rm != nil && rm.ready && rm.proven && !rm.moving && !r.proven(t) {
+		r.release(t) // an operation of which it is not known what it does has named it since
+	}
 	if r.worthMaking(t) {
 		return r.verification(t)
 	}
@@ -362,6 +365,9 @@ func (r *recipes) judge(m *Move, same bool) {
 	count := r.again.same
 	if rm := m.tensor.remake; rm != nil && !rm.proven {
 		r.again.proofs.note(rm.alike, same)
+		if now := m.tensor.likeness(); now != rm.alike { // what has named it since it was verified did not write to it
+			r.again.proofs.note(now, same)
+		}
 	}
 	if same {
 		r.stats.Dropped++

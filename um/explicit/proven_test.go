@@ -83,3 +83,46 @@ func TestProvenAnew(t *testing.T) {
 		}
 	}
 }
+
+// TestProvenThenTouched: what was proven when it was looked at, and was named since by an operation of which nothing is known, is
+// not dropped as if it were still so: it is verified as it is now.
+func TestProvenThenTouched(t *testing.T) {
+	w, _, made := droppedWorld(t)
+	r := w.r
+	var x *tensor
+	for _, p := range made {
+		if here := r.ByPtr[p]; here.remake == nil && r.worthMaking(here) {
+			x = here
+		}
+	}
+	if x == nil {
+		t.Fatal("nothing is left that could be made again")
+	}
+	r.again.proofs[x.likeness()] = r.config.ProveAfter
+	for _, s := range x.recipe.steps {
+		r.again.same[s.function] = r.config.TrustAfter
+	}
+	m := r.verifyFirst(x)
+	if m == nil || !m.Proven {
+		t.Fatalf("%+v", m)
+	}
+	r.verified(m)
+	before := x.remake
+	if m = r.verifyFirst(x); m != nil || x.remake != before {
+		t.Errorf("it is looked at again, though nothing has named it: %+v", m)
+	}
+	x.touch(99, 0, 1)
+	if m = r.verifyFirst(x); m == nil || m.Proven || x.remake == before {
+		t.Errorf("an unknown operation has named it, and it is not verified: %+v", m)
+	}
+	if m != nil {
+		r.verified(m)
+	}
+
+	// What was right when it left was so for what had named it by then.
+	x.touch(98, 0, 1)
+	was := x.remake.alike
+	if r.judge(&Move{Kind: MoveEvict, tensor: x}, true); r.again.proofs[was] != 1 || r.again.proofs[x.likeness()] != 1 {
+		t.Errorf("%d and %d were right", r.again.proofs[was], r.again.proofs[x.likeness()])
+	}
+}
