@@ -143,7 +143,7 @@ func (r *scheduler) Next(d um.Direction) (*Move, bool) {
 	r.refused = false
 	var m *Move
 	before := r.Epoch() - 1
-	for m == nil && before != r.Epoch() { // again when packs were vacated for it (noRoom): that is seen from here only
+	for again := 0; m == nil && before != r.Epoch() && again < 2; again++ { // once more when packs were vacated for it (noRoom), which is seen from here only
 		if before = r.Epoch(); d == um.In {
 			m = r.nextIn()
 		} else {
