@@ -49,6 +49,7 @@ type Explicit struct {
 	FreshRanges        int64            `json:"fresh_ranges"`
 	LooksAgain         int64            `json:"looks_again,omitempty"` // nothing had moved for long while a launch waited, and everything was looked at again
 	BorrowedRanges     int64            `json:"borrowed_ranges"`       // allocations in ranges of a larger size
+	Bursts             int64            `json:"bursts"`                // dead ranges that allocations with short lives shared
 	AliasedRanges      int64            `json:"aliased_ranges"`        // memory that became free at addresses that were still mapped to it
 	FrontAllocs        int64            `json:"front_allocs"`          // allocations that did not wait for the engine
 	Packs              int64            `json:"packs"`                 // ranges that allocations shared

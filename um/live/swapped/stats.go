@@ -44,7 +44,7 @@ func (e *Engine) Report(s *stats.Stats) {
 		WaitedLaunches: r.WaitedOps, WaitedForMap: r.WaitedForMap, WaitedForFetch: r.WaitedForFetch, WaitedForLeaving: r.WaitedForLeaving, WaitedForeach: r.WaitedForeach,
 		HostBytes: h.InUseBytes, HostKeptBytes: r.KeptBytes, HostNeedBytes: r.HostPeakBytes, HostPeakBytes: h.PeakBytes, HostPinnedBytes: h.GrownBytes, HostWaitSeconds: h.Waited.Seconds(),
 		PlainBytes: r.PlainBytes, Maps: r.Maps, Reclaims: r.Reclaims, HandlesCreated: r.Created, HandlesReleased: r.Released,
-		ReusedRanges: r.ReusedRanges, FreshRanges: r.FreshRanges, LooksAgain: r.LooksAgain, BorrowedRanges: r.BorrowedRanges, AliasedRanges: r.AliasedRanges, FrontAllocs: served, Packs: r.Packs, PackedAllocs: r.PackedAllocs,
+		ReusedRanges: r.ReusedRanges, FreshRanges: r.FreshRanges, LooksAgain: r.LooksAgain, BorrowedRanges: r.BorrowedRanges, Bursts: r.Bursts, AliasedRanges: r.AliasedRanges, FrontAllocs: served, Packs: r.Packs, PackedAllocs: r.PackedAllocs,
 		EvictionsTakenBack: r.TakenBack,
 		Inspected:          e.inspected, Chasers: e.chasers, Followed: int64(c.Followed), Unresolved: e.unresolved,
 		CPUWaitSeconds: time.Duration(c.CPUWaitNS).Seconds(), Plans: r.Plans, WorkerSeconds: e.workerSeconds(),
