@@ -26,8 +26,8 @@ func (r *packer) newBurst(life, before int64) {
 	}
 	var together []int64
 	var total int64
-	clear(r.fitting)
-	died, lacking := first.died, int64(0)
+	clear(r.bursting)
+	died, lacking := first.died, 0
 	for number := life; number < r.lives.end(); number++ {
 		x := r.lives.of(number)
 		if x.born > min(first.born+burstOps, died) {
@@ -40,7 +40,7 @@ func (r *packer) newBurst(life, before int64) {
 		total += wholeUnits(x.bytes)
 		died = min(died, x.died)
 		size := WholePages(x.bytes)
-		if r.fitting[size]++; r.fitting[size] > int64(len(r.dead.bySize[size])) {
+		if r.bursting[size]++; r.bursting[size] > len(r.dead.bySize[size]) {
 			lacking++
 		}
 	}

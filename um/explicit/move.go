@@ -18,7 +18,7 @@ type scheduler struct {
 	fetching  int           // of these, fetches
 	moves     int64         // that have begun
 	refused   bool          // host memory was not to be had when it was last asked for
-	covered   map[int64]int // scratch of makeReady
+	covered   map[int64]int // scratch of uncovered
 	leavingOf map[int64]int // chunks on the way out, by size
 	oversize  *op           // the last operation for which something was placed
 	making    *tensor       // a range that is being mapped for a coming allocation
@@ -325,27 +325,15 @@ func (r *scheduler) bring(t *tensor, which reclaiming) *Move {
 // makeReady maps memory for coming allocations, so that they need not wait for it.
 func (r *scheduler) makeReady(births []birth) *Move {
 	if r.making == nil {
-		clear(r.covered)
-		for _, b := range births {
-			if b.position <= r.History.Now() {
-				continue // it has come since the plan was made
-			}
-			if r.covered[b.size]++; r.covered[b.size] <= len(r.dead.bySize[b.size]) {
-				continue
-			}
-			if r.room()+r.physical.spares+r.reclaimable(surplusOnly) < b.size {
-				return nil
-			}
-			base, ok := r.addresses.take(b.size)
-			if !ok {
-				return nil
-			}
-			r.making = &tensor{Tensor: um.Tensor{Freed: true}, base: base, size: b.size, chunks: r.cut(b.size), absent: b.size}
-			break
-		}
-		if r.making == nil {
+		size := r.uncovered(births, func(size int64) int { return len(r.dead.bySize[size]) })
+		if size == 0 || r.room()+r.physical.spares+r.reclaimable(surplusOnly) < size {
 			return nil
 		}
+		base, ok := r.addresses.take(size)
+		if !ok {
+			return nil
+		}
+		r.making = &tensor{Tensor: um.Tensor{Freed: true}, base: base, size: size, chunks: r.cut(size), absent: size}
 	}
 	t := r.making
 	m := r.bring(t, surplusOnly)
@@ -437,12 +425,20 @@ func (r *scheduler) lacking() int64 {
 			}
 		}
 	}
+	return r.uncovered(r.plan.births, func(size int64) int {
+		return len(r.dead.bySize[size]) + len(r.physical.spare[size]) + r.leavingOf[size]
+	})
+}
+
+// uncovered is the size of the first of coming allocations for which there is no memory, where there is some for so many of each size; 0 when there is
+// for all.
+func (r *scheduler) uncovered(births []birth, free func(size int64) int) int64 {
 	clear(r.covered)
-	for _, b := range r.plan.births {
+	for _, b := range births {
 		if b.position <= r.History.Now() {
-			continue
+			continue // it has come since the plan was made
 		}
-		if r.covered[b.size]++; r.covered[b.size] > len(r.dead.bySize[b.size])+len(r.physical.spare[b.size])+r.leavingOf[b.size] {
+		if r.covered[b.size]++; r.covered[b.size] > free(b.size) {
 			return b.size
 		}
 	}

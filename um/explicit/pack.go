@@ -47,6 +47,7 @@ type packer struct {
 	loose         map[int]*tensor      // packs of what repeats nothing, by stream: what comes next is in it (loose.go)
 	borrowers     map[kind]int64       // the position at which they last borrowed: see borrow.go
 	fitting       map[int64]int64      // scratch of fit
+	bursting      map[int64]int        // scratch of newBurst
 }
 
 // part is an allocation's place in a pack.

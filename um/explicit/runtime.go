@@ -53,7 +53,7 @@ func New(c Config, p Process) *Runtime {
 	r.held, r.whole = map[cuda.Ptr]*tensor{}, map[int64]bool{}
 	r.have, r.picked = map[int64]int{}, map[int64]int{}
 	r.again, r.levels = newAgain(c.MostWrong), newLevels(c.Level)
-	r.reserved, r.loose, r.borrowers, r.fitting = map[cuda.Ptr]*tensor{}, map[int]*tensor{}, map[kind]int64{}, map[int64]int64{}
+	r.reserved, r.loose, r.borrowers, r.fitting, r.bursting = map[cuda.Ptr]*tensor{}, map[int]*tensor{}, map[kind]int64{}, map[int64]int64{}, map[int64]int{}
 	r.born, r.covered, r.leavingOf = map[int64]int{}, map[int64]int{}, map[int64]int{}
 	r.Init(p)
 	return r

@@ -444,10 +444,7 @@ func (p *worker) reached(f flight) bool {
 	return p.lane == nil || p.lane.reached(f.lane)
 }
 
-var (
-	errUnloaded   = errors.New("modules have been unloaded since it was recorded")
-	errOverwrites = errors.New("a launch writes to what it was to read, as was found out since, and there is no memory for it to write to instead")
-)
+var errUnloaded = errors.New("modules have been unloaded since it was recorded")
 
 // begin starts a move.
 func (p *worker) begin(m *explicit.Move) error {

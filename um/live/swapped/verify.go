@@ -79,6 +79,9 @@ func (p *worker) closeVerifier() (err error) {
 	return err
 }
 
+// errOverwrites is that the driver has no memory for what a launch writes to.
+var errOverwrites = errors.New("a launch writes to what it was to read, as was found out since, and there is no memory for it to write to instead")
+
 // grow has as much memory as is needed for what launches make on the way, and answers how much was taken for that, of the budget or beyond it: what
 // was dropped without a copy has to be made, even where it is found out only now that a launch needs more for that.
 func (v *verifier) grow(e *Engine, needed int64) (taken int64, err error) {
