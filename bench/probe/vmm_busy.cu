@@ -22,7 +22,7 @@ __global__ void compute(float *out, int rounds) {
 enum Load { IDLE, COMPUTE, COPY };
 static const char *loads[] = {"idle", "compute", "copies of device memory"};
 
-// keep_busy has kernels of some 100 us run one after another until it is stopped, with two queued.
+// keep_busy has kernels of an estimated 100 to 200 us run one after another until it is stopped, with two queued.
 static void keep_busy(Load load, std::atomic<bool> *stop) {
 	CHECK(cuCtxSetCurrent(context));
 	float *buffer;
