@@ -56,7 +56,7 @@ func TestSizesChange(t *testing.T) {
 		}
 	}
 	now := p.h.Now()
-	p.h.Turns(now+n/2-1, func(position, bytes int64, death bool) {
+	p.h.Turns(now+n/2-1, func(position, bytes, _ int64, death bool) {
 		if !death {
 			foretold[position-now+n/2] = bytes
 		}

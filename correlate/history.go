@@ -58,6 +58,7 @@ type instance struct {
 	gen     uint32     // bumped when the slot is recycled
 	live    bool
 	used    bool // the slot holds an instance
+	group   *group
 }
 
 // step is what the log remembers of one operation.
@@ -119,8 +120,9 @@ type History struct {
 
 	// what was allocated and freed since the last operation
 	freshBytes, freedBytes int64
-	newTurns               int64 // the first of them
-	turnOrdinal            int64 // turns matched so far since the last operation
+	newTurns               int64   // the first of them
+	turnOrdinal            int64   // turns matched so far since the last operation
+	merged                 []int64 // scratch of restOf
 	sizes                  sizeMap
 
 	stats HistoryStats
@@ -279,13 +281,18 @@ func (h *History) Lasts(bytes int64) int64 {
 		return Unknown
 	}
 	p := h.instance(h.turns.at(turn).id)
-	switch {
-	case p.bytes != bytes && !h.Varies():
+	if p.bytes != bytes && !h.Varies() {
 		return Unknown
-	case p.died == noPosition:
+	}
+	return p.lasted()
+}
+
+// lasted is for how many operations it lived; Never where it still does.
+func (in *instance) lasted() int64 {
+	if in.died == noPosition {
 		return Never
 	}
-	return p.died - p.born
+	return in.died - in.born
 }
 
 // Free records the end of an allocation's life.
@@ -293,6 +300,14 @@ func (h *History) Free(id InstanceID) {
 	in := h.instance(id)
 	if !in.live {
 		return
+	}
+	if in.group != nil {
+		if in.group.id == id {
+			h.recycle(id)
+			return
+		}
+		in.group.leave(id)
+		in.group = nil
 	}
 	in.live = false
 	in.died = h.now
@@ -368,6 +383,12 @@ func (h *History) Observe(signature uint64, touched []InstanceID) {
 // allocation, too, which was found out after it had been observed.
 func (h *History) Touch(id InstanceID, position int64) {
 	in := h.instance(id)
+	if in.group != nil && in.group.id == id {
+		for _, m := range in.group.members {
+			h.Touch(m, position)
+		}
+		return
+	}
 	if n := len(in.uses); n > 0 && n == cap(in.uses) {
 		if old := indexAfter(in.uses, h.base-1); old > n/trimUses {
 			in.uses = append(in.uses[:0], in.uses[old:]...)
@@ -434,14 +455,14 @@ func (h *History) repeated(signature uint64, touched []InstanceID) int64 {
 func (h *History) touchedAt(position int64, touched []InstanceID, surely bool) bool {
 	known, same, sure := 0, 0, 0
 	for _, id := range touched {
-		in := h.counterpart(id)
-		if in == nil {
+		was, touches, stays := h.was(id, position)
+		if !was {
 			continue
 		}
 		known++
-		if _, ok := slices.BinarySearch(in.uses, position); ok {
+		if touches {
 			same++
-			if sure++; in != h.instance(id) {
+			if sure++; !stays {
 				sure = leastSure
 			}
 		}
@@ -526,12 +547,11 @@ func (h *History) realign(touched []InstanceID) int64 {
 func (h *History) mayTouch(position int64, touched []InstanceID) bool {
 	known := false
 	for _, id := range touched {
-		if in := h.counterpart(id); in != nil {
-			if _, ok := slices.BinarySearch(in.uses, position); ok {
-				return true
-			}
-			known = true
+		was, touches, _ := h.was(id, position)
+		if touches {
+			return true
 		}
+		known = known || was
 	}
 	return !known || !h.Varies()
 }
@@ -589,6 +609,9 @@ func (h *History) NextUse(id InstanceID) int64 {
 	if !h.Locked() {
 		return Unknown
 	}
+	if g := h.groupOf(id); g != nil {
+		return h.nextUseOf(g)
+	}
 	in := h.counterpart(id)
 	if in == nil {
 		return Unknown
@@ -610,6 +633,9 @@ func (h *History) NextUse(id InstanceID) int64 {
 func (h *History) Rest(id InstanceID, operations int64) (from, next int64, ok bool) {
 	if !h.Locked() {
 		return 0, 0, false
+	}
+	if g := h.groupOf(id); g != nil {
+		return h.restOf(g, operations)
 	}
 	in := h.counterpart(id)
 	if in == nil {
@@ -639,6 +665,9 @@ func (h *History) Rest(id InstanceID, operations int64) (from, next int64, ok bo
 func (h *History) Death(id InstanceID) int64 {
 	if !h.Locked() {
 		return Unknown
+	}
+	if g := h.groupOf(id); g != nil {
+		return h.deathOf(g)
 	}
 	in := h.counterpart(id)
 	switch {
@@ -710,8 +739,9 @@ func (h *History) trim() {
 }
 
 // Turns calls visit for each beginning and each end of a life that is predicted
-// before the operation at a position, in order, with the allocation's size.
-func (h *History) Turns(before int64, visit func(position, bytes int64, death bool)) {
+// before the operation at a position, in order, with the allocation's size, and for how many operations it lives: Never where its
+// counterpart still does.
+func (h *History) Turns(before int64, visit func(position, bytes, lasts int64, death bool)) {
 	if !h.Locked() {
 		return
 	}
@@ -724,7 +754,7 @@ func (h *History) Turns(before int64, visit func(position, bytes int64, death bo
 		for i := from; i < s.turnsEnd; i++ {
 			t := h.turns.at(i)
 			if in := h.instance(t.id); in.gen == t.gen {
-				visit(h.now-1+(p-h.cursor), h.sizes.of(in.bytes), t.death)
+				visit(h.now-1+(p-h.cursor), h.sizes.of(in.bytes), in.lasted(), t.death)
 			}
 		}
 	}

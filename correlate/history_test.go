@@ -85,7 +85,7 @@ func TestPeriodicWorkIsPredicted(t *testing.T) {
 		t.Errorf("%d bytes to be allocated and %d freed in an iteration", fresh, freed)
 	}
 	var births int
-	p.h.Turns(p.h.Now()+9, func(_, _ int64, death bool) {
+	p.h.Turns(p.h.Now()+9, func(_, _, _ int64, death bool) {
 		if !death {
 			births++
 		}

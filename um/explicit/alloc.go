@@ -1,6 +1,7 @@
 package explicit
 
 import (
+	"github.com/penstock-gpu/penstock/correlate"
 	"github.com/penstock-gpu/penstock/cuda"
 	"github.com/penstock-gpu/penstock/um"
 )
@@ -9,6 +10,15 @@ import (
 
 // newTensor makes a tensor that repeats the life before, of a dead range if there is one; ok is false when there are no addresses.
 func (r *packer) newTensor(before, bytes int64, stream int) (t *tensor, ok bool) {
+	if t, ok = r.newRange(before, bytes, stream); ok {
+		r.takeSlot(t)
+		r.live(t)
+	}
+	return t, ok
+}
+
+// newRange is a tensor that nobody knows of yet.
+func (r *packer) newRange(before, bytes int64, stream int) (t *tensor, ok bool) {
 	size := WholePages(bytes)
 	t = &tensor{Tensor: um.Tensor{Stream: stream}, size: size, bytes: bytes}
 	if g := r.reuse(size, stream); g != nil {
@@ -23,21 +33,19 @@ func (r *packer) newTensor(before, bytes int64, stream int) (t *tensor, ok bool)
 		t.chunks, t.absent = r.cut(size), size
 		r.stats.FreshRanges++
 	}
-	r.takeSlot(t)
-	r.live(t)
 	return t, true
 }
 
 // enter notes an allocation, of all of a tensor, which repeats the life before, or of a part of it, and answers the number of its
 // life, which is remembered where packs are made.
-func (r *packer) enter(t *tensor, p cuda.Ptr, bytes, before int64) (life int64) {
+func (r *packer) enter(t *tensor, instance correlate.InstanceID, p cuda.Ptr, bytes, before int64) (life int64) {
 	r.ByPtr[p] = t
 	t.born = r.History.Now()
 	r.AddLive(bytes)
 	if !r.config.Packs {
 		return noLife
 	}
-	life = r.lives.begin(r.History.Ref(t.Instance), bytes, t.Stream, t.born)
+	life = r.lives.begin(r.History.Ref(instance), bytes, t.Stream, t.born)
 	if x := r.lives.of(before); x != nil {
 		r.lives.of(life).lasting = x.lasting
 	}

@@ -74,7 +74,7 @@ func (r *Runtime) Retake(p cuda.Ptr, bytes int64, stream int) (size int64, err e
 	r.stats.ReusedRanges++
 	r.live(t)
 	before := r.repeats(bytes, stream)
-	t.life = r.enter(t, p, bytes, before)
+	t.life = r.enter(t, t.Instance, p, bytes, before)
 	r.setState(t)
 	r.prepare(before)
 	return t.size, nil

@@ -44,6 +44,7 @@ type packer struct {
 	newest        int64                // the life that the newest allocation repeats which does repeat one
 	reserved      map[cuda.Ptr]*tensor // packs, by the parts that the job may take
 	early         []early              // packs, in the order in which they were made
+	open          map[int][]open       // packs that have room, by stream: see shared.go
 	loose         map[int]*tensor      // packs of what repeats nothing, by stream: what comes next is in it (loose.go)
 	borrowers     map[kind]int64       // the position at which they last borrowed: see borrow.go
 	fitting       map[int64]int64      // scratch of fit
@@ -53,8 +54,9 @@ type packer struct {
 // part is an allocation's place in a pack.
 type part struct {
 	offset, bytes int64
-	written       int64 // position of the last operation that is known to write to it
-	life          int64 // the one that it is to repeat; its own, once it is born
+	written       int64                // position of the last operation that is known to write to it
+	life          int64                // the one that it is to repeat; its own, once it is born
+	instance      correlate.InstanceID // of it alone, where the pack is a group of the history: see shared.go
 	state         partState
 }
 
@@ -101,7 +103,12 @@ func (r *packer) packable(x *life) bool {
 
 // mayBeMade says whether the repetition of a life may be made again, which a part of a pack cannot. Of a part it is not known.
 func (r *packer) mayBeMade(x *life) bool {
-	return x.makeable || r.config.Replay != um.ReplayOff && r.levels.at > LevelNothing && x.bytes >= 2*leastMakeable
+	return x.makeable || r.makesAgain() && x.bytes >= 2*leastMakeable
+}
+
+// makesAgain says whether anything may be.
+func (r *packer) makesAgain() bool {
+	return r.config.Replay != um.ReplayOff && r.levels.at > LevelNothing
 }
 
 // large says whether an allocation is packed with others of its size alone, if at all.
@@ -228,7 +235,11 @@ func (r *packer) takePart(t *tensor, at cuda.Ptr, bytes int64, stream int) error
 
 // fillPart begins the life of a part.
 func (r *packer) fillPart(t *tensor, p *part) {
-	p.state, p.life = alive, r.enter(t, t.place(p).Base, p.bytes, noLife)
+	instance := p.instance
+	if instance == 0 {
+		instance = t.Instance
+	}
+	p.state, p.life = alive, r.enter(t, instance, t.place(p).Base, p.bytes, noLife)
 	t.alive++
 	r.stats.PackedAllocs++
 }
@@ -365,6 +376,9 @@ func (r *packer) freePart(t *tensor, at cuda.Ptr) {
 	r.leave(t, at, p.bytes, p.life, true)
 	if t.loose {
 		r.looseExcess += WholePages(p.bytes)
+	}
+	if p.instance != 0 {
+		r.History.Free(p.instance)
 	}
 	t.alive--
 	r.endEmpty(t)

@@ -217,7 +217,19 @@ func (r *planning) lookAtFuture(p *plan, now int64) {
 	// many of a size as there are at a time.
 	clear(r.born)
 	clear(r.fitting)
-	r.History.Turns(now+wantedOps, func(position, bytes int64, death bool) {
+	var filled, emptied int64
+	r.History.Turns(now+wantedOps, func(position, bytes, lasts int64, death bool) {
+		if r.shares(bytes, lasts) {
+			count := &filled
+			if death {
+				count = &emptied
+			}
+			if *count += bytes; *count < r.sharedSize() {
+				return
+			}
+			*count -= r.sharedSize()
+			bytes = r.sharedSize()
+		}
 		bytes = r.fit(bytes)
 		if death {
 			r.born[bytes]--

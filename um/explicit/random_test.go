@@ -63,6 +63,7 @@ type world struct {
 	clean        int
 	dirty        int                  // compared, and copied
 	borrowedLeft int                  // chunks of ranges that were borrowed
+	sharedLeft   int                  // chunks of packs where shapes change, with more than one allocation
 	steady       bool                 // host memory is there when there is any
 	verify       bool                 // the checksum of all that leaves is taken
 	inHost       map[cuda.Handle]bool // physical memory that is on the host
@@ -674,6 +675,9 @@ func (w *world) begin(d um.Direction) bool {
 	if m.Kind == MoveEvict && m.tensor.borrowed {
 		w.borrowedLeft++
 	}
+	if m.Kind == MoveEvict && m.tensor.alive > 1 && m.tensor.parts[0].instance != 0 {
+		w.sharedLeft++
+	}
 	switch {
 	case m.Kind == MovePlace:
 		w.placed++
@@ -873,7 +877,7 @@ func (w *world) step() {
 }
 
 func TestRandomWork(t *testing.T) {
-	retaken, surprise, offered, seeds := 0, 0, 0, short.Of(200, 90)
+	retaken, surprise, offered, seeds := 0, 0, 0, short.Of(200, 120)
 	var made, dropped, unmade, wrong [3]int64 // by Replay
 	var guarded [3]int
 	temps := 0

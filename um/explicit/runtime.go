@@ -53,6 +53,7 @@ func New(c Config, p Process) *Runtime {
 	r.held, r.whole = map[cuda.Ptr]*tensor{}, map[int64]bool{}
 	r.have, r.picked = map[int64]int{}, map[int64]int{}
 	r.again, r.levels = newAgain(c.MostWrong), newLevels(c.Level)
+	r.open = map[int][]open{}
 	r.reserved, r.loose, r.borrowers, r.fitting, r.bursting = map[cuda.Ptr]*tensor{}, map[int]*tensor{}, map[kind]int64{}, map[int64]int64{}, map[int64]int{}
 	r.born, r.covered, r.leavingOf = map[int64]int{}, map[int64]int{}, map[int64]int{}
 	r.Init(p)
@@ -73,12 +74,15 @@ func (r *Runtime) Malloc(bytes int64, stream int) (cuda.Ptr, error) {
 		p = r.mallocLoose(before, bytes, stream)
 	}
 	if p == 0 {
+		p = r.mallocShared(bytes, stream)
+	}
+	if p == 0 {
 		t, ok := r.newTensor(before, bytes, stream)
 		if !ok {
 			return 0, r.outOfMemory(bytes)
 		}
 		p = t.base
-		t.life = r.enter(t, p, bytes, before)
+		t.life = r.enter(t, t.Instance, p, bytes, before)
 	}
 	r.prepare(before)
 	return p, nil

@@ -1,6 +1,7 @@
 package explicit
 
 import (
+	"github.com/penstock-gpu/penstock/correlate"
 	"github.com/penstock-gpu/penstock/cuda"
 	"github.com/penstock-gpu/penstock/um"
 )
@@ -48,9 +49,15 @@ func (r *tensors) publish(t *tensor) {
 
 // live enters a tensor among the living.
 func (r *tensors) live(t *tensor) {
-	t.Instance, t.recipe, t.users, t.products = r.History.Alloc(t.size), recipe{}, nil, products{}
+	instance := r.History.Alloc(t.size)
+	r.History.Asked(instance, t.bytes)
+	r.liveAs(t, instance)
+}
+
+// liveAs enters it, where the history has a name for it already.
+func (r *tensors) liveAs(t *tensor, instance correlate.InstanceID) {
+	t.Instance, t.recipe, t.users, t.products = instance, recipe{}, nil, products{}
 	t.rest, t.lasting, t.copied = rest{}, false, false
-	r.History.Asked(t.Instance, t.bytes)
 	r.lastStream = t.Stream
 	r.liveSize += t.size
 	r.mostLive = max(r.mostLive, r.liveSize)

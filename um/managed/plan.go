@@ -363,7 +363,7 @@ func (r *planning) lookAtFuture(p *plan, o *outlook) {
 		}
 		return true
 	})
-	r.History.Turns(o.now+r.birthOps(), func(_, bytes int64, death bool) {
+	r.History.Turns(o.now+r.birthOps(), func(_, bytes, _ int64, death bool) {
 		n := int32(bytes / BlockBytes)
 		if death {
 			n = -n
