@@ -29,7 +29,8 @@
 // program. When most allocations have another size than those at the same place in the past ([History.Varies]), lives are
 // matched by their place alone; an operation of another function that touches what the next one is to touch is taken for that
 // one, for another size takes another kernel; and how large what is to come will be follows from what has come: where an
-// allocation of one size has another now, so will the others of that size. How far that goes
+// allocation of one size has another now, so will the others of that size. Allocations that
+// share a range are known one by one, for they share it with others each time (group.go). How far that goes
 // is in bench/results/simulated-changing.md (simulated).
 //
 // [Tables] are the correlation tables of DeepUM (Jung, Kim, Lee; ASPLOS '23):

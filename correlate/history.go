@@ -57,8 +57,8 @@ type instance struct {
 	pastGen uint32     // generation of past when it was linked
 	gen     uint32     // bumped when the slot is recycled
 	live    bool
-	used    bool // the slot holds an instance
-	group   *group
+	used    bool   // the slot holds an instance
+	group   *group // that it is in, or is: see group.go
 }
 
 // step is what the log remembers of one operation.

@@ -64,6 +64,24 @@ func TestExplicitTraining(t *testing.T) {
 	}
 }
 
+// TestExplicitLengths: a job of which no iteration has the sizes of another, in half of what the largest needs.
+func TestExplicitLengths(t *testing.T) {
+	t.Parallel()
+	job := program(t, "explicit")
+	for _, env := range []string{"PENSTOCK_VERIFY=0", "PENSTOCK_VERIFY=1", "PENSTOCK_REPLAY=on"}[:short.Of(3, 1)] {
+		t.Run(env, func(t *testing.T) {
+			r := mustRun(t, explicitly("PENSTOCK_BUDGET=192MiB", "PENSTOCK_HOST_BUDGET=768MiB", env), job, "lengths")
+			all, own := explicitStats(t, r)
+			if packed := own["packed_allocs"].(float64); packed < 10 {
+				t.Errorf("only %.0f allocations have shared a range: %v", packed, own)
+			}
+			if all["failure"] != nil || all["d2h_bytes"].(float64) == 0 {
+				t.Errorf("%v", all)
+			}
+		})
+	}
+}
+
 // oracle is what the report has of it.
 type oracle struct {
 	Measured float64 `json:"oracle_iteration_seconds"`

@@ -48,7 +48,8 @@
 // needed for something else. Where memory is made again, and mapping is what a job waits for, they stay mapped even then, where something of their
 // size takes it, as aliases (alias.go). What lives for a few operations only may borrow one of a larger size (borrow.go), and what comes many at a time
 // may share one (burst.go); where shapes
-// change everything may one that is little larger, and nothing is packed, for what was born together is not again. The job may take such a range again without waiting for
+// change everything may one that is little larger. What was born together is not again there, so nothing is packed ahead, and what lives for long shares
+// ranges of one size as it comes (shared.go). The job may take such a range again without waiting for
 // the engine, which hears of it before any operation that came after (held.go).
 //
 // # Floors
@@ -59,7 +60,7 @@
 //	reclaimer   where physical memory comes from                         reclaim.go
 //	operations  what has been reported: what may go, what waits          operations.go, recent.go
 //	recipes     what is made again, and what of; how a tensor ends       again.go, recipe.go, guard.go, proven.go, end.go
-//	packer      what an allocation repeats, and what range it gets       alloc.go, pack.go, loose.go, borrow.go, burst.go
+//	packer      what an allocation repeats, and what range it gets       alloc.go, pack.go, shared.go, loose.go, borrow.go, burst.go
 //	planning    what comes and what leaves                               plan.go, draft.go
 //	scheduler   the moves: the next one, and how they went               move.go, inplace.go
 //	Runtime     what is asked of the engine                              runtime.go, op.go, held.go

@@ -90,7 +90,7 @@ func (r *packer) repeats(bytes int64, stream int) int64 {
 	return r.lives.like(bytes, stream, born)
 }
 
-// packs says whether the repetition of a life is worth packing with others. Not where shapes change: what does not come leaves
+// packs says whether the repetition of a life is worth packing with others. Not where shapes change (see shared.go): what does not come leaves
 // holes, and a pack stays until its last part is freed (simulated, BERT's text at 1.5x took a third longer).
 func (r *packer) packs(x *life) bool {
 	return r.packable(x) && !r.mayBeMade(x) && x.died-x.born >= leastLife && (!r.large(x) || r.pairs(x))

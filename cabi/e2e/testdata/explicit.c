@@ -104,6 +104,37 @@ static void train(void) {
     CHECK(stat_now("d2h_bytes") > 0);
 }
 
+/* Iterations of which none has the sizes of the one before: what is saved for the backward pass shares ranges. */
+static void lengths(void) {
+    enum { SAVED = 110, ROUNDS = 7 };
+    static const size_t percent[] = {100, 210, 130, 240, 110, 190, 140};
+    CUstream s = new_stream();
+    static tensor saved[SAVED], sum;
+    must(&sum, MiB, s, 0);
+    for (int it = 0; it < ROUNDS; it++) {
+        for (int k = 0; k < SAVED; k++) {
+            size_t bytes = (MiB + 4096 * (size_t)(k * 37 % 210)) * percent[it] / 100 / 512 * 512;
+            tensor brief;
+            must(&brief, bytes, s, 1);
+            must(&saved[k], bytes, s, (uint32_t)(1000 * it + k));
+            add(k, s, &saved[k], 3), add(k, s, &brief, 1);
+            add_to(k, s, &sum, &saved[k]);
+            drop(&brief);
+        }
+        for (int k = SAVED - 1; k >= 0; k--) {
+            add(k, s, &saved[k], 5);
+            add_to(k, s, &sum, &saved[k]);
+            if ((k + it) % 11 == 0) {
+                SYNC(s);
+                check_value(&saved[k]);
+            }
+            drop(&saved[k]);
+        }
+    }
+    SYNC(s);
+    check_value(&sum);
+}
+
 /* Weights of which one is trained in each iteration: most of what leaves has not changed. They are read in another order each
  * time: with one that is foreseen room is made before a launch waits for it, and no checksums are taken. */
 static void frozen(void) {
@@ -1361,7 +1392,7 @@ int main(int argc, char **argv) {
     const struct {
         const char *name;
         void (*run)(void);
-    } modes[] = {{"train", train}, {"frozen", frozen}, {"streams", streams}, {"manystreams", many_streams}, {"ownstreams", own_streams}, {"released", tensors_released}, {"tails", tails}, {"race", race}, {"copies", copies}, {"nevernamed", never_named}, {"attributes", attributes}, {"globals", globals}, {"manyaddresses", many_addresses}, {"graphglobals", graph_globals}, {"unknownnodes", unknown_nodes}, {"textures", textures},
+    } modes[] = {{"train", train}, {"frozen", frozen}, {"lengths", lengths}, {"streams", streams}, {"manystreams", many_streams}, {"ownstreams", own_streams}, {"released", tensors_released}, {"tails", tails}, {"race", race}, {"copies", copies}, {"nevernamed", never_named}, {"attributes", attributes}, {"globals", globals}, {"manyaddresses", many_addresses}, {"graphglobals", graph_globals}, {"unknownnodes", unknown_nodes}, {"textures", textures},
                  {"plaintables", plain_tables}, {"foreigntables", foreign_tables}, {"freed", freed}, {"recordstream", record_stream}, {"graphs", graphs}, {"graphpool", graph_pool}, {"graphasks", graph_asks}, {"graphtables", graph_tables}, {"nccl", nccl}, {"ncclunlisted", nccl_unlisted}, {"ncclhandles", nccl_handles}, {"crowded", crowded}, {"illegal", illegal_beside}, {"illegalbehind", illegal_behind}, {"illegalalone", illegal_alone}};
     tensor small; /* resolves what threads share */
     must(&small, 4096, NULL, 0);
