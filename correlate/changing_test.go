@@ -169,3 +169,29 @@ func TestChangingRecordings(t *testing.T) {
 		}
 	}
 }
+
+// TestVariedFor: how long sizes have changed is told from when they began to, and begins anew.
+func TestVariedFor(t *testing.T) {
+	const n = 60
+	p := newTape(HistoryConfig{})
+	for range 3 {
+		p.iteration(n, never, never, sizes(4))
+	}
+	if got := p.h.VariedFor(); got != 0 {
+		t.Errorf("sizes have changed for %d operations, and never did", got)
+	}
+	for i := range int64(6) {
+		p.iteration(n, never, never, grown(i))
+	}
+	first := p.h.VariedFor()
+	p.iteration(n, never, never, grown(9))
+	if got := p.h.VariedFor(); first < 2*n || first > 6*n || got != first+n {
+		t.Errorf("sizes have changed for %d operations, and for %d an iteration of %d before", got, first, n)
+	}
+	for range 12 {
+		p.iteration(n, never, never, sizes(4))
+	}
+	if got := p.h.VariedFor(); got != 0 {
+		t.Errorf("sizes have changed for %d operations, and do not any more", got)
+	}
+}

@@ -20,16 +20,20 @@ type sizeMap struct {
 	changed float64         // the part of the newest allocations whose size is not that of their counterpart
 	seen    float64         // of these
 	varies  bool
+	since   int64 // the position from which on they do
 }
 
 // learn notes that an allocation has a size and its counterpart had one.
-func (s *sizeMap) learn(past, now int64) {
+func (s *sizeMap) learn(past, now, position int64) {
 	s.seen = min(s.seen+1, newestSizes)
 	s.changed -= s.changed / s.seen
 	if now != past {
 		s.changed += 1 / s.seen
 	}
 	if s.seen >= leastSizes && (s.changed > changedMost || s.changed < changedLeast) {
+		if s.changed > changedMost && !s.varies {
+			s.since = position
+		}
 		s.varies = s.changed > changedMost
 	}
 	if was, known := s.now[past]; known && was == now {
@@ -53,6 +57,14 @@ func (s *sizeMap) of(past int64) int64 {
 // job begins, or has lost its place.
 func (h *History) Varies() bool { return h.sizes.varies }
 
+// VariedFor is for how many operations allocations have had other sizes, 0 when they have not.
+func (h *History) VariedFor() int64 {
+	if !h.Varies() {
+		return 0
+	}
+	return h.now - h.sizes.since
+}
+
 // learnSizes learns from what was allocated since the last operation.
 func (h *History) learnSizes() {
 	for i := h.newTurns; i < h.turns.end; i++ {
@@ -62,7 +74,7 @@ func (h *History) learnSizes() {
 			continue
 		}
 		if p := h.instance(in.past); p.gen == in.pastGen {
-			h.sizes.learn(p.bytes, in.bytes)
+			h.sizes.learn(p.bytes, in.bytes, h.now)
 		}
 	}
 }

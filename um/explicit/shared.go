@@ -17,6 +17,8 @@ const (
 	// sharedBytes is the size of such a pack, sharedPart the part of it that an allocation in it is at most.
 	sharedBytes = 64 << 20
 	sharedPart  = 2
+	// variedPeriods is for how many iterations sizes have changed: in the first one layers of other sizes are taken for an iteration.
+	variedPeriods = 2
 	// mostOpen is how many packs of a stream have room for more.
 	mostOpen = 8
 )
@@ -29,7 +31,7 @@ type open struct {
 
 // shares says whether an allocation of so many bytes that lives for so many operations shares a range.
 func (r *packer) shares(bytes, lasts int64) bool {
-	return r.config.Packs && r.History.Varies() && bytes <= r.sharedSize()/sharedPart && lasts >= leastLife && lasts < correlate.Unknown &&
+	return r.config.Packs && r.History.VariedFor() > variedPeriods*r.History.Period() && bytes <= r.sharedSize()/sharedPart && lasts >= leastLife && lasts < correlate.Unknown &&
 		(bytes < leastMakeable || !r.makesAgain())
 }
 
