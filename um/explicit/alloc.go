@@ -10,30 +10,37 @@ import (
 
 // newTensor makes a tensor that repeats the life before, of a dead range if there is one; ok is false when there are no addresses.
 func (r *packer) newTensor(before, bytes int64, stream int) (t *tensor, ok bool) {
-	if t, ok = r.newRange(before, bytes, stream); ok {
-		r.takeSlot(t)
-		r.live(t)
-	}
-	return t, ok
-}
-
-// newRange is a tensor that nobody knows of yet.
-func (r *packer) newRange(before, bytes int64, stream int) (t *tensor, ok bool) {
-	size := WholePages(bytes)
-	t = &tensor{Tensor: um.Tensor{Stream: stream}, size: size, bytes: bytes}
-	if g := r.reuse(size, stream); g != nil {
-		t.base, t.chunks = g.base, g.chunks
-		r.stats.ReusedRanges++
-	} else if g := r.borrow(before, bytes, stream); g != nil {
-		t.base, t.chunks, t.size, t.borrowed = g.base, g.chunks, g.size, true
-	} else {
-		if t.base, ok = r.addresses.take(size); !ok {
+	if t = r.usedRange(bytes, stream); t == nil {
+		if g := r.borrow(before, bytes, stream); g != nil {
+			t = &tensor{Tensor: um.Tensor{Stream: stream}, base: g.base, chunks: g.chunks, size: g.size, bytes: bytes, borrowed: true}
+		} else if t = r.freshRange(bytes, stream); t == nil {
 			return nil, false
 		}
-		t.chunks, t.absent = r.cut(size), size
-		r.stats.FreshRanges++
 	}
+	r.takeSlot(t)
+	r.live(t)
 	return t, true
+}
+
+// usedRange is a tensor that nobody knows of yet, of a dead range of its size; nil when there is none.
+func (r *packer) usedRange(bytes int64, stream int) *tensor {
+	g := r.reuse(WholePages(bytes), stream)
+	if g == nil {
+		return nil
+	}
+	r.stats.ReusedRanges++
+	return &tensor{Tensor: um.Tensor{Stream: stream}, base: g.base, chunks: g.chunks, size: g.size, bytes: bytes}
+}
+
+// freshRange is one where nothing is mapped yet; nil when there are no addresses.
+func (r *packer) freshRange(bytes int64, stream int) *tensor {
+	size := WholePages(bytes)
+	base, ok := r.addresses.take(size)
+	if !ok {
+		return nil
+	}
+	r.stats.FreshRanges++
+	return &tensor{Tensor: um.Tensor{Stream: stream}, base: base, chunks: r.cut(size), size: size, bytes: bytes, absent: size}
 }
 
 // enter notes an allocation, of all of a tensor, which repeats the life before, or of a part of it, and answers the number of its

@@ -153,6 +153,9 @@ func (w *world) SetApart(p cuda.Ptr, _ int64, _ int) bool {
 	if w.rng.Intn(50) == 0 {
 		return false
 	}
+	if w.apart[p] {
+		w.t.Fatalf("%#x is set apart twice, and freed once", uint64(p))
+	}
 	w.apart[p] = true
 	w.parts++
 	return true

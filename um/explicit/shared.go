@@ -94,9 +94,11 @@ func (r *packer) openFor(bytes, dies int64, stream int) *tensor {
 	if size > r.BeyondLiveBytes() {
 		return nil
 	}
-	t, ok := r.newRange(noLife, size, stream)
-	if !ok {
-		return nil
+	t := r.usedRange(size, stream)
+	if t == nil {
+		if t = r.freshRange(size, stream); t == nil {
+			return nil
+		}
 	}
 	r.takeSlot(t)
 	r.liveAs(t, r.History.Group())

@@ -37,6 +37,13 @@ func TestShares(t *testing.T) {
 					t.Fatal(err)
 				}
 				varied = varied || w.r.History.Varies()
+				for _, list := range w.r.open {
+					for _, o := range list {
+						if o.borrowed || o.size != w.r.sharedSize() { // such a range serves any iteration
+							t.Fatalf("a range of %d bytes is shared, borrowed: %t", o.size, o.borrowed)
+						}
+					}
+				}
 			}
 			w.settle()
 			w.r.giveUpEarly()
