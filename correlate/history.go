@@ -301,11 +301,11 @@ func (h *History) Free(id InstanceID) {
 	if !in.live {
 		return
 	}
+	if h.groupOf(id) != nil {
+		h.recycle(id)
+		return
+	}
 	if in.group != nil {
-		if in.group.id == id {
-			h.recycle(id)
-			return
-		}
 		in.group.leave(id)
 		in.group = nil
 	}
@@ -382,13 +382,13 @@ func (h *History) Observe(signature uint64, touched []InstanceID) {
 // Touch records that an operation, the newest or one shortly before it, touches an
 // allocation, too, which was found out after it had been observed.
 func (h *History) Touch(id InstanceID, position int64) {
-	in := h.instance(id)
-	if in.group != nil && in.group.id == id {
-		for _, m := range in.group.members {
+	if g := h.groupOf(id); g != nil {
+		for _, m := range g.members {
 			h.Touch(m, position)
 		}
 		return
 	}
+	in := h.instance(id)
 	if n := len(in.uses); n > 0 && n == cap(in.uses) {
 		if old := indexAfter(in.uses, h.base-1); old > n/trimUses {
 			in.uses = append(in.uses[:0], in.uses[old:]...)

@@ -28,16 +28,13 @@ func (r *packer) mallocLoose(before, bytes int64, stream int) cuda.Ptr {
 			return 0
 		}
 	}
-	p := part{offset: t.filled(), bytes: bytes}
-	at := t.place(&p).Base
-	if !r.process.SetApart(at, bytes, stream) {
-		r.endEmpty(t)
+	p := r.appendPart(t, bytes, stream)
+	if p == nil {
 		return 0
 	}
-	t.parts = append(t.parts, p)
-	r.fillPart(t, &t.parts[len(t.parts)-1])
+	r.fillPart(t, p)
 	r.looseExcess -= WholePages(bytes)
-	return at
+	return t.place(p).Base
 }
 
 // newLoose makes an empty pack, nil when there is no room.

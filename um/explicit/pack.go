@@ -366,7 +366,23 @@ func (r *packer) expect(t *tensor, parts []part, life, before int64) {
 // has been allocated at a time, for a pack is until its last part is freed.
 func (r *packer) roomForPacks() bool {
 	device := r.config.BudgetBytes - r.PlainBytes
-	return r.mostNamed <= device/4*3 && r.mostLive <= (device+r.config.HostBudgetBytes)/8*7
+	return r.mostNamed <= device/4*3 && r.holesFit()
+}
+
+// holesFit says whether there has always been memory left for what is in packs and is dead.
+func (r *packer) holesFit() bool {
+	return r.mostLive <= (r.config.BudgetBytes-r.PlainBytes+r.config.HostBudgetBytes)/8*7
+}
+
+// appendPart puts a part that is to be filled behind the others of a pack; nil where the process cannot set it apart.
+func (r *packer) appendPart(t *tensor, bytes int64, stream int) *part {
+	p := part{offset: t.filled(), bytes: bytes}
+	if !r.process.SetApart(t.place(&p).Base, bytes, stream) {
+		r.endEmpty(t)
+		return nil
+	}
+	t.parts = append(t.parts, p)
+	return &t.parts[len(t.parts)-1]
 }
 
 // freePart ends the life of a part, and with the last one of its pack that of the pack.

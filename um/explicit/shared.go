@@ -17,6 +17,8 @@ const (
 	// sharedBytes is the size of such a pack, sharedPart the part of it that an allocation in it is at most.
 	sharedBytes = 64 << 20
 	sharedPart  = 2
+	// sharedOfBudget is the part of the budget that such a pack is at most.
+	sharedOfBudget = 32
 	// variedPeriods is for how many iterations sizes have changed: in the first one layers of other sizes are taken for an iteration.
 	variedPeriods = 2
 	// mostOpen is how many packs of a stream have room for more.
@@ -29,39 +31,44 @@ type open struct {
 	dies int64 // when what is in it is expected to
 }
 
+// sharing says whether any allocation does: sizes have changed for long enough.
+func (r *packer) sharing() bool {
+	return r.config.Packs && r.History.VariedFor() > variedPeriods*r.History.Period()
+}
+
 // shares says whether an allocation of so many bytes that lives for so many operations shares a range.
 func (r *packer) shares(bytes, lasts int64) bool {
-	return r.config.Packs && r.History.VariedFor() > variedPeriods*r.History.Period() && bytes <= r.sharedSize()/sharedPart && lasts >= leastLife && lasts < correlate.Unknown &&
+	return r.sharing() && bytes <= r.sharedSize()/sharedPart && lasts >= leastLife && lasts < correlate.Unknown &&
 		(bytes < leastMakeable || !r.makesAgain())
 }
 
 // sharedSize is that of the ranges.
 func (r *packer) sharedSize() int64 {
-	return min(sharedBytes, r.config.ChunkBytes, WholePages(r.config.BudgetBytes/32))
+	return min(sharedBytes, r.config.ChunkBytes, WholePages(r.config.BudgetBytes/sharedOfBudget))
 }
 
 // mallocShared allocates a part of such a pack; 0 when it is to be no part of one.
 func (r *packer) mallocShared(bytes int64, stream int) cuda.Ptr {
+	if !r.sharing() || !r.holesFit() {
+		return 0
+	}
 	pages := WholePages(bytes)
 	lasts := r.History.Lasts(pages)
-	if device := r.config.BudgetBytes - r.PlainBytes; !r.shares(pages, lasts) || r.mostLive > (device+r.config.HostBudgetBytes)/8*7 {
+	if !r.shares(pages, lasts) {
 		return 0
 	}
 	t := r.openFor(bytes, r.History.Now()+lasts, stream)
 	if t == nil {
 		return 0
 	}
-	p := part{offset: t.filled(), bytes: bytes}
-	at := t.place(&p).Base
-	if !r.process.SetApart(at, bytes, stream) {
-		r.endEmpty(t)
+	p := r.appendPart(t, bytes, stream)
+	if p == nil {
 		return 0
 	}
 	p.instance = r.History.AllocIn(t.Instance, pages)
-	t.parts = append(t.parts, p)
 	r.grow(t, t.filled())
-	r.fillPart(t, &t.parts[len(t.parts)-1])
-	return at
+	r.fillPart(t, p)
+	return t.place(p).Base
 }
 
 // grow has more of a pack used: the checksum of what it had, and the copy that is kept of it, are no longer of all of it.
