@@ -233,5 +233,11 @@ workloads.MODELS = {
     "layer-drop": layer_drop,
 }
 
+
+def script(model):
+    """The script that has a model."""
+    return workloads.__file__ if model not in workloads.MODELS else __file__
+
+
 if __name__ == "__main__":
     workloads.main()

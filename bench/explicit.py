@@ -2,11 +2,14 @@
 
     python3 bench/explicit.py gpt2l:43GiB,36GiB,27GiB,15GiB llama1b:1.5,2,3 [--iters 20]
 
-Each JOB is a workload of bench/workloads.py and its budgets, in GiB or as a ratio
+Each JOB is a workload of bench/workloads.py or bench/changing.py and its budgets, in GiB or as a ratio
 of the peak that the in-memory run reports, or `ckpt`: the peak of the model with its own
 activation checkpointing (MODEL-ckpt), which then trains in memory beside it. The in-memory run comes first; losses
 and parameter checksums must be its own, bit for bit. Device memory is taken by
 plain allocations (cuMemCreate) up to the budget; no managed memory is used.
+
+Where shapes change (bench/changing.py) each iteration is compared with the same one in memory as well: the median of these ratios, and the
+ratio that a tenth of them reach.
 
 Algorithms are deterministic. PyTorch then also fills all uninitialised memory, to
 show who reads it, which no job does that is not looking for that: here only with --fill
@@ -19,6 +22,7 @@ import argparse
 import time
 
 import _common as c
+import changing
 
 GPU_PAGE = 2 << 20
 
@@ -109,6 +113,8 @@ def summarise(record, stock):
     s["peak_allocated_bytes"] = result.get("peak_allocated_bytes")
     if stock and record["penstock"]:
         s.update(compare(result, stock))
+        ratios = sorted(c.steady([a / b for a, b in zip(result["iter_s"], stock["iter_s"])]))
+        s["ratio_to_memory"], s["ratio_slowest_tenth"] = c.median(ratios), ratios[len(ratios) * 9 // 10]
     report = c.report_of(record)
     if record["penstock"]:
         for key in ("h2d_bytes", "d2h_bytes", "clean_bytes", "stall_seconds", "space_stall_seconds", "lock_wait_seconds"):
@@ -127,11 +133,11 @@ def summarise(record, stock):
 
 def row(s):
     if "seconds_per_iteration" not in s:
-        return [s["name"], "FAILED: " + (s["error"] or "").splitlines()[0][:100], *[""] * 11]
+        return [s["name"], "FAILED: " + (s["error"] or "").splitlines()[0][:100], *[""] * 12]
     e = s.get("explicit") or {}
     gb = lambda v: c.fmt(None if v is None else v / 1e9, ".2f")  # noqa: E731
     return [
-        s["name"], c.fmt(s["seconds_per_iteration"]), s["iterations"],
+        s["name"], c.fmt(s["seconds_per_iteration"]), "" if "ratio_to_memory" not in s else f"{s['ratio_to_memory']:.2f} ({s['ratio_slowest_tenth']:.2f})", s["iterations"],
         {True: "equal", False: f"DIFFER at {s.get('first_difference')}", None: ""}[s.get("losses_equal")],
         gb(s.get("h2d_bytes_steady")), gb(s.get("d2h_bytes_steady")), gb(s.get("clean_bytes_steady")),
         c.fmt(e.get("in_gb_per_second"), ".1f"), c.fmt(e.get("out_gb_per_second"), ".1f"),
@@ -140,7 +146,7 @@ def row(s):
     ]  # fmt: skip
 
 
-HEAD = ["run", "s/it", "its", "losses", "in GB", "out GB", "clean GB", "in GB/s", "out GB/s", "dispatch s", "stall s", "lock s", "NVML GiB"]
+HEAD = ["run", "s/it", "of memory", "its", "losses", "in GB", "out GB", "clean GB", "in GB/s", "out GB/s", "dispatch s", "stall s", "lock s", "NVML GiB"]
 
 
 def body():
@@ -172,10 +178,10 @@ def body():
                 print(f"{model} {budget}: not started, the deadline has passed", flush=True)
                 continue
             if kind == "stock":
-                record = c.train(card, model, a.iters, a.timeout, deterministic=not a.plain, sample=True, flags=flags)
+                record = c.train(card, model, a.iters, a.timeout, deterministic=not a.plain, sample=True, flags=flags, workloads=changing.script(model))
                 record["name"] = f"{model} in memory" if budgets else model  # what is taken instead of Penstock has its own way
             elif kind == "checkpointing":
-                record = c.train(card, model + "-ckpt", a.iters, a.timeout, deterministic=not a.plain, sample=True, flags=flags)
+                record = c.train(card, model + "-ckpt", a.iters, a.timeout, deterministic=not a.plain, sample=True, flags=flags, workloads=changing.script(model))
                 record["name"] = f"{model} with its own checkpointing, in memory"
                 checkpointing_peak = (record.get("result") or {}).get("peak_allocated_bytes")
             else:
@@ -183,7 +189,7 @@ def body():
                 extra = {**({"PENSTOCK_VERIFY": "1"} if a.verify else {}), **a.set, **a.against[setting]}
                 record = c.train(
                     card, model, a.iters, a.timeout, penstock=True, budget=f"{n // (1 << 20)}MiB", policy=a.policy, deterministic=not a.plain, sample=True,
-                    engine=kind, host_budget=a.host_budget, extra=extra, flags=flags,
+                    engine=kind, host_budget=a.host_budget, extra=extra, flags=flags, workloads=changing.script(model),
                 )  # fmt: skip
                 record["name"] = f"{model} {kind} {n / c.GIB:.2f} GiB" + ("" if budget.endswith("B") else f" ({budget})" if budget == "ckpt" else f" ({budget}x)") + (f" {setting}" if setting else "")
             s = summarise(record, None if a.plain else stock)

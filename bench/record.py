@@ -14,9 +14,6 @@ from pathlib import Path
 import _common as c
 import changing
 
-WORKLOADS = c.BENCH / "workloads.py"
-CHANGING = c.BENCH / "changing.py"
-
 
 def parse():
     p = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -33,10 +30,9 @@ def parse():
 
 def record(card, model, a):
     """One recording, and what is said of it."""
-    script = CHANGING if model in changing.workloads.MODELS else WORKLOADS
     trace = a.to / f"{model}.pstrace"
     r = c.train(
-        card, model, a.iters, a.timeout, penstock=True, engine="explicit", budget=a.room, host_budget=a.host_budget, trace=trace, workloads=script,
+        card, model, a.iters, a.timeout, penstock=True, engine="explicit", budget=a.room, host_budget=a.host_budget, trace=trace, workloads=changing.script(model),
     )  # fmt: skip
     report = c.report_of(r)
     moved = (report.get("h2d_bytes") or 0) + (report.get("d2h_bytes") or 0)

@@ -53,6 +53,7 @@ type instance struct {
 	born    int64 // position of the first operation after it was allocated
 	died    int64 // position of the first operation after it was freed; noPosition while alive
 	uses    []int64
+	coming  int        // the use that was found by after
 	past    InstanceID // its counterpart in the previous iteration, if any
 	pastGen uint32     // generation of past when it was linked
 	gen     uint32     // bumped when the slot is recycled
@@ -616,8 +617,8 @@ func (h *History) NextUse(id InstanceID) int64 {
 	if in == nil {
 		return Unknown
 	}
-	if p := after(in.uses, h.cursor); p != noPosition {
-		return h.now - 1 + (p - h.cursor)
+	if i := in.after(h.cursor); i < len(in.uses) {
+		return h.now - 1 + (in.uses[i] - h.cursor)
 	}
 	if in.live {
 		return Unknown // alive for an iteration and not used in it
@@ -641,7 +642,7 @@ func (h *History) Rest(id InstanceID, operations int64) (from, next int64, ok bo
 	if in == nil {
 		return 0, 0, false
 	}
-	first := indexAfter(in.uses, h.cursor)
+	first := in.after(h.cursor)
 	if first == len(in.uses) {
 		return 0, 0, false
 	}
@@ -707,12 +708,14 @@ func (h *History) Future(visit func(position, freshBytes, freedBytes int64) bool
 	}
 }
 
-// after is the first of the sorted positions that is greater than p.
-func after(sorted []int64, p int64) int64 {
-	if i := indexAfter(sorted, p); i < len(sorted) {
-		return sorted[i]
+// after is the index of the first use after a position, that of the last use plus one when there is none. It is asked about ever later
+// positions, with the same answer most of the time.
+func (in *instance) after(position int64) int {
+	i := in.coming
+	if i > len(in.uses) || i > 0 && in.uses[i-1] > position || i < len(in.uses) && in.uses[i] <= position {
+		in.coming = indexAfter(in.uses, position)
 	}
-	return noPosition
+	return in.coming
 }
 
 // indexAfter is the index of the first that is larger than p, len(sorted) when none is.

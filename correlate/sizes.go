@@ -10,6 +10,10 @@ const (
 	leastSizes   = 64
 	changedMost  = 0.5
 	changedLeast = 0.2
+	// what has been looked up is kept by a hash of newestBits (Fibonacci hashing, Knuth, The Art of Computer Programming, 6.4)
+	newestBits   = 8
+	newestLooked = 1 << newestBits
+	sizeHash     = 0x9e3779b97f4a7c15
 )
 
 // sizeMap is what allocations have now whose counterparts had others: where an iteration is longer than the one that it repeats,
@@ -17,10 +21,18 @@ const (
 // what is to come is known when its first layer has been seen.
 type sizeMap struct {
 	now     map[int64]int64 // by the size of the counterpart
-	changed float64         // the part of the newest allocations whose size is not that of their counterpart
-	seen    float64         // of these
+	newest  [newestLooked]looked
+	version uint64  // of now
+	changed float64 // the part of the newest allocations whose size is not that of their counterpart
+	seen    float64 // of these
 	varies  bool
 	since   int64 // the position from which on they do
+}
+
+// looked is what was found in a sizeMap of a version.
+type looked struct {
+	past, now int64
+	version   uint64
 }
 
 // learn notes that an allocation has a size and its counterpart had one.
@@ -43,14 +55,22 @@ func (s *sizeMap) learn(past, now, position int64) {
 		s.now = map[int64]int64{}
 	}
 	s.now[past] = now
+	s.version++
 }
 
 // of is what an allocation is expected to have whose counterpart had a size.
 func (s *sizeMap) of(past int64) int64 {
-	if now, ok := s.now[past]; ok && s.varies {
-		return now
+	if !s.varies {
+		return past
 	}
-	return past
+	l := &s.newest[uint64(past)*sizeHash>>(64-newestBits)]
+	if l.past != past || l.version != s.version {
+		*l = looked{past, past, s.version}
+		if now, ok := s.now[past]; ok {
+			l.now = now
+		}
+	}
+	return l.now
 }
 
 // Varies says whether allocations have other sizes than in the past that the present repeats: not where few have, as where a

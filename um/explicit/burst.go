@@ -76,7 +76,7 @@ func (r *packer) newBurst(life, before int64) {
 // before a position.
 func (r *packer) spacious(bytes, until int64, stream int) (best *tensor) {
 	for _, g := range r.dead.order {
-		if !g.whole() || !r.follows(g, stream) || r.wantedAt(g, 0) < until {
+		if !g.whole() || !r.follows(g, stream) || r.wantedAt(g) < until {
 			continue
 		}
 		if best == nil || g.size <= bytes && (g.size > best.size || best.size > bytes) || g.size > bytes && g.size < best.size {

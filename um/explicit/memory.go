@@ -163,32 +163,3 @@ func (p *physical) drop(bytes int64, which func(size int64) bool) (handles []cud
 	}
 	return handles, dropped
 }
-
-// deadRanges keeps dead tensors, which are addresses with memory behind them, in
-// the order of their deaths, and those that are wholly mapped by size.
-type deadRanges struct {
-	order  []*tensor
-	bySize map[int64][]*tensor
-	bytes  int64 // of device memory behind them
-}
-
-func (g *deadRanges) add(t *tensor) {
-	t.listed = true
-	g.order = append(g.order, t)
-	n := t.deviceBytes()
-	g.bytes += n
-	if n == t.size {
-		g.bySize[t.size] = append(g.bySize[t.size], t)
-	}
-}
-
-func (g *deadRanges) remove(t *tensor) {
-	t.listed = false
-	g.order = slices.Delete(g.order, slices.Index(g.order, t), slices.Index(g.order, t)+1)
-	g.bytes -= t.deviceBytes()
-	if l := g.bySize[t.size]; len(l) > 0 {
-		if i := slices.Index(l, t); i >= 0 {
-			g.bySize[t.size] = slices.Delete(l, i, i+1)
-		}
-	}
-}

@@ -261,7 +261,7 @@ func (r *scheduler) occupyBus(x *op) *Move {
 	if t == nil || r.nextUse(t) > r.History.Now()+urgentOps {
 		return nil
 	}
-	if x != nil && r.room()+r.physical.spares+r.reclaimable(anyIdle) < x.lacks()+t.chunks[0].bytes {
+	if x != nil && !r.reclaimable(x.lacks()+t.chunks[0].bytes-r.room()-r.physical.spares, anyIdle) {
 		return nil
 	}
 	return r.bringFirst(t)
@@ -326,7 +326,7 @@ func (r *scheduler) bring(t *tensor, which reclaiming) *Move {
 func (r *scheduler) makeReady(births []birth) *Move {
 	if r.making == nil {
 		size := r.uncovered(births, func(size int64) int { return len(r.dead.bySize[size]) })
-		if size == 0 || r.room()+r.physical.spares+r.reclaimable(surplusOnly) < size {
+		if size == 0 || !r.reclaimable(size-r.room()-r.physical.spares, surplusOnly) {
 			return nil
 		}
 		base, ok := r.addresses.take(size)

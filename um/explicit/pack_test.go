@@ -232,7 +232,12 @@ func TestVacatedMemoryIsSeen(t *testing.T) {
 			}
 			return bytes
 		}
-		free := w.r.room() + w.r.physical.spares + w.r.reclaimable(anyIdle)
+		free := w.r.room() + w.r.physical.spares
+		for _, g := range w.r.dead.order {
+			if w.r.idle(g) {
+				free += g.deviceBytes()
+			}
+		}
 		p := w.malloc(WholePages(free)+PageBytes, 0)
 		if p == 0 {
 			continue

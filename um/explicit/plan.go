@@ -16,6 +16,8 @@ const (
 	changedEvents = 64
 	// idleEvents is how many events a plan outlives that has nothing left to do.
 	idleEvents = 64
+	// planTensors is for how many tensors a plan outlives so many events once more: to make it takes as long as there are tensors.
+	planTensors = 1024
 	// birthOps is how many operations ahead memory is mapped for coming allocations,
 	// soonOps how many ahead of everything else, and farOps how many while nothing is to be
 	// fetched: a job whose CPU keeps it back feels each wait, and large tensors, one after the
@@ -47,6 +49,8 @@ type planning struct {
 	drafting   *Draft        // the plan that is being made
 	spareDraft Draft         // its memory
 	born       map[int64]int // scratch of lookAtFuture
+	looked     int           // tensors that the newest plan looked at
+	farthest   int64         // the last position at which one of them is known to be used next
 	nothing    [2]uint64     // by direction: the epoch, and one, at which there was nothing to do by the plan
 }
 
@@ -132,19 +136,22 @@ func (r *planning) plannedWithin(times uint64) *plan {
 // outdated says whether the plan is older than so many times what it may be.
 func (r *planning) outdated(times uint64) bool {
 	p := &r.plan
-	age := (r.Epoch() - p.epoch) / times
+	age := (r.Epoch() - p.epoch) / times / uint64(1+r.looked/planTensors)
 	return !p.valid || p.version != r.History.Version() || age >= planEvents || p.changed && age >= changedEvents || age >= idleEvents && !p.anyComes() && !p.anyLeaves()
 }
 
 // lookAtTensors enters what live tensors need, and which of them could leave.
 func (r *planning) lookAtTensors(now int64) {
 	o := &r.planner
+	r.looked, r.farthest = 0, now
 	for _, t := range r.Slots.All() {
 		if t == nil || t.Freed {
 			continue
 		}
+		r.looked++
 		if t.absent > 0 {
 			next := r.nextUse(t)
+			r.reaches(next)
 			switch {
 			case r.wanted(t, next) && t.away() && next > now+makeOps:
 				o.Step(prefetch.Step{Position: next - makeOps, FreshBytes: t.absent})
@@ -170,6 +177,7 @@ func (r *planning) lookAtTensors(now int64) {
 		if r.evictable(t) {
 			if here := t.deviceBytes(); here > 0 {
 				t.until = r.freeUntil(t)
+				r.reaches(t.until)
 				c := t.candidate(now, t.until, here)
 				if t.cheap = r.drops(t) || r.worthMaking(t); t.cheap {
 					c.NextUse = cheap(c.NextUse)
@@ -177,6 +185,13 @@ func (r *planning) lookAtTensors(now int64) {
 				o.MayLeave(t, c)
 			}
 		}
+	}
+}
+
+// reaches notes that something that is there is used next at a position, if it is known to be.
+func (r *planning) reaches(next int64) {
+	if next < correlate.Unknown {
+		r.farthest = max(r.farthest, next)
 	}
 }
 
@@ -206,11 +221,15 @@ func cheap(next int64) int64 {
 
 // lookAtFuture enters the predicted allocations and frees.
 func (r *planning) lookAtFuture(p *plan, now int64) {
+	last := correlate.Never
+	if r.History.Varies() { // what is repeated may be many iterations old, and what follows it is as long
+		last = r.farthest
+	}
 	r.History.Future(func(position, fresh, freed int64) bool {
 		if fresh != 0 || freed != 0 {
 			r.planner.Coming(prefetch.Step{Position: position, FreshBytes: fresh, FreedBytes: freed})
 		}
-		return true
+		return position < last
 	})
 	r.lookAtDrops(now)
 	// What dies before the next is born serves it, in turn: memory is wanted for as

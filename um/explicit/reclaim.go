@@ -12,7 +12,6 @@ type reclaimer struct {
 	tensors
 	emptying    bool          // what is free is to be given back
 	empties     int           // moves under way that do so
-	have        map[int64]int // scratch of reclaimable
 	picked      map[int64]int // scratch of pick
 	searches    uint64        // for dead memory
 	notRecalled int           // dead ranges that the job had taken again when they were last looked for
@@ -37,7 +36,7 @@ func (r *reclaimer) provide(m *Move, which reclaiming) bool {
 		return true
 	}
 	short := m.Chunk.Bytes - r.room()
-	if short > r.physical.spares+r.reclaimable(which) {
+	if !r.reclaimable(short-r.physical.spares, which) {
 		return false
 	}
 	r.beginSearch()
@@ -68,7 +67,7 @@ func (r *reclaimer) inherit(m *Move, which reclaiming) bool {
 	r.beginSearch()
 	for {
 		g := r.nextDead(m.Chunk.Bytes, which)
-		if g == nil || g.chunkOf(m.Chunk.Bytes) < 0 || r.wantedAt(g, 0) <= r.History.Now()+lateOps {
+		if g == nil || g.chunkOf(m.Chunk.Bytes) < 0 || r.wantedAt(g) <= r.History.Now()+lateOps {
 			return false
 		}
 		if g.passed = r.searches; r.recall(g) {
@@ -180,7 +179,7 @@ func (r *reclaimer) empty() *Move {
 	}
 	for i := 0; i < len(r.dead.order) && len(m.Unmap) < most; {
 		g := r.dead.order[i]
-		if !r.idle(g) || swapping && r.wantedAt(g, 0) != correlate.Never || !r.recall(g) {
+		if !r.idle(g) || swapping && r.wantedAt(g) != correlate.Never || !r.recall(g) {
 			i++
 			continue
 		}
@@ -240,30 +239,43 @@ func (r *reclaimer) unmapDead(m *Move, g *tensor, short int64) int64 {
 	return short
 }
 
-// reclaimable are the bytes of dead memory that may go.
-func (r *reclaimer) reclaimable(which reclaiming) (n int64) {
-	clear(r.have)
-	for _, g := range r.dead.order {
-		if !r.idle(g) {
-			continue
+// reclaimable says whether so many bytes of dead memory may go.
+func (r *reclaimer) reclaimable(bytes int64, which reclaiming) bool {
+	if bytes > r.dead.bytes {
+		return false
+	}
+	for size, l := range r.dead.bySize {
+		may := len(l)
+		if which == surplusOnly {
+			may -= len(r.plan.wanted[size])
 		}
-		here := g.deviceBytes()
-		if which == anyIdle || here < g.size {
-			n += here
-		} else if r.wantedAt(g, r.have[g.size]) == correlate.Never {
-			r.have[g.size]++
-			n += here
+		for i := 0; i < len(l) && may > 0 && bytes > 0; i++ {
+			if r.idle(l[i]) {
+				bytes -= size
+				may--
+			}
 		}
 	}
-	return n
+	for _, g := range r.dead.partial {
+		if bytes > 0 && r.idle(g) {
+			bytes -= g.deviceBytes()
+		}
+	}
+	return bytes <= 0
 }
 
-// wantedAt is the position of the coming allocation that a dead range would serve, when
-// so many of its size have gone; Never when there is none, as far as is looked.
-func (r *reclaimer) wantedAt(g *tensor, gone int) int64 {
-	wanted := r.plan.wanted[g.size]
-	i := max(len(r.dead.bySize[g.size])-gone-1, 0)
-	if i >= len(wanted) || g.deviceBytes() < g.size {
+// wantedAt is the position of the coming allocation that a dead range would serve; Never when there is none, as far as is looked.
+func (r *reclaimer) wantedAt(g *tensor) int64 {
+	if !g.whole() {
+		return correlate.Never
+	}
+	return r.sizeWantedAt(g.size, len(r.dead.bySize[g.size]))
+}
+
+// sizeWantedAt is the same of any whole range of a size of which there are so many.
+func (r *reclaimer) sizeWantedAt(size int64, ranges int) int64 {
+	wanted, i := r.plan.wanted[size], max(ranges-1, 0)
+	if i >= len(wanted) {
 		return correlate.Never
 	}
 	return wanted[i]
@@ -271,31 +283,49 @@ func (r *reclaimer) wantedAt(g *tensor, gone int) int64 {
 
 // nextDead is the dead tensor whose memory goes next: of those that are not wanted
 // soon one with a chunk that fits, or else the largest, for a small one takes as long to
-// unmap, and to map again; when all are wanted soon, the one that is so last.
+// unmap, and to map again; when all are wanted soon, the one that is so last. Of several the one that died first.
 func (r *reclaimer) nextDead(bytes int64, which reclaiming) *tensor {
-	var largest, last *tensor
+	var fits, largest, last *tensor
 	var lastAt int64
 	soon := r.History.Now() + lateOps
-	for _, g := range r.dead.order {
-		if g.passed == r.searches || !r.idle(g) {
-			continue
-		}
-		at := r.wantedAt(g, r.picked[g.size])
-		if which == surplusOnly && at != correlate.Never {
-			continue
-		}
-		if at > soon {
-			if g.chunkOf(bytes) >= 0 {
-				return g
+	look := func(l []*tensor, at int64, several bool) {
+		first := true
+		for _, g := range l {
+			if g.passed == r.searches || !r.idle(g) {
+				continue
 			}
-			if largest == nil || g.size > largest.size {
+			if at <= soon {
+				if last == nil || at > lastAt || at == lastAt && g.death < last.death {
+					last, lastAt = g, at
+				}
+				return
+			}
+			if first && (largest == nil || g.size > largest.size || g.size == largest.size && g.death < largest.death) {
 				largest = g
 			}
-		} else if last == nil || at > lastAt {
-			last, lastAt = g, at
+			if g.chunkOf(bytes) >= 0 {
+				if fits == nil || g.death < fits.death {
+					fits = g
+				}
+				return
+			}
+			if first = false; !several {
+				return
+			}
 		}
 	}
-	if largest != nil {
+	for size, l := range r.dead.bySize {
+		if at := r.sizeWantedAt(size, len(l)-r.picked[size]); which == anyIdle || at == correlate.Never {
+			look(l, at, r.dead.several[size] > 0)
+		}
+	}
+	for i := range r.dead.partial {
+		look(r.dead.partial[i:i+1], correlate.Never, false)
+	}
+	switch {
+	case fits != nil:
+		return fits
+	case largest != nil:
 		return largest
 	}
 	return last

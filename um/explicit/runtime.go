@@ -49,9 +49,9 @@ func New(c Config, p Process) *Runtime {
 	c = c.withDefaults()
 	r := &Runtime{}
 	r.config, r.process = c, p
-	r.addresses, r.physical, r.dead = newAddresses(c.Addresses), physical{spare: map[int64][]cuda.Handle{}, aliases: map[cuda.Handle][]*tensor{}}, deadRanges{bySize: map[int64][]*tensor{}}
+	r.addresses, r.physical, r.dead = newAddresses(c.Addresses), physical{spare: map[int64][]cuda.Handle{}, aliases: map[cuda.Handle][]*tensor{}}, newDeadRanges()
 	r.held, r.whole = map[cuda.Ptr]*tensor{}, map[int64]bool{}
-	r.have, r.picked = map[int64]int{}, map[int64]int{}
+	r.picked = map[int64]int{}
 	r.again, r.levels = newAgain(c.MostWrong), newLevels(c.Level)
 	r.open = map[int][]open{}
 	r.reserved, r.loose, r.borrowers, r.fitting, r.bursting = map[cuda.Ptr]*tensor{}, map[int]*tensor{}, map[kind]int64{}, map[int64]int64{}, map[int64]int{}

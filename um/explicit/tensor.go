@@ -98,8 +98,9 @@ type tensor struct {
 
 	held    bool      // dead, and the job may take it again without asking: see held.go
 	listed  bool      // dead, and among the dead ranges
+	death   uint64    // the number of its death, of these
 	passed  uint64    // the search for dead memory that has passed it over
-	freedAt []um.Mark // what must have passed before its memory is idle
+	freedAt []um.Mark // what must have passed before its memory is idle, of what had not when that was last asked
 }
 
 const copyUnit = 512 // bytes

@@ -74,10 +74,11 @@ func (r *tensors) idle(t *tensor) bool {
 	if t.Busy() || t.pins > 0 {
 		return false
 	}
-	for _, m := range t.freedAt {
-		if !r.Passed(m) {
+	for len(t.freedAt) > 0 {
+		if !r.Passed(t.freedAt[0]) {
 			return false
 		}
+		t.freedAt = t.freedAt[1:]
 	}
 	return true
 }
