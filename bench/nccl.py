@@ -1,14 +1,17 @@
 """Several GPUs and NCCL under the explicit engine: the same losses as in memory.
 
-    python3 bench/nccl.py [--wraps alone,ddp,fsdp] [--cases stock,none,roomy,tight] [--budget 3GiB] [--iters 8] [--deadline 300]
+    python3 bench/nccl.py [--wraps ddp,fsdp,...] [--cases stock,none,roomy,tight,stopped,killed] [--ranks N] [--budget 3GiB] [--iters 8] [--deadline 300]
 
-Runs nccl_job.py (GPT-2 medium: alone on the second of two GPUs, and with DistributedDataParallel and fully_shard, a process for each)
+Runs nccl_job.py (a language model alone on the last of the GPUs, and in each way of nccl_wraps.py with a process for each GPU)
 as it is (stock), with the hook and the pool alone (--engine none), under the explicit engine with room for everything (roomy: nothing
-leaves the device) and with less (tight). Losses of every rank and checksums of its parameters must be those of stock, bit for bit. Plain
-device memory and pinned host memory only; no managed memory. Exit status 1 when they differ or a run failed, 2 with less than two GPUs.
+leaves the device) and with less (tight: half of what the rank with least has in stock, or --budget). Losses of every rank and checksums of its
+parameters must be those of stock, bit for bit, also where a rank stands still for a minute (stopped: tight). Where one is killed (killed: tight) the others must
+end when they are told to. Plain device memory and pinned host memory only; no managed memory. Exit status 1 when anything of that is not so or a run failed, 2 with
+less than two GPUs.
 """
 
 import argparse
+import signal
 import subprocess
 import sys
 import tempfile
@@ -16,16 +19,20 @@ import time
 from pathlib import Path
 
 import _common as c
+import nccl_wraps
 
 JOB = c.BENCH / "nccl_job.py"
 ROOMY = "24GiB"  # nothing leaves the device
+CASES = ("stock", "none", "roomy", "tight", "stopped", "killed")
+STOP_S, KILLED = 60, 256 - signal.SIGKILL  # the exit status of who was killed
 
 
 def parse():
     p = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    p.add_argument("--wraps", default="alone,ddp,fsdp")
-    p.add_argument("--cases", default="stock,none,roomy,tight")
-    p.add_argument("--budget", default="3GiB", help="of each GPU in the tight case")
+    p.add_argument("--wraps", default=",".join(nccl_wraps.WRAPS))
+    p.add_argument("--cases", default=",".join(CASES))
+    p.add_argument("--ranks", type=int, help="GPUs (all)")
+    p.add_argument("--budget", help="of each GPU in the tight case (half the peak of the rank that needs least)")
     p.add_argument("--host-budget", default="16GiB", help="of each process")
     p.add_argument("--iters", type=int, default=8)
     p.add_argument("--timeout", type=float, default=60, help="seconds a run may take")
@@ -42,22 +49,30 @@ def gpus():
     return sum(line.startswith("GPU ") for line in r.stdout.splitlines())
 
 
-def train(a, wrap, case, folder):
-    report = Path(folder) / f"{wrap}-{case}.json"
-    command = [sys.executable, JOB, str(a.iters), "--wrap", wrap, "--limit", str(a.timeout)]
+def train(a, wrap, case, folder, stock):
+    report, ranks = Path(folder) / f"{wrap}-{case}.json", 1 if wrap == "alone" else a.ranks
+    limit = a.timeout + (STOP_S if case == "stopped" else 0)
+    command = [sys.executable, JOB, str(a.iters), "--wrap", wrap, "--ranks", str(a.ranks), "--limit", str(limit)]
+    command += ["--stop", f"{ranks - 1}:{STOP_S}"] if case == "stopped" else ["--kill", str(ranks - 1)] if case == "killed" else []
+    budget = None
     if case == "none":
         command = c.penstock_argv(command, engine="none", report=report)
     elif case != "stock":
-        command = c.penstock_argv(command, budget=a.budget if case == "tight" else ROOMY, host_budget=a.host_budget, engine="explicit", report=report)
-    r = c.run(command, c.environment(), a.timeout + 20)
-    ranks = sorted((x for x in c.json_lines(r["stdout"]) if "rank" in x), key=lambda x: x["rank"])
-    run = {"wrap": wrap, "case": case, "rc": r["rc"], "wall_s": r["wall_s"], "ranks": ranks, "error": None}
-    if r["rc"] != 0 or len(ranks) != (1 if wrap == "alone" else 2):
-        run["error"] = f"rc {r['rc']}, {len(ranks)} ranks"
+        budget = ROOMY if case == "roomy" else a.budget or f"{min(x['peak_allocated_bytes'] for x in stock['ranks']) // 2 >> 20}MiB"
+        command = c.penstock_argv(command, budget=budget, host_budget=a.host_budget, engine="explicit", report=report)
+    r = c.run(command, c.environment(), limit + 40)
+    done = sorted((x for x in c.json_lines(r["stdout"]) if "rank" in x), key=lambda x: x["rank"])
+    run = {"wrap": wrap, "case": case, "budget": budget, "rc": r["rc"], "wall_s": r["wall_s"], "ranks": done, "error": None}
+    if case == "killed":
+        if r["rc"] != KILLED or done:
+            run["error"] = f"rc {r['rc']}, {len(done)} ranks had gone on"
+    elif r["rc"] != 0 or len(done) != ranks:
+        run["error"] = f"rc {r['rc']}, {len(done)} ranks"
+    if run["error"]:
         run["stderr"] = c.tail(r["stderr"], 400, 24000)
-    if case in ("roomy", "tight"):
-        run["reports"] = [c._load(report.with_stem(report.stem + ("" if wrap == "alone" else f".rank{x['rank']}"))) for x in ranks]
-        if any(not x or x.get("engine") != "explicit" or (case == "tight") != bool(x.get("h2d_bytes")) for x in run["reports"]):
+    if case in ("roomy", "tight", "stopped"):
+        run["reports"] = [c._load(report.with_stem(report.stem + ("" if wrap == "alone" else f".rank{x['rank']}"))) for x in done]
+        if any(not x or x.get("engine") != "explicit" or (case == "roomy") == bool(x.get("h2d_bytes")) for x in run["reports"]):
             run["error"] = run["error"] or "a rank has no report, or moved something it need not, or nothing"
     return run
 
@@ -79,8 +94,9 @@ def body():
     c.require_build()
     card = c.Card()
     card.require_free()
-    if gpus() < 2:
-        raise c.Refused("two GPUs are needed")
+    a.ranks = a.ranks or gpus()
+    if not 2 <= a.ranks <= gpus():
+        raise c.Refused(f"two GPUs are needed, and as many as --ranks says: there are {gpus()}")
     document = {**c.header(card, c.EXPLICIT_NOTE), "runs": []}
     rows, bad, began = [], [], time.monotonic()
     with tempfile.TemporaryDirectory(prefix="penstock-nccl-") as folder:
@@ -90,7 +106,10 @@ def body():
                 if time.monotonic() - began > a.deadline:
                     bad.append(f"{wrap} {case}: not started, the deadline has passed")
                     continue
-                run = train(a, wrap, case, folder)
+                if case != "stock" and stock is None:
+                    bad.append(f"{wrap} {case}: not started without a stock run")
+                    continue
+                run = train(a, wrap, case, folder, stock)
                 document["runs"].append(run)
                 c.save(a.name, document)
                 print(f"{wrap} {case}: {run['error'] or 'ran'}, {run['wall_s']} s", flush=True)
@@ -105,7 +124,7 @@ def body():
                         bad.append(f"{wrap} {case} rank {row[2]}: losses or parameters differ")
     document["problems"] = bad
     c.save(a.name, document)
-    print(f"GPT-2 medium on two GPUs, NCCL; tight: {a.budget} for each; {document['gpu']}, driver {document['driver']}")
+    print(f"A model of the size of GPT-2 medium on {a.ranks} GPUs, NCCL; tight: {a.budget or 'half of the peak'} for each; {document['gpu']}, driver {document['driver']}")
     print(c.table(["wrap", "case", "rank", "peak GiB", "resident GiB", "s/it", "in / out GB in all", "losses, parameters"], rows))
     for b in bad:
         print("NOT in order: " + b)

@@ -1,11 +1,11 @@
 """A training script on several GPUs, as a user would write it: it knows nothing of memory tricks.
 
-    python3 nccl_job.py ITERS [--ranks 2] [--wrap alone|ddp|fsdp] [--layers 24] [--limit SECONDS]
+    python3 nccl_job.py ITERS [--ranks 2] [--wrap WRAP] [--layers 24] [--length 512] [--device cuda|cpu] [--stop RANK:SECONDS] [--kill RANK] [--limit SECONDS]
 
-GPT-2 medium in bfloat16 with deterministic algorithms, one process for each GPU, over NCCL: DistributedDataParallel,
-or fully_shard (FSDP2) of each layer; or alone on the last GPU, without NCCL. Prints a JSON line for each rank: losses,
+A language model of the size of GPT-2 medium in bfloat16 with deterministic algorithms, one process for each GPU, over NCCL, in one
+of the ways of nccl_wraps.py; or alone on the last GPU, without NCCL. Prints a JSON line for each rank: losses,
 seconds and checksums of its parameters. When one fails, or the limit is reached, says in which order they ended, what
-each wrote last and, of those still running, where each thread is.
+each wrote last and, of those still running, where each thread is. In the middle of the job a rank may stop for some time, or be killed.
 """
 
 import argparse
@@ -19,21 +19,28 @@ import sys
 import tempfile
 import time
 
+import nccl_wraps
 from workloads import checksums
+
+ENDS_WITHIN_S, STAYED = 15, 125
 
 
 def parse():
     p = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     p.add_argument("iters", type=int)
     p.add_argument("--ranks", type=int, default=2)
-    p.add_argument("--wrap", choices=("alone", "ddp", "fsdp"), default="ddp")
+    p.add_argument("--wrap", choices=nccl_wraps.WRAPS, default="ddp")
     p.add_argument("--layers", type=int, default=24)
+    p.add_argument("--length", type=int, default=512, help="tokens of each of four sequences")
+    p.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="cpu: over gloo, to try the script itself")
+    p.add_argument("--stop", metavar="RANK:SECONDS", help="that rank does nothing for so long after half of the iterations")
+    p.add_argument("--kill", type=int, metavar="RANK", help="that rank kills itself after half of the iterations")
     p.add_argument("--limit", type=float, default=3600, help="seconds, then the ranks are ended")
     return p.parse_args()
 
 
 def launch(ranks, limit_s):
-    """Starts this script once for each rank. The exit status is that of the first that failed, or 124 at the limit."""
+    """Starts this script once for each rank. The exit status is that of the first that failed, 124 at the limit, or STAYED when one did not end."""
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         port = s.getsockname()[1]
@@ -57,9 +64,15 @@ def launch(ranks, limit_s):
             if p.poll() is None:  # it would wait for the others
                 p.send_signal(signal.SIGUSR1)
         time.sleep(1)
-    for p in children:
-        p.kill()
-        p.wait()
+    for rank, p in enumerate(children):
+        p.terminate()
+        try:
+            p.wait(ENDS_WITHIN_S)
+        except subprocess.TimeoutExpired:
+            print(f"rank {rank} did not end within {ENDS_WITHIN_S} s of being told to", file=sys.stderr)
+            result = STAYED
+            p.kill()
+            p.wait()
     for rank, f in enumerate(texts):
         f.seek(0)
         text = f.read()
@@ -76,42 +89,35 @@ def train(a):
     os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
     import torch
     import torch.distributed as dist
-    import transformers
 
     torch.use_deterministic_algorithms(True)
-    torch.cuda.set_device(torch.cuda.device_count() - 1 if a.wrap == "alone" else rank)
+    device, cuda = a.device, a.device == "cuda"
+    if cuda:
+        torch.cuda.set_device(torch.cuda.device_count() - 1 if a.wrap == "alone" else rank)
     if a.wrap != "alone":
-        dist.init_process_group("nccl", device_id=torch.device("cuda", rank))
+        dist.init_process_group("nccl" if cuda else "gloo", device_id=torch.device("cuda", rank) if cuda else None)
     torch.manual_seed(1)
-    torch.set_default_dtype(torch.bfloat16)
-    config = transformers.GPT2Config(n_embd=1024, n_layer=a.layers, n_head=16)
-    config.use_cache = False
-    with torch.device("cuda"):
-        model = transformers.GPT2LMHeadModel(config).train()
-    torch.set_default_dtype(torch.float32)
-    if a.wrap == "ddp":
-        model = torch.nn.parallel.DistributedDataParallel(model, device_ids=[rank])
-    elif a.wrap == "fsdp":
-        from torch.distributed.fsdp import fully_shard
-
-        for layer in model.transformer.h:
-            fully_shard(layer)
-        fully_shard(model)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=False)
+    parameters, step = nccl_wraps.WRAPS[a.wrap](a, rank, device)
+    optimizer = torch.optim.AdamW(parameters, lr=1e-4, fused=False)
     torch.manual_seed(100 + rank)
     losses, seconds = [], []
-    for _ in range(a.iters):
+    stops, pause = (float(x) for x in a.stop.split(":")) if a.stop else (-1, 0)
+    for i in range(a.iters):
+        if i == a.iters // 2 and rank == a.kill:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if i == a.iters // 2 and rank == stops:
+            time.sleep(pause)
         began = time.perf_counter()
-        ids = torch.randint(0, config.vocab_size, (4, 512), device="cuda")
-        loss = model(input_ids=ids, labels=ids).loss
-        loss.backward()
+        ids = torch.randint(0, nccl_wraps.VOCABULARY, (4, a.length), device=device)
+        losses.append(float(step(ids)))
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
-        losses.append(float(loss.detach()))
-        torch.cuda.synchronize()
+        if cuda:
+            torch.cuda.synchronize()
         seconds.append(time.perf_counter() - began)
-    sums = checksums(model.parameters())
-    print(json.dumps({"rank": rank, "wrap": a.wrap, "loss": losses, "iter_s": seconds, "parameter_checksums": sums, "peak_allocated_bytes": torch.cuda.max_memory_allocated(), "torch": torch.__version__, "nccl": list(torch.cuda.nccl.version())}), flush=True)
+    sums = checksums(parameters)
+    peak, nccl = (torch.cuda.max_memory_allocated(), list(torch.cuda.nccl.version())) if cuda else (0, None)
+    print(json.dumps({"rank": rank, "wrap": a.wrap, "loss": losses, "iter_s": seconds, "parameter_checksums": sums, "peak_allocated_bytes": peak, "torch": torch.__version__, "nccl": nccl}), flush=True)
     if a.wrap != "alone":
         dist.destroy_process_group()
 
