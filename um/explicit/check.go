@@ -121,7 +121,14 @@ func (r *Runtime) Check() error {
 			return err
 		}
 	}
+	whole, bySize := 0, 0
+	for _, l := range r.dead.bySize {
+		bySize += len(l)
+	}
 	for _, t := range r.dead.order {
+		if t.whole() {
+			whole++
+		}
 		dead += t.deviceBytes()
 		if err := count(t); err != nil {
 			return err
@@ -144,6 +151,8 @@ func (r *Runtime) Check() error {
 		return fmt.Errorf("%d bytes of host memory in use, the ledger says %d", host, r.stats.HostBytes)
 	case r.copying < 0 || r.flying[um.Out] == 0 && r.copying != 0:
 		return fmt.Errorf("%d copies out are counted, of %d moves", r.copying, r.flying[um.Out])
+	case whole != bySize || len(r.dead.order)-whole != len(r.dead.partial):
+		return fmt.Errorf("of %d dead ranges %d are whole, by size there are %d, and %d others", len(r.dead.order), whole, bySize, len(r.dead.partial))
 	case dead != r.dead.bytes:
 		return fmt.Errorf("%d bytes of dead memory, the ledger says %d", dead, r.dead.bytes)
 	case !inFlight && placed != r.placed:
