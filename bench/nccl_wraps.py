@@ -6,8 +6,6 @@
     experts                 each rank has some experts of every block; tokens go to theirs, and come back, by all-to-all
 """
 
-import itertools
-
 WIDTH, HEADS, VOCABULARY = 1024, 16, 50257
 MICROBATCHES = 4
 
@@ -224,4 +222,4 @@ def experts(a, rank, device):
     return list(model.parameters()), step
 
 
-WRAPS = dict(zip(("alone", "ddp", "fsdp", "fsdp-kept"), itertools.repeat(replicated))) | {"tensor": tensor, "pipeline": pipeline, "experts": experts}
+WRAPS = dict.fromkeys(("alone", "ddp", "fsdp", "fsdp-kept"), replicated) | {"tensor": tensor, "pipeline": pipeline, "experts": experts}

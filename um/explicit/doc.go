@@ -56,7 +56,7 @@
 //
 // The [Runtime] is built of floors. Each embeds the one below, so that it can ask it everything, and none knows those above:
 //
-//	tensors     what there is, where it lies, the budget, host memory    tensors.go, budget.go, clean.go, held.go, alias.go
+//	tensors     what there is, where it lies, the budget, host memory    tensors.go, dead.go, budget.go, clean.go, held.go, alias.go
 //	reclaimer   where physical memory comes from                         reclaim.go
 //	operations  what has been reported: what may go, what waits          operations.go, recent.go
 //	recipes     what is made again, and what of; how a tensor ends       again.go, recipe.go, guard.go, proven.go, end.go
