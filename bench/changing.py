@@ -40,23 +40,12 @@ def update(optimizer, loss):
     return loss
 
 
-def on_device(make, bf16):
-    import torch
-
-    torch.set_default_dtype(torch.bfloat16 if bf16 else torch.float32)
-    try:
-        with torch.device("cuda"):
-            return make().train()
-    finally:
-        torch.set_default_dtype(torch.float32)
-
-
 def transformer(config_name, model_name, bf16=True, **options):
     import transformers
 
     config = getattr(transformers, config_name)(**options)
     config.use_cache = False
-    return config, on_device(lambda: getattr(transformers, model_name)(config), bf16)
+    return config, workloads.on_device(lambda: getattr(transformers, model_name)(config), bf16)
 
 
 def tokens(config, batch, length):
@@ -117,7 +106,7 @@ def resnet_sizes():
     import timm
     import torch
 
-    model = on_device(lambda: timm.create_model("resnet50", num_classes=1000), bf16=False)
+    model = workloads.on_device(lambda: timm.create_model("resnet50", num_classes=1000), bf16=False)
     optimizer, sizes = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9), drawn()
 
     def step():
@@ -150,7 +139,7 @@ def graph():
     import torch
     from torch_geometric.nn import GraphSAGE
 
-    model = on_device(lambda: GraphSAGE(256, 1024, num_layers=3, out_channels=64), bf16=False)
+    model = workloads.on_device(lambda: GraphSAGE(256, 1024, num_layers=3, out_channels=64), bf16=False)
     optimizer, sizes = optimizer_of(model), drawn()
 
     def step():

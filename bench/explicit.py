@@ -8,8 +8,8 @@ activation checkpointing (MODEL-ckpt), which then trains in memory beside it. Th
 and parameter checksums must be its own, bit for bit. Device memory is taken by
 plain allocations (cuMemCreate) up to the budget; no managed memory is used.
 
-Where shapes change (bench/changing.py) each iteration is compared with the same one in memory as well: the median of these ratios, and the
-ratio that a tenth of them reach.
+Each iteration is compared with the same one in memory as well, which tells more than medians do where shapes change: the median of these
+ratios, and the ratio that a tenth of them reach.
 
 Algorithms are deterministic. PyTorch then also fills all uninitialised memory, to
 show who reads it, which no job does that is not looking for that: here only with --fill

@@ -1,10 +1,13 @@
 """How a model is spread over several GPUs, for nccl_job.py: each function answers the parameters of a rank, and a step from tokens to the loss.
 
-    ddp, fsdp, fsdp-kept    GPT-2 medium: DistributedDataParallel; fully_shard (FSDP2) of each layer, with and without resharding after forward
+    alone                   GPT-2 medium on one GPU
+    ddp, fsdp, fsdp-kept    the same: DistributedDataParallel; fully_shard (FSDP2) of each layer, with and without resharding after forward
     tensor                  blocks of linear layers, whose weights are split over the ranks (torch.distributed.tensor.parallel)
     pipeline                half of the blocks on each rank: send and receive, all forward passes before all backward ones
     experts                 each rank has some experts of every block; tokens go to theirs, and come back, by all-to-all
 """
+
+from workloads import on_device
 
 WIDTH, HEADS, VOCABULARY = 1024, 16, 50257
 MICROBATCHES = 4
@@ -16,10 +19,7 @@ def replicated(a, rank, device):
 
     config = transformers.GPT2Config(n_embd=WIDTH, n_layer=a.layers, n_head=HEADS)
     config.use_cache = False
-    torch.set_default_dtype(torch.bfloat16)
-    with torch.device(device):
-        model = transformers.GPT2LMHeadModel(config).train()
-    torch.set_default_dtype(torch.float32)
+    model = on_device(lambda: transformers.GPT2LMHeadModel(config), device=device)
     if a.wrap == "ddp":
         model = torch.nn.parallel.DistributedDataParallel(model, device_ids=None if device == "cpu" else [rank])
     elif a.wrap.startswith("fsdp"):
@@ -61,16 +61,6 @@ def block_class():
     return Block
 
 
-def made(device, make):
-    import torch
-
-    torch.set_default_dtype(torch.bfloat16)
-    with torch.device(device):
-        module = make()
-    torch.set_default_dtype(torch.float32)
-    return module.train()
-
-
 def ends():
     """The embedding and the head."""
     from torch import nn
@@ -97,7 +87,7 @@ def tensor(a, rank, device):
         embed, head = ends()
         return torch.nn.Sequential(embed, *(Block(heads=HEADS // ranks) for _ in range(a.layers)), head)
 
-    model = made(device, make)
+    model = on_device(make, device=device)
     mesh = init_device_mesh(device, (ranks,))
     plan = {"q": ColwiseParallel(), "k": ColwiseParallel(), "v": ColwiseParallel(), "out": RowwiseParallel(), "mlp.0": ColwiseParallel(), "mlp.2": RowwiseParallel()}
     for layer in model[1:-1]:
@@ -125,7 +115,7 @@ def pipeline(a, rank, device):
         embed, head = ends()
         return torch.nn.Sequential(*([embed] if first else []), *(Block() for _ in range(mine)), *([head] if last else []))
 
-    stage = made(device, make)
+    stage = on_device(make, device=device)
 
     def step(ids):
         dist.broadcast(ids, 0)
@@ -206,7 +196,7 @@ def experts(a, rank, device):
         embed, head = ends()
         return nn.Sequential(embed, *(Block(Mixture()) for _ in range(a.layers)), head)
 
-    model = made(device, make)
+    model = on_device(make, device=device)
     shared = [p for name, p in model.named_parameters() if ".experts." not in name]
     for p in shared:
         dist.broadcast(p.data, 0)

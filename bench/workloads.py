@@ -75,6 +75,18 @@ def offload_all(model):
     return model
 
 
+def on_device(make, bf16=True, device="cuda"):
+    """The module that make makes, where it is to be trained, in its type from the start."""
+    import torch
+
+    torch.set_default_dtype(torch.bfloat16 if bf16 else torch.float32)
+    try:
+        with torch.device(device):
+            return make().train()
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
 def language_model(family, batch, length, bf16=True, autocast=False, checkpointing=False, lora=False, instead=None, **options):
     """autocast: weights stay fp32. instead: what users take when memory is short, "fsdp-offload" or "save-on-cpu"."""
     import torch
@@ -84,10 +96,7 @@ def language_model(family, batch, length, bf16=True, autocast=False, checkpointi
     config.use_cache = False
     bf16 = bf16 and not autocast
     if Settings.on_device and instead != "fsdp-offload":
-        torch.set_default_dtype(torch.bfloat16 if bf16 else torch.float32)
-        with torch.device("cuda"):
-            model = getattr(transformers, family[1])(config)
-        torch.set_default_dtype(torch.float32)
+        model = on_device(lambda: getattr(transformers, family[1])(config), bf16)
     else:
         model = getattr(transformers, family[1])(config)
         if bf16:
