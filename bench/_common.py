@@ -241,10 +241,10 @@ def chosen(parser, text, known, what):
 
 
 def settings(word):
-    """The variables of one --against NAME=VALUE[,...]."""
+    """The variables of one NAME=VALUE[,...]."""
     pairs = [x.partition("=") for x in word.split(",")]
     if not all(name.startswith("PENSTOCK_") and equals for name, equals, _ in pairs):
-        raise Refused(f"--against {word!r}: it takes PENSTOCK_NAME=VALUE, or several with commas between")
+        raise Refused(f"{word!r}: it takes PENSTOCK_NAME=VALUE, or several with commas between")
     return {name: value for name, _, value in pairs}
 
 

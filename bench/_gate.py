@@ -36,6 +36,7 @@ NEAR = 4  # times stock's own distance from itself
 NEAR_AT_LEAST = 0.01  # of a loss, where stock differs from itself at all
 ENDS_WITHIN_S = 20  # after kill -9
 TOO_LARGE = re.compile(r"out of memory: .* touches .*: give --budget \w+ or more")  # as the engine refuses a launch for which no moves make room
+REPLAYED = ("made", "made_bytes", "dropped_bytes", "drops_wrong", "unmade")  # of the report, where memory was made again
 THREADS = "2"  # of the CPU, for each process
 
 
@@ -237,6 +238,8 @@ def record(outcome, state, detail, **more):
     report = (outcome.line("report") or {}).get("report")
     if report:
         way.update(moved_gib=moved_gib(outcome), resident_peak_bytes=report.get("resident_peak_bytes"))
+        explicit = report.get("explicit") or {}
+        way.update({k: explicit[k] for k in REPLAYED if explicit.get(k)})
     if state in BAD or state == "stock":
         way["log_tail"] = c.tail(outcome.log, 30, 3000)
     return way
@@ -255,6 +258,7 @@ def parser(doc, name, jobs, timeout_s):
     p.add_argument("--resume", action="store_true", help="keep the rows that the results have of this card and commit")
     p.add_argument("--list", action="store_true", help="print the names of the rows and end")
     p.add_argument("--name", default=name, help="results go to bench/results/NAME.json")
+    p.add_argument("--set", type=c.settings, default={}, metavar="NAME=VALUE[,...]", help="in the environment of every run under Penstock")
     p.add_argument("--device", default="cuda", choices=("cuda", "cpu"), help="cpu: stock PyTorch alone, twice, small: whether the programs run and repeat themselves")
     return p
 
@@ -297,7 +301,7 @@ class Gate:
         self.card = c.Card() if a.device == "cuda" else NoCard()
         self.card.require_free()
         self.stock = Zygote(imports, False)
-        self.penstock = Zygote(imports, True)
+        self.penstock = Zygote(imports, True, a.set)
         self.document = {**c.header(self.card, note), "versions": versions(), "rows": [], "not_run": []}
         self.kept = self._kept() if a.resume else {}
         self._lock = threading.Lock()
