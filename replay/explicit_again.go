@@ -3,6 +3,7 @@ package replay
 import (
 	"cmp"
 	"context"
+	"encoding/binary"
 	"fmt"
 	"slices"
 	"time"
@@ -104,6 +105,7 @@ func (s *issuing) operation(x *explicitEngine, index int, e *trace.Event, o *um.
 		known = true
 	}
 	var scratch []int32
+	var named []cuda.Ptr
 	if known {
 		o.Product = e.Kind == trace.KindLaunch && s.products[e.Function]
 		o.Access = make([]um.Access, len(o.Slots))
@@ -111,6 +113,10 @@ func (s *issuing) operation(x *explicitEngine, index int, e *trace.Event, o *um.
 			r, ok := x.ranges[s.roles.Tensors[w.Tensor].Alloc]
 			if !ok {
 				continue
+			}
+			named = append(named, r.Base)
+			if w.Writes {
+				o.Written = append(o.Written, r.Base)
 			}
 			i := slices.Index(o.Slots, x.engine.SlotOf(r.Base))
 			if e.Kind == trace.KindLaunch && s.roles.Tensors[w.Tensor].Workspace {
@@ -126,7 +132,7 @@ func (s *issuing) operation(x *explicitEngine, index int, e *trace.Event, o *um.
 	if known && e.Kind == trace.KindLaunch {
 		if at, ok := x.ranges[s.roles.Tensors[to].Alloc]; ok {
 			s.at[at.Base] = to
-			l := &cuda.RecordedLaunch{}
+			l := naming(named)
 			s.recorded[l], o.Again = r, l
 		}
 		return func() { s.values[to] = r.computes(func(t int32) uint64 { return s.values[t] }) }
@@ -139,6 +145,16 @@ func (s *issuing) operation(x *explicitEngine, index int, e *trace.Event, o *um.
 			}
 		}
 	}
+}
+
+// naming is a launch with these addresses as its parameters.
+func naming(addresses []cuda.Ptr) *cuda.RecordedLaunch {
+	l := &cuda.RecordedLaunch{}
+	for _, p := range addresses {
+		l.Addresses = append(l.Addresses, uint32(len(l.Params)))
+		l.Params = binary.LittleEndian.AppendUint64(l.Params, uint64(p))
+	}
+	return l
 }
 
 // took is how long it takes on the device.

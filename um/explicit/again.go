@@ -53,8 +53,9 @@ const (
 	mostWrong = 1
 	// mostRefused is how many more of its verifications may be refused than were right: it reads what cannot be guarded.
 	mostRefused = 32
-	// mostHeight is how many tensors in a row may have been dropped of which each is made of the next one.
-	mostHeight = 8
+	// mostInRow is how many tensors in a row may have been dropped of which each is made of the next one: when the first is used all
+	// are made, and there has to be room for them at a time.
+	mostInRow = 8
 )
 
 // recipes is the floor of what is made again, and of what is made of what: a tensor that others are to be made of outlives its end.
@@ -74,7 +75,7 @@ type again struct {
 	checks      int
 	mostWrong   int    // Config.MostWrong
 	remakes     int    // of tensors that there are
-	guards      uint64 // changes of what is to be made of what
+	guards      uint64 // changes of what is to be made of what, and of what is away
 	visits      uint64 // searches of that
 	// made and fetched are the bytes that had come in when it was last looked at whether it is worth it.
 	made, fetched int64
@@ -182,7 +183,7 @@ func (r *recipes) verifyFirst(t *tensor) *Move {
 		return r.verification(t)
 	}
 	for _, user := range t.users {
-		if r.worthMaking(user) && (t.remake == nil || r.height(user)+1 < mostHeight) { // else it could not be dropped itself
+		if r.worthMaking(user) && (t.remake == nil || r.height(user)+1+r.depth(t) < mostInRow) { // else it could not be dropped itself
 			if m := r.verification(user); m != nil {
 				return m
 			}
@@ -231,7 +232,7 @@ func (r *recipes) verified(m *Move) {
 // drops says whether a tensor that is to leave is dropped.
 func (r *recipes) drops(t *tensor) bool {
 	rm := t.remake
-	if rm == nil || !rm.ready || r.height(t) >= mostHeight || rm.proven && !r.trusted(t) {
+	if rm == nil || !rm.ready || r.inRow(t) >= mostInRow || rm.proven && !r.trusted(t) {
 		return false
 	}
 	needs := t.size
@@ -244,6 +245,9 @@ func (r *recipes) drops(t *tensor) bool {
 	return !r.trusted(t) || r.mostNamed+needs <= r.config.BudgetBytes-r.PlainBytes
 }
 
+// inRow is how many tensors beside this one are in a row of which each may be made of the next one.
+func (r *recipes) inRow(t *tensor) int { return r.height(t) + r.depth(t) }
+
 // height is how many tensors in a row are to be made again from this one. Many are made of the same: each is looked at once between changes.
 func (r *recipes) height(t *tensor) int {
 	if t.heightOf != r.again.guards {
@@ -253,6 +257,21 @@ func (r *recipes) height(t *tensor) int {
 		}
 	}
 	return t.heightIs
+}
+
+// depth is how many tensors in a row that have been dropped have to be made before this one.
+func (r *recipes) depth(t *tensor) int {
+	if t.depthOf != r.again.guards {
+		t.depthOf, t.depthIs = r.again.guards, 0
+		if t.remake != nil {
+			for _, u := range t.remake.inputs {
+				if u.away() {
+					t.depthIs = max(t.depthIs, 1+r.depth(u))
+				}
+			}
+		}
+	}
+	return t.depthIs
 }
 
 // away says whether a tensor has been dropped, without a copy, or is being dropped or made again.
@@ -333,6 +352,7 @@ func (r *recipes) release(t *tensor) {
 		return
 	}
 	t.remake, rm.over = nil, true
+	r.again.guards++
 	if !rm.moving {
 		r.giveUp(t, rm)
 	}

@@ -51,6 +51,9 @@ func (r *Runtime) Check() error {
 			if c.where == dropped && (t.remake == nil || !t.remake.ready) {
 				return fmt.Errorf("tensor at %#x: dropped, and nothing makes it", uint64(t.base))
 			}
+			if c.where == dropped && c.host == nil && r.depth(t) >= mostInRow {
+				return fmt.Errorf("tensor at %#x: dropped, and %d others in a row have to be made before it", uint64(t.base), r.depth(t))
+			}
 		}
 		if !t.Freed && absent != t.absent {
 			return fmt.Errorf("tensor at %#x: %d bytes absent, the tensor says %d", uint64(t.base), absent, t.absent)

@@ -7,9 +7,11 @@ import (
 	"github.com/penstock-gpu/penstock/um"
 )
 
+// replaying is the seed of a world that drops without copies.
+const replaying = 6
+
 // droppedWorld has tensors made of one other, some of which have been dropped, and answers all of them.
 func droppedWorld(t *testing.T) (w *world, source cuda.Ptr, made []cuda.Ptr) {
-	const replaying = 6 // the seed of a world that drops without copies
 	w = newWorld(t, replaying, 64*PageBytes, 256*PageBytes, false)
 	if w.r.config.Replay != um.ReplayOn {
 		t.Fatal("nothing is dropped in a world of that seed")
@@ -93,5 +95,38 @@ func TestManyWays(t *testing.T) {
 	below[1].readers = nil
 	if n := r.height(below[1]); n != 0 {
 		t.Errorf("nothing is made of it any more, and its height is %d", n)
+	}
+}
+
+// TestRowsAreShort: where each tensor is made of the one before, and the first ones leave first, some are copied, so that only a few have
+// to be made before any of them can be.
+func TestRowsAreShort(t *testing.T) {
+	w := newWorld(t, replaying, 64*PageBytes, 1024*PageBytes, false)
+	w.steady = true
+	p := w.malloc(4*PageBytes, 0)
+	w.report(0, []cuda.Ptr{p}, true, 1)
+	w.settle()
+	all := []cuda.Ptr{p}
+	for range 64 {
+		p = w.malloc(4*PageBytes, 0)
+		w.compute(0, []cuda.Ptr{p, all[len(all)-1]}, false)
+		all = append(all, p)
+		w.settle()
+	}
+	deepest := 0
+	for _, p := range all {
+		if x := w.r.ByPtr[p]; x.away() {
+			deepest = max(deepest, w.r.depth(x))
+		}
+	}
+	if deepest == 0 || deepest >= mostInRow {
+		t.Errorf("of %d that were dropped at most %d in a row have to be made before another one, want some, and less than %d", w.away(all), deepest, mostInRow)
+	}
+	for _, p := range all {
+		w.report(0, []cuda.Ptr{p}, false, 3) // finds what it contains
+		w.settle()
+	}
+	if err := w.r.Check(); err != nil {
+		t.Error(err)
 	}
 }

@@ -492,6 +492,7 @@ func (r *scheduler) take(t *tensor, w where) (m *Move, again bool) {
 			r.stats.CopiedBytes[cause] += m.Bytes
 		}
 		if drop {
+			r.again.guards++
 			m.remake = rm
 			r.ofRecipe(m)
 			if m.Proven = rm.proven; !insured && !m.Proven {

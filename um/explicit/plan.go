@@ -168,7 +168,7 @@ func (r *planning) lookAtTensors(now int64) {
 		if t.Named && !t.kept && !t.retained && r.config.Ahead {
 			if from, until, ok := r.History.Rest(t.Instance, shortRest); ok {
 				c := t.candidate(now, until, t.size)
-				if t.remake != nil && t.remake.ready && r.height(t) < mostHeight || r.makeable(t) {
+				if t.remake != nil && t.remake.ready && r.inRow(t) < mostInRow || r.makeable(t) {
 					c.NextUse = cheap(c.NextUse)
 				}
 				o.MayLeaveLater(t, from, until, c)

@@ -91,6 +91,8 @@ type tensor struct {
 	readers  []*tensor // that are to be made again from this one: see guard.go
 	heightIs int       // when again.guards was heightOf
 	heightOf uint64
+	depthIs  int // when again.guards was depthOf
+	depthOf  uint64
 	visited  uint64 // by that search of readers
 	retained bool   // the job has freed it, and readers need it
 	writing  int    // unfinished operations that may write to it
