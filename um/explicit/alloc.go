@@ -19,6 +19,9 @@ func (r *packer) newTensor(before, bytes int64, stream int) (t *tensor, ok bool)
 	}
 	r.takeSlot(t)
 	r.live(t)
+	if x := r.lives.of(before); x != nil && x.died != notYet && r.mapsMuch() && !r.History.Varies() {
+		r.History.Foretell(t.Instance, []correlate.Ref{x.instance}, x.born, x.died) // that life may have shared a range, which is of another size
+	}
 	return t, true
 }
 

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/penstock-gpu/penstock/correlate"
 	"github.com/penstock-gpu/penstock/cuda"
 	"github.com/penstock-gpu/penstock/um"
 )
@@ -21,12 +22,21 @@ func TestBursts(t *testing.T) {
 			for range layers {
 				x.sizes = append(x.sizes, PageBytes*int64(10+2*w.rng.Intn(2)))
 			}
-			for range iterations {
+			alone, unforeseen := 0, 0 // of those that share nothing: also when what they repeat did, it is known when they are used
+			for n := range iterations {
 				x.run()
 				var burst []cuda.Ptr
 				for range many {
 					if p := w.malloc(3*PageBytes, 0); p != 0 {
 						burst = append(burst, p)
+					}
+				}
+				for _, p := range burst {
+					if u := w.r.ByPtr[p]; u.parts == nil && n >= iterations/2 {
+						alone++
+						if w.r.History.NextUse(u.Instance) >= correlate.Unknown {
+							unforeseen++
+						}
 					}
 				}
 				for k := 0; k < len(burst); k += 6 {
@@ -43,6 +53,9 @@ func TestBursts(t *testing.T) {
 			}
 			if s := w.r.stats; s.Bursts < iterations || s.PackedAllocs < leastBurst*s.Bursts {
 				t.Errorf("%d dead ranges were shared by %d allocations", s.Bursts, s.PackedAllocs)
+			}
+			if alone == 0 || unforeseen > alone/8 {
+				t.Errorf("of %d allocations that shared nothing, of %d nothing is known", alone, unforeseen)
 			}
 			w.settle()
 			w.r.giveUpEarly()
