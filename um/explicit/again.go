@@ -145,15 +145,18 @@ func (a *again) functions(trustAfter int) (recorded, trusted int, banned []strin
 	return len(tried), trusted, banned
 }
 
-// worthMaking says whether a tensor is better made again than moved, and can be verified now: what it is made of is on the device.
+// worthMaking says whether a tensor is better made again than moved, and can be verified now: what it is made of is on the device, or has been dropped,
+// in a short row, where the recipe is proven.
 func (r *recipes) worthMaking(t *tensor) bool {
 	if t.remake != nil || !r.makeable(t) || !t.whole() || !r.fits(t) {
 		return false
 	}
 	// A trial reads what may turn out to be a workspace: nothing must be at work there, or the launch may wait for ever for what it finds.
 	tries := slices.ContainsFunc(t.recipe.steps, func(s step) bool { return s.trying })
+	proven := r.proven(t)
 	for _, u := range t.inputs() {
-		if !u.whole() || u.writing > 0 || u.filling(r.History.Now()) || tries && u.Busy() {
+		here := u.whole() || proven && u.away() && r.depth(u) < mostInRow/2 // what is proven is not made now
+		if !here || u.writing > 0 || u.filling(r.History.Now()) || tries && u.Busy() {
 			return false
 		}
 	}
@@ -206,7 +209,8 @@ func (r *recipes) verification(t *tensor) *Move {
 	}
 	t.remake = rm
 	c := &t.chunks[0]
-	rm.alike, rm.proven = t.likeness(), r.proven(t) && !(r.checkNow() && r.verifiable(t))
+	here := !slices.ContainsFunc(rm.inputs, func(u *tensor) bool { return !u.whole() })
+	rm.alike, rm.proven = t.likeness(), r.proven(t) && !(here && r.checkNow() && r.verifiable(t))
 	m := &Move{Kind: MoveVerify, Chunk: t.rangeOf(c), Bytes: t.used(c), Proven: rm.proven, tensor: t}
 	m.reads(rm)
 	m.Inputs = m.Reads()

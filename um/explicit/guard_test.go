@@ -98,21 +98,26 @@ func TestManyWays(t *testing.T) {
 	}
 }
 
-// TestRowsAreShort: where each tensor is made of the one before, and the first ones leave first, some are copied, so that only a few have
-// to be made before any of them can be.
-func TestRowsAreShort(t *testing.T) {
-	w := newWorld(t, replaying, 64*PageBytes, 1024*PageBytes, false)
+// rowWorld has tensors each of which is made of the one before, and answers all of them.
+func rowWorld(t *testing.T) (w *world, all []cuda.Ptr) {
+	w = newWorld(t, replaying, 64*PageBytes, 4096*PageBytes, false)
 	w.steady = true
 	p := w.malloc(4*PageBytes, 0)
 	w.report(0, []cuda.Ptr{p}, true, 1)
 	w.settle()
-	all := []cuda.Ptr{p}
-	for range 64 {
+	all = append(all, p)
+	for range 256 {
 		p = w.malloc(4*PageBytes, 0)
 		w.compute(0, []cuda.Ptr{p, all[len(all)-1]}, false)
 		all = append(all, p)
 		w.settle()
 	}
+	return w, all
+}
+
+// TestRowsAreShort: the first ones leave first, and some are copied, so that only a few have to be made before any of them can be.
+func TestRowsAreShort(t *testing.T) {
+	w, all := rowWorld(t)
 	deepest := 0
 	for _, p := range all {
 		if x := w.r.ByPtr[p]; x.away() {
@@ -128,5 +133,32 @@ func TestRowsAreShort(t *testing.T) {
 	}
 	if err := w.r.Check(); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestProvenOfDropped: what is proven can be dropped when what it is made of has been, and is never verified then: that is not there to be read.
+func TestProvenOfDropped(t *testing.T) {
+	w, all := rowWorld(t)
+	found := 0
+	for _, p := range all {
+		x := w.r.ByPtr[p]
+		if x.remake == nil || !x.remake.ready || !x.whole() || !x.inputs()[0].away() {
+			continue
+		}
+		w.r.release(x)
+		w.r.again.checks = proofsPart - 1 // the next one is verified all the same
+		m := w.r.verifyFirst(x)
+		switch short := w.r.depth(x.inputs()[0]) < mostInRow/2; {
+		case !short && x.remake != nil:
+			t.Errorf("one is to be made of %d in a row", w.r.depth(x.inputs()[0]))
+		case short && (m == nil || m.tensor != x || !m.Proven):
+			t.Errorf("%+v, want one that is proven", m)
+		case short:
+			found++
+			w.r.verified(m)
+		}
+	}
+	if found == 0 {
+		t.Error("there was none")
 	}
 }

@@ -748,7 +748,9 @@ func (w *world) end(i int) {
 			w.r.Cancelled(m)
 			return
 		}
-		m.Sum, m.Summed = w.issued(m).sum(), true
+		if !m.Proven {
+			m.Sum, m.Summed = w.issued(m).sum(), true
+		}
 		w.r.Done(m)
 		return
 	}
