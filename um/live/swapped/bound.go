@@ -201,10 +201,14 @@ func operations(events []trace.Event) (n int) {
 }
 
 // from is a trace from one mark to another, after the allocations that were alive before. What
-// nothing touches in it is left out: it can lie anywhere.
+// nothing touches in it is left out: it can lie anywhere. But what is allocated in it is not, for the oracle repeats the last
+// iteration only where it allocates as the one before.
 func from(t *trace.Trace, first, last int) *trace.Trace {
 	touched := map[uint64]bool{}
 	for _, e := range t.Events[first:last] {
+		if e.Kind == trace.KindAlloc { // its first use may be in the next iteration
+			touched[e.Alloc] = true
+		}
 		for _, a := range e.Accesses {
 			touched[a.Alloc] = true
 		}

@@ -157,6 +157,40 @@ func TestJudge(t *testing.T) {
 	}
 }
 
+// TestEvidenceRepeats: what an iteration makes and the next one uses first is there for an oracle at the last one, too: it repeats that only if it
+// allocates as the one before, and goes on without else, as if nothing were needed any more.
+func TestEvidenceRepeats(t *testing.T) {
+	recent := remembered(40, 6)
+	left := map[uint32]uint64{10: 1 << 20, 20: 1<<20 + 1} // by the launch that uses it, and makes the next one: one of them is alive wherever an iteration ends
+	var events []trace.Event
+	next := uint64(1<<20 + 2)
+	alloc := func(id uint64) {
+		events = append(events, trace.Event{Kind: trace.KindAlloc, Alloc: id, Bytes: 4 * mib})
+	}
+	for _, id := range left {
+		alloc(id)
+	}
+	for _, e := range recent.Trace.Events {
+		id, uses := left[e.Function]
+		if uses = uses && e.Kind == trace.KindLaunch; uses {
+			e.Accesses = append(slices.Clone(e.Accesses), trace.Access{Alloc: id})
+		}
+		if events = append(events, e); uses {
+			events = append(events, trace.Event{Kind: trace.KindFree, Alloc: id})
+			alloc(next)
+			left[e.Function], next = next, next+1
+		}
+	}
+	recent.Trace.Events = events
+	b, iterations := measure(recent)
+	if iterations == nil {
+		t.Fatal(b.Why)
+	}
+	if _, err := iterations.Repeat(simulated + 1); err != nil {
+		t.Error(err)
+	}
+}
+
 // TestJudgeAJob: whatever the engine remembers, a job's end is not spoiled.
 func TestJudgeAJob(t *testing.T) {
 	s := stats.Stats{Explicit: &stats.Explicit{}, H2DBytes: 1, BudgetBytes: 1 << 30}
