@@ -255,7 +255,7 @@ def parser(doc, name, jobs, timeout_s):
     p.add_argument("--minutes", type=float, default=0, help="start nothing after so long, and say what was not run")
     p.add_argument("--shard", default="1/1", metavar="I/N", help="the I-th of N parts of the rows")
     p.add_argument("--timeout", type=float, default=timeout_s, help="seconds a process may take")
-    p.add_argument("--resume", action="store_true", help="keep the rows that the results have of this card and commit")
+    p.add_argument("--resume", action="store_true", help="keep the rows that the results have of this card, commit and --set")
     p.add_argument("--list", action="store_true", help="print the names of the rows and end")
     p.add_argument("--name", default=name, help="results go to bench/results/NAME.json")
     p.add_argument("--set", type=c.settings, default={}, metavar="NAME=VALUE[,...]", help="in the environment of every run under Penstock")
@@ -302,13 +302,13 @@ class Gate:
         self.card.require_free()
         self.stock = Zygote(imports, False)
         self.penstock = Zygote(imports, True, a.set)
-        self.document = {**c.header(self.card, note), "versions": versions(), "rows": [], "not_run": []}
+        self.document = {**c.header(self.card, note), "versions": versions(), "set": a.set or None, "rows": [], "not_run": []}
         self.kept = self._kept() if a.resume else {}
         self._lock = threading.Lock()
 
     def _kept(self):
         old = c._load(c.BENCH / "results" / f"{self.name}.json") or {"rows": []}
-        alike = all(old.get(k) == self.document[k] for k in ("gpu", "commit", "versions"))
+        alike = all(old.get(k) == self.document[k] for k in ("gpu", "commit", "versions", "set"))
         return {r["name"]: r for r in old["rows"]} if alike else {}
 
     def late(self):

@@ -46,10 +46,9 @@ def parse():
     p.add_argument("--optimizer", default="loop", choices=["loop", "foreach", "fused"], help="how that of language models works, see bench/workloads.py")
     p.add_argument("--captured", action="store_true", help="each step is a CUDA graph, also in memory: mlp, resnet50, resnet152")
     p.add_argument("--against", action="append", default=[], metavar="NAME=VALUE[,...]", help="each run is followed by one with this in its environment; may be repeated")
-    p.add_argument("--set", default="", metavar="NAME=VALUE[,...]", help="in the environment of every run inside a budget")
+    p.add_argument("--set", type=c.settings, default={}, metavar="NAME=VALUE[,...]", help="in the environment of every run inside a budget")
     p.add_argument("--name", default="explicit", help="results go to bench/results/NAME.json")
     a = p.parse_args()
-    a.set = c.settings(a.set) if a.set else {}
     a.against = {"": {}, **{word: c.settings(word) for word in a.against}}  # the runs in each budget: as it is, and with each of these
     return a
 

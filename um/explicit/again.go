@@ -153,9 +153,8 @@ func (r *recipes) worthMaking(t *tensor) bool {
 	}
 	// A trial reads what may turn out to be a workspace: nothing must be at work there, or the launch may wait for ever for what it finds.
 	tries := slices.ContainsFunc(t.recipe.steps, func(s step) bool { return s.trying })
-	proven := r.proven(t)
 	for _, u := range t.inputs() {
-		here := u.whole() || proven && u.away() && r.depth(u) < mostInRow/2 // what is proven is not made now
+		here := u.whole() || u.away() && r.depth(u) < mostInRow/2 && r.proven(t) // what is proven is not made now
 		if !here || u.writing > 0 || u.filling(r.History.Now()) || tries && u.Busy() {
 			return false
 		}

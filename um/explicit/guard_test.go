@@ -42,6 +42,18 @@ func (w *world) away(all []cuda.Ptr) (n int) {
 	return n
 }
 
+// readAll has something read each of them, which finds what it contains.
+func (w *world) readAll(all []cuda.Ptr) {
+	w.t.Helper()
+	for _, p := range all {
+		w.report(0, []cuda.Ptr{p}, false, 3)
+		w.settle()
+	}
+	if err := w.r.Check(); err != nil {
+		w.t.Error(err)
+	}
+}
+
 // TestGuards: what dropped tensors are made of is written to or freed: they come back as they were.
 func TestGuards(t *testing.T) {
 	for name, change := range map[string]func(w *world, source cuda.Ptr){
@@ -59,13 +71,7 @@ func TestGuards(t *testing.T) {
 			if n := w.away(made); name != "freed" && n > 0 {
 				t.Errorf("%d are still to be made of what has been written to", n)
 			}
-			for _, p := range made {
-				w.report(0, []cuda.Ptr{p}, false, 3) // finds what it contains
-				w.settle()
-			}
-			if err := w.r.Check(); err != nil {
-				t.Error(err)
-			}
+			w.readAll(made)
 		})
 	}
 }
@@ -127,13 +133,7 @@ func TestRowsAreShort(t *testing.T) {
 	if deepest == 0 || deepest >= mostInRow {
 		t.Errorf("of %d that were dropped at most %d in a row have to be made before another one, want some, and less than %d", w.away(all), deepest, mostInRow)
 	}
-	for _, p := range all {
-		w.report(0, []cuda.Ptr{p}, false, 3) // finds what it contains
-		w.settle()
-	}
-	if err := w.r.Check(); err != nil {
-		t.Error(err)
-	}
+	w.readAll(all)
 }
 
 // TestProvenOfDropped: what is proven can be dropped when what it is made of has been, and is never verified then: that is not there to be read.
