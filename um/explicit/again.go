@@ -148,7 +148,7 @@ func (a *again) functions(trustAfter int) (recorded, trusted int, banned []strin
 // worthMaking says whether a tensor is better made again than moved, and can be verified now: what it is made of is on the device, or has been dropped,
 // in a short row, where the recipe is proven.
 func (r *recipes) worthMaking(t *tensor) bool {
-	if t.remake != nil || !r.makeable(t) || !t.whole() || !r.fits(t) {
+	if t.remake != nil || !r.makeable(t) || !t.whole() || !r.fits(t) || r.disproven(t) {
 		return false
 	}
 	// A trial reads what may turn out to be a workspace: nothing must be at work there, or the launch may wait for ever for what it finds.
@@ -235,7 +235,7 @@ func (r *recipes) verified(m *Move) {
 // drops says whether a tensor that is to leave is dropped.
 func (r *recipes) drops(t *tensor) bool {
 	rm := t.remake
-	if rm == nil || !rm.ready || r.inRow(t) >= mostInRow || rm.proven && !r.trusted(t) {
+	if rm == nil || !rm.ready || r.inRow(t) >= mostInRow || rm.proven && !r.trusted(t) || r.disproven(t) {
 		return false
 	}
 	needs := t.size
@@ -380,23 +380,28 @@ func (r *recipes) giveUp(t *tensor, rm *remake) {
 func (r *recipes) judge(m *Move, same bool) {
 	if m.Untried {
 		if rm := m.tensor.remake; m.Proven && rm != nil { // it is not any more: those that are alike have to be verified
-			r.again.proofs.note(rm.alike, false)
+			r.again.proofs.forget(rm.alike)
 		}
 		r.giveUpRecipe(m.tensor, m.tensor.recipe.written) // nothing was found that had written to it since
 		return
 	}
 	count := r.again.same
-	if rm := m.tensor.remake; rm != nil && !rm.proven {
-		r.again.proofs.note(rm.alike, same)
-		if now := m.tensor.likeness(); now != rm.alike { // what has named it since it was verified did not write to it
-			r.again.proofs.note(now, same)
+	if rm := m.tensor.remake; rm != nil && !(same && rm.proven) {
+		now := m.tensor.likeness() // what has named it since it was verified did not write to it, or did
+		r.again.proofs.note(now, same)
+		switch {
+		case now == rm.alike:
+		case same:
+			r.again.proofs.note(rm.alike, true)
+		default:
+			r.again.proofs.forget(rm.alike)
 		}
 	}
 	if same {
 		r.stats.Dropped++
 		r.stats.DroppedBytes += m.Bytes
 	} else {
-		if r.stats.Wrong++; m.Kind == MoveVerify {
+		if r.stats.Wrong++; m.Kind == MoveVerify || m.tensor.blameless() {
 			count = r.again.refused
 		} else {
 			count = r.again.wrong

@@ -17,7 +17,7 @@ const (
 	Borrowed                 // it is in memory of a larger size
 	Retained                 // the job has freed it, and others are to be made of it
 	InputsGone               // what it is made of has been freed or written to since
-	Distrusted               // a function of its recipe was wrong too often
+	Distrusted               // a function of its recipe, or recipes like it, were wrong too often
 	TooLarge                 // there is not so much memory to verify it in
 	InputsAway               // what it is made of is not on the device
 	NotYet                   // it had to leave before it was verified
@@ -50,7 +50,7 @@ func (r *recipes) cause(t *tensor, drop bool) Cause {
 		return Retained
 	case !r.inputsLast(t):
 		return InputsGone
-	case r.distrusts(t):
+	case r.distrusts(t) || r.disproven(t):
 		return Distrusted
 	case !r.fits(t):
 		return TooLarge

@@ -1,6 +1,10 @@
 package explicit
 
-import "github.com/penstock-gpu/penstock/trace"
+import (
+	"slices"
+
+	"github.com/penstock-gpu/penstock/trace"
+)
 
 // This file is for recipes that are not verified any more, as others like them always were right: to verify takes as long as
 // to make, and what a tensor is made of would have to be on the device.
@@ -10,12 +14,17 @@ import "github.com/penstock-gpu/penstock/trace"
 // Config.ProveAfter verifications in a row that were right they are proven, and one in proofsPart of them is verified still.
 // One that is not right begins anew. What is dropped like that has the checksum of what it contained, as ever: were it not what
 // its recipe makes, nobody would read it.
+//
+// In the same way recipes that were wrong mostDisproofs times in a row are disproven, and neither verified nor dropped. Where operations of
+// which it is not known what they do named what was read or made, one of them may be what the recipe lacks: its functions are not at fault (blameless).
 
 const (
 	// proveAfter is Config.ProveAfter by default.
 	proveAfter = 16
 	// proofsPart is the part of proven recipes that are verified.
 	proofsPart = 32
+	// mostDisproofs is how many recipes that are alike may be wrong in a row before the next is not tried.
+	mostDisproofs = 2
 	// mostLikenesses is how many are remembered; when there are more all are forgotten.
 	mostLikenesses = 1 << 12
 )
@@ -23,7 +32,7 @@ const (
 // likeness is what alike recipes share.
 type likeness uint64
 
-// proofs are the verifications that were right in a row.
+// proofs are the verifications that were right in a row or, below zero, wrong.
 type proofs map[likeness]int
 
 // touch notes an operation of which it is not known what it does with a tensor, which it names in one place of so many: the order of
@@ -49,16 +58,31 @@ func (t *tensor) likeness() likeness {
 	return likeness(h)
 }
 
+// blameless says whether what a recipe lacks may be an operation of which it is not known what it does.
+func (t *tensor) blameless() bool {
+	return t.touches != t.recipe.touches || slices.ContainsFunc(t.recipe.steps, func(s step) bool {
+		return s.touches != 0 || slices.ContainsFunc(s.inputs, func(in input) bool { return in.tensor != t && in.tensor.touches != in.touches })
+	})
+}
+
 // note notes whether a verification was right.
 func (p proofs) note(l likeness, right bool) {
-	switch {
-	case !right:
-		delete(p, l)
-	case len(p) == mostLikenesses:
+	n, known := p[l]
+	if !known && len(p) == mostLikenesses {
 		clear(p)
-		fallthrough
+	}
+	switch {
+	case right:
+		p[l] = max(n, 0) + 1
 	default:
-		p[l]++
+		p[l] = min(n, 0) - 1
+	}
+}
+
+// forget ends the row of verifications that were right.
+func (p proofs) forget(l likeness) {
+	if p[l] > 0 {
+		delete(p, l)
 	}
 }
 
@@ -67,6 +91,9 @@ func (r *recipes) proven(t *tensor) bool {
 	n := r.again.proofs[t.likeness()]
 	return n >= r.config.ProveAfter && r.trusted(t)
 }
+
+// disproven says whether recipes like a tensor's have been wrong.
+func (r *recipes) disproven(t *tensor) bool { return r.again.proofs[t.likeness()] <= -mostDisproofs }
 
 // checkNow says whether one that is proven is verified all the same.
 func (r *recipes) checkNow() bool {

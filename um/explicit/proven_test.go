@@ -58,9 +58,64 @@ func TestLikeness(t *testing.T) {
 		p.note(7, true)
 	}
 	p.note(8, true)
-	if p.note(7, false); p[7] != 0 || p[8] != 1 {
+	if p.note(7, false); p[7] != -1 || p[8] != 1 {
 		t.Errorf("%v", p)
 	}
+	p.forget(7)
+	p.forget(8)
+	if p.note(7, false); p[7] != -2 || p[8] != 0 {
+		t.Errorf("%v", p)
+	}
+	if p.note(7, true); p[7] != 1 {
+		t.Errorf("%v", p)
+	}
+}
+
+// TestDisproven: recipes like those that were wrong are not tried again, and what their functions make otherwise is.
+func TestDisproven(t *testing.T) {
+	w, source, made := droppedWorld(t)
+	r := w.r
+	var here []*tensor
+	for _, p := range made {
+		if x := r.ByPtr[p]; x.remake == nil && r.worthMaking(x) {
+			here = append(here, x)
+		}
+	}
+	if len(here) == 0 {
+		t.Fatal("nothing is left that could be made again")
+	}
+	x := here[0]
+	before := x.likeness()
+	w.report(0, []cuda.Ptr{x.base}, false, 5) // nobody says what it does with it
+	w.settle()
+	for i := range mostDisproofs {
+		if !r.worthMaking(x) {
+			t.Fatalf("given up after %d were wrong", i)
+		}
+		m, recipe := r.verifyFirst(x), x.recipe
+		m.functions = []uint32{77}
+		r.verified(m)
+		r.judge(&Move{Kind: MoveEvict, tensor: x, functions: m.functions}, false)
+		x.recipe = recipe
+	}
+	if r.worthMaking(x) || r.again.wrong[77] != 0 || r.again.refused[77] != mostDisproofs {
+		t.Errorf("%d wrong, %d not verified", r.again.wrong[77], r.again.refused[77])
+	}
+	x.remake = &remake{ready: true, alike: before}
+	if r.drops(x) {
+		t.Error("it is dropped all the same")
+	}
+	x.remake = nil
+	if x.touches = x.recipe.touches; x.likeness() != before || !r.worthMaking(x) {
+		t.Error("what nothing unknown has named is not made again either")
+	}
+	r.again.remakes++
+	x.remake = &remake{ready: true, alike: before}
+	r.judge(&Move{Kind: MoveEvict, tensor: x, functions: []uint32{77}}, false)
+	if r.again.wrong[77] != 1 {
+		t.Errorf("nothing else can have made it wrong, and the function is wrong %d times", r.again.wrong[77])
+	}
+	w.readAll([]cuda.Ptr{source})
 }
 
 // TestProvenAnew: what is proven, and was not let be issued as it has to be tried again, has to be verified again.
