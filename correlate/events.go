@@ -15,7 +15,7 @@ func (h *History) Events(from int64) ([]trace.Event, int64) {
 	var events []trace.Event
 	for id := InstanceID(firstInstance); int64(id) < h.instances.end; id++ {
 		in := h.instance(id)
-		if !in.used {
+		if !in.used || in.stands {
 			continue
 		}
 		for k := len(in.uses) - 1; k >= 0 && in.uses[k] >= from; k-- {

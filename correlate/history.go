@@ -59,6 +59,7 @@ type instance struct {
 	gen     uint32     // bumped when the slot is recycled
 	live    bool
 	used    bool   // the slot holds an instance
+	stands  bool   // for several of the past: see Foretell
 	group   *group // that it is in, or is: see group.go
 }
 
@@ -220,7 +221,7 @@ func (h *History) Foretell(id InstanceID, past []Ref, born, died int64) {
 	}
 	together := h.newInstance()
 	in := h.instance(together)
-	*in = instance{bytes: h.instance(id).bytes, born: born, died: died, uses: in.uses[:0], gen: in.gen, used: true}
+	*in = instance{bytes: h.instance(id).bytes, born: born, died: died, uses: in.uses[:0], gen: in.gen, used: true, stands: true}
 	for _, ref := range past {
 		if p := h.instance(ref.id); p.gen == ref.gen {
 			in.uses = append(in.uses, p.uses...)

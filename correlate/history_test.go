@@ -5,6 +5,8 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	"github.com/penstock-gpu/penstock/trace"
 )
 
 // tape drives a History with a made-up training iteration.
@@ -383,6 +385,22 @@ func TestForetell(t *testing.T) {
 	first = h.Now()
 	apart()
 	together(true)
+	events, from := h.Events(0)
+	live := map[uint64]bool{}
+	for _, e := range events {
+		switch e.Kind {
+		case trace.KindAlloc, trace.KindFree:
+			live[e.Alloc] = e.Kind == trace.KindAlloc
+		}
+		for _, a := range e.Accesses {
+			if !live[a.Alloc] {
+				t.Errorf("operation %d is remembered to touch what was not alive", from)
+			}
+		}
+		if e.Kind == trace.KindLaunch {
+			from++
+		}
+	}
 	together(false)
 	h.Foretell(h.Alloc(24), past, 2, 18) // of no use where nothing is known to follow
 	h.Foretell(h.Alloc(24), []Ref{{id: past[0].id, gen: past[0].gen + 1}}, 2, 18)
