@@ -401,15 +401,20 @@ func (r *recipes) judge(m *Move, same bool) {
 		r.stats.Dropped++
 		r.stats.DroppedBytes += m.Bytes
 	} else {
-		if r.stats.Wrong++; m.Kind == MoveVerify || m.tensor.blameless() {
+		switch r.stats.Wrong++; {
+		case m.Kind == MoveVerify:
 			count = r.again.refused
-		} else {
+		case m.tensor.blameless():
+			count = nil
+		default:
 			count = r.again.wrong
 		}
 		r.giveUpRecipe(m.tensor, r.History.Now())
 	}
 	for _, f := range m.functions {
-		count[f]++
+		if count != nil {
+			count[f]++
+		}
 	}
 }
 

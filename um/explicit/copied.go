@@ -10,7 +10,7 @@ type Cause int
 // Causes, of which the first that holds counts.
 const (
 	Swapped     Cause = iota // nothing is made again
-	NotRecorded              // something wrote to it that cannot be issued again
+	NotRecorded              // something wrote to it that cannot be issued again, or will have: it is older than an iteration
 	OtherLevel               // what makes it is not issued again at present: see level.go
 	FoundWrong               // it was found not to be what its recipe makes, or that could not be verified
 	InPieces                 // it is in several chunks
@@ -38,7 +38,7 @@ func (r *recipes) cause(t *tensor, drop bool) Cause {
 		return Insured
 	case m.wrong:
 		return FoundWrong
-	case !r.hasRecipe(t):
+	case !r.hasRecipe(t) || r.isState(t):
 		return NotRecorded
 	case !r.makesNow(t):
 		return OtherLevel

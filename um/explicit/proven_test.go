@@ -98,7 +98,7 @@ func TestDisproven(t *testing.T) {
 		r.judge(&Move{Kind: MoveEvict, tensor: x, functions: m.functions}, false)
 		x.recipe = recipe
 	}
-	if r.worthMaking(x) || r.again.wrong[77] != 0 || r.again.refused[77] != mostDisproofs {
+	if r.worthMaking(x) || r.again.wrong[77] != 0 || r.again.refused[77] != 0 {
 		t.Errorf("%d wrong, %d not verified", r.again.wrong[77], r.again.refused[77])
 	}
 	x.remake = &remake{ready: true, alike: before}
@@ -173,5 +173,34 @@ func TestProvenThenTouched(t *testing.T) {
 	was := x.remake.alike
 	if r.judge(&Move{Kind: MoveEvict, tensor: x}, true); r.again.proofs[was] != 1 || r.again.proofs[x.likeness()] != 1 {
 		t.Errorf("%d and %d were right", r.again.proofs[was], r.again.proofs[x.likeness()])
+	}
+}
+
+// TestStateIsNotMade: what is older than an iteration is not made again.
+func TestStateIsNotMade(t *testing.T) {
+	w, _, made := droppedWorld(t)
+	r := w.r
+	var x *tensor
+	for _, p := range made {
+		if here := r.ByPtr[p]; here.remake == nil && r.worthMaking(here) {
+			x = here
+		}
+	}
+	if x == nil {
+		t.Fatal("nothing is left that could be made again")
+	}
+	small := w.malloc(PageBytes, 0)
+	for i := range 2 * leastStateOps {
+		if i == leastStateOps/2 && (r.isState(x) || !r.makeable(x)) {
+			t.Error("it is taken for a state at once")
+		}
+		w.report(0, []cuda.Ptr{small}, false, uint64(100+i%64)) // an iteration of 64
+		w.settle()
+	}
+	if r.History.Period() == 0 {
+		t.Fatal("no iteration is known")
+	}
+	if !r.isState(x) || r.makeable(x) || r.cause(x, false) != NotRecorded {
+		t.Errorf("after %d operations it is made again all the same", 2*leastStateOps)
 	}
 }

@@ -147,6 +147,15 @@ func (r *recipes) hasRecipe(t *tensor) bool {
 	return len(t.recipe.steps) > 0 && !t.recipe.over && t.parts == nil
 }
 
+// leastStateOps is the least age of a job's state, in operations: an iteration may be taken for one of the loops in it.
+const leastStateOps = 2048
+
+// isState says whether a tensor was made longer than an iteration ago: operations will have written to it that are not known to, as an optimizer's do.
+func (r *recipes) isState(t *tensor) bool {
+	n, period := len(t.recipe.steps), r.History.Period()
+	return n > 0 && period > 0 && r.History.Now()-t.recipe.steps[n-1].position > max(2*period, leastStateOps)
+}
+
 // inline has recipes that read a tensor make it anew, for it dies: what they read beside what it was made of itself.
 func (r *recipes) inline(u *tensor) {
 	for _, t := range u.users {
@@ -198,7 +207,7 @@ func (r *recipes) inlineInto(t, u *tensor) {
 
 // makeable says whether a tensor could be made again from what is alive, as far as is known.
 func (r *recipes) makeable(t *tensor) bool {
-	return r.config.Replay != um.ReplayOff && r.hasRecipe(t) && r.makesNow(t) && !t.Freed && !t.retained && !t.borrowed && len(t.chunks) == 1 && !r.distrusts(t) && r.inputsLast(t)
+	return r.config.Replay != um.ReplayOff && r.hasRecipe(t) && !r.isState(t) && r.makesNow(t) && !t.Freed && !t.retained && !t.borrowed && len(t.chunks) == 1 && !r.distrusts(t) && r.inputsLast(t)
 }
 
 // makesNow says whether what a tensor's recipe takes is made again at this level.
