@@ -16,6 +16,7 @@ type products struct {
 	n     int
 	fills bool // others did that fill it
 	other bool // others did that do not
+	made  bool // the first was one of which it is known that it made it
 }
 
 func (p *products) note(o *um.Op) {
@@ -27,6 +28,14 @@ func (p *products) note(o *um.Op) {
 	default:
 		p.other = true
 	}
+}
+
+// Operand says whether the tensor of a slot is certain to hold what products compute with: something else has named it, or a product is known
+// to have made it. What products alone name may be a workspace that each leaves as it was, with semaphores that all of them wait for. Of a pack
+// nothing is said.
+func (r *tensors) Operand(slot uint32) bool {
+	t := r.Slots.At(slot)
+	return t == nil || t.parts != nil || t.products.other || t.products.made
 }
 
 // SlotRange is where the tensor of a slot lies; nowhere when there is none.

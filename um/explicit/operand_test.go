@@ -30,15 +30,15 @@ func TestOperands(t *testing.T) {
 	}
 	op(um.Op{Product: true})
 	op(um.Op{Product: true})
-	if r.Untouched(slot) || !r.NamedByProducts(slot, 2) || r.NamedByProducts(slot, 3) || !r.MayBeWorkspace(slot) {
+	if r.Untouched(slot) || !r.NamedByProducts(slot, 2) || r.NamedByProducts(slot, 3) || !r.MayBeWorkspace(slot) || r.Operand(slot) {
 		t.Error("two products have named it, and nothing else")
 	}
 	op(um.Op{Fill: true})
-	if r.NamedByProducts(slot, 2) || !r.MayBeWorkspace(slot) {
+	if r.NamedByProducts(slot, 2) || !r.MayBeWorkspace(slot) || r.Operand(slot) {
 		t.Error("products and a fill have named it")
 	}
 	op(um.Op{})
-	if r.MayBeWorkspace(slot) {
+	if r.MayBeWorkspace(slot) || !r.Operand(slot) {
 		t.Error("something else than products has named it")
 	}
 	if err := r.Free(p); err != nil {
@@ -52,6 +52,17 @@ func TestOperands(t *testing.T) {
 	}
 	if slot = r.SlotOf(p); !r.MayBeWorkspace(slot) || !r.Untouched(slot) || r.InstanceOf(slot) == life {
 		t.Error("what was told of the life before is told of this one")
+	}
+	for _, trying := range []bool{true, false} {
+		if p, err = r.Malloc(PageBytes, 1); err != nil {
+			t.Fatal(err)
+		}
+		slot = r.SlotOf(p)
+		op(um.Op{Product: true, Trying: trying, Access: []um.Access{um.AccessWrites}})
+		op(um.Op{Product: true, Access: []um.Access{um.AccessReads}})
+		if r.Operand(slot) == trying {
+			t.Errorf("a product has made it, which is being tried (%t): %t", trying, r.Operand(slot))
+		}
 	}
 	const none = 1 << 20
 	if r.Lives(none) || r.Untouched(none) || r.NamedByProducts(none, 0) || r.MayBeWorkspace(none) || r.SlotRange(none) != (cuda.Range{}) {

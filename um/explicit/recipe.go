@@ -71,6 +71,9 @@ func (r *recipes) learn(x *op, o *um.Op) {
 			t.touch(o.Work, i, len(o.Slots))
 		}
 		t.products.note(o)
+		if a == um.AccessWrites && o.Product && !o.Trying && !m.touched {
+			t.products.made = true
+		}
 		switch {
 		case a == um.AccessReads:
 		case t.parts != nil && (a == um.AccessWrites || a == um.AccessScratch):

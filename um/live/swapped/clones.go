@@ -63,8 +63,8 @@ func (p *worker) plainAt(at cuda.Ptr) (block cuda.Range, ok bool, err error) {
 }
 
 // clone queues a copy of plain memory from an address on, for a launch with that seq. What has been given out anew since holds
-// something else: a kernel that takes indices from it would reach for memory that nobody has.
-func (p *worker) clone(at cuda.Ptr, seq uint64) (from, to cuda.Range, err error) {
+// something else: a kernel that takes indices from it would reach for memory that nobody has. What several products use is not copied: they may be at it.
+func (p *worker) clone(at cuda.Ptr, seq uint64, uses []plainUse) (from, to cuda.Range, err error) {
 	e := p.e
 	block, ok, err := p.plainAt(at)
 	if err != nil {
@@ -73,6 +73,9 @@ func (p *worker) clone(at cuda.Ptr, seq uint64) (from, to cuda.Range, err error)
 	from = cuda.Range{Base: at, Bytes: int64(block.End() - at)}
 	if !ok || from.Bytes > mostClone {
 		return from, to, fmt.Errorf("%w: %d bytes at %#x", errNotGuarded, from.Bytes, uint64(at))
+	}
+	if severalUse(uses, block) {
+		return from, to, fmt.Errorf("%w: several products use %#x", errNotGuarded, uint64(at))
 	}
 	if born, known := e.bornAt(block.Base); known && born >= seq {
 		return from, to, fmt.Errorf("%w: %#x has been given out anew", errNotGuarded, uint64(at))

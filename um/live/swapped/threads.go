@@ -459,6 +459,7 @@ func (p *worker) begin(m *explicit.Move) error {
 	makes, verifies := m.Direction() == um.In && len(m.Launches) > 0, m.Kind == explicit.MoveVerify
 	var outside []cuda.Ptr
 	var byTrial []bool
+	var uses []plainUse // of products
 	var written []explicit.Overwritten
 	if makes || verifies {
 		written = e.accesses.overwrites(e, m)
@@ -469,6 +470,9 @@ func (p *worker) begin(m *explicit.Move) error {
 	grown := int64(0) // memory for what is made on the way
 	if verifies {
 		outside, byTrial = m.Outside(), e.accesses.ofTrials(m)
+		if slices.ContainsFunc(m.Launches, e.accesses.isProduct) {
+			uses = e.accesses.products.plainUses()
+		}
 		if m.Isolated = e.accesses.trials(m); len(written) > 0 && !m.Isolated {
 			m.Untried = true
 			proc.Log.Debug("it is known by now that launches write to what they were to read", zap.String("kernel", m.By))
@@ -488,7 +492,7 @@ func (p *worker) begin(m *explicit.Move) error {
 	}
 	p.timed(portBegin, func() {
 		if verifies {
-			f.ticket, unverified = p.verify(m, outside, byTrial)
+			f.ticket, unverified = p.verify(m, outside, byTrial, uses)
 			return
 		}
 		e.gives.paging.Add(1)

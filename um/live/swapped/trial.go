@@ -19,7 +19,8 @@ import (
 // not, the words that point there are remembered, and what they point to is the engine's own memory in later launches, with zeros, as a
 // workspace. Several words may point there, for allocations can share a range: those are not suspected that pointed to what was only read in
 // other trials. What is a workspace to one product is one to all. After enoughTrials in a row that found nothing new, launches of the function
-// are given what the job has to read, and the launch hook is told what they write to.
+// are given what the job has to read, and the launch hook is told what they write to. Launches with operands that may be workspaces
+// (explicit.Runtime.Operand) are not recorded: semaphores there, copied while the job's kernels are at them, would be waited for for ever.
 
 const enoughTrials = 4
 
@@ -77,6 +78,8 @@ func (c *accesses) byTrial(e *Engine, rec *hook.Record, o *um.Op, f *recorded, l
 				f.writes = append(f.writes, offset)
 				tell = true
 			}
+		case f.product:
+			c.products.name(named{at: p}) // it may lie in plain memory
 		}
 		return true
 	})
@@ -92,7 +95,7 @@ func (c *accesses) byTrial(e *Engine, rec *hook.Record, o *um.Op, f *recorded, l
 	}
 	told := rec.Flags&hook.FlagAccess != 0
 	c.of = c.of[:0]
-	makes, mixed := -1, false
+	makes, mixed, doubtful := -1, false, false
 	for i, s := range rec.Slots {
 		access := um.AccessUnknown
 		switch fresh := e.runtime.Untouched(s); {
@@ -109,6 +112,7 @@ func (c *accesses) byTrial(e *Engine, rec *hook.Record, o *um.Op, f *recorded, l
 		}
 		// Allocations that share a range: as a workspace it would not hold what else is read there.
 		mixed = mixed || access == um.AccessScratch && shared(at[i], f.writes) && slices.ContainsFunc(at[i], func(x uint32) bool { return !slices.Contains(f.writes, x) })
+		doubtful = doubtful || f.product && access != um.AccessWrites && access != um.AccessScratch && !e.runtime.Operand(s)
 		if access == um.AccessWrites || access == um.AccessScratch {
 			for _, x := range at[i] {
 				if slices.Contains(f.writes, x) {
@@ -119,7 +123,7 @@ func (c *accesses) byTrial(e *Engine, rec *hook.Record, o *um.Op, f *recorded, l
 		c.of = append(c.of, access)
 	}
 	o.Access, o.Trying = c.of, !f.over()
-	if makes >= 0 && !mixed {
+	if makes >= 0 && !mixed && !doubtful {
 		o.Again = l
 	}
 }
@@ -136,6 +140,12 @@ func (c *accesses) ofTrials(m *explicit.Move) []bool {
 		is[i] = c.tried[l.Function] != nil
 	}
 	return is
+}
+
+// isProduct says whether a launch is one of a product.
+func (c *accesses) isProduct(l *cuda.RecordedLaunch) bool {
+	f := c.tried[l.Function]
+	return f != nil && f.product
 }
 
 // trials says whether a verification is one of functions of which it is not known yet what they write to.

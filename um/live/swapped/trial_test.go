@@ -290,3 +290,50 @@ func TestOperandsAreNoWorkspaces(t *testing.T) {
 		t.Errorf("%v are written to: what is read is taken for a workspace", f.writes)
 	}
 }
+
+// TestDoubtfulOperands: a product with an operand that nothing but products has named is not issued again, for that may be a workspace with
+// semaphores; nor does one get a copy of plain memory that several products use.
+func TestDoubtfulOperands(t *testing.T) {
+	j := newJob(t, replaying(t, um.ReplayOn))
+	defer j.Closed()
+	weights, written, doubtful, workspace := j.Malloc(productBytes), j.Malloc(productBytes), j.Malloc(productBytes), j.Malloc(productBytes)
+	j.Increase(weights, productBytes, 1)
+	j.Fill(written, productBytes, 1)
+	first := j.Malloc(productBytes)
+	j.multiply(first, weights, doubtful, workspace, 0)
+	j.Eventually("the product is known", func() (is bool) {
+		j.locked(func(e *Engine) { is = e.runtime.NamedByProducts(e.runtime.SlotOf(doubtful), 1) })
+		return is
+	})
+	const plain = cuda.Ptr(0x7f0000001000)
+	f := &recorded{id: 77, product: true, trial: trial{passed: enoughTrials, made: []uint32{0}, writes: []uint32{0}, seen: []uint32{0, 8, 16, 24}}}
+	for _, x := range []struct {
+		operand cuda.Ptr
+		again   bool
+	}{{weights, true}, {doubtful, false}, {weights, true}} {
+		out := j.Malloc(3 * mib)
+		j.locked(func(e *Engine) {
+			rec := hook.Record{Kind: hook.Launch, ID: 77}
+			var params []byte
+			for _, p := range []cuda.Ptr{out, weights, x.operand} {
+				if slot := e.runtime.SlotOf(p); !slices.Contains(rec.Slots, slot) {
+					rec.Slots = append(rec.Slots, slot)
+				}
+				params = binary.LittleEndian.AppendUint64(params, uint64(p))
+			}
+			params = binary.LittleEndian.AppendUint64(params, uint64(plain))
+			o := um.Op{Slots: rec.Slots}
+			if e.accesses.byTrial(e, &rec, &o, f, &cuda.RecordedLaunch{Function: 1, Starts: []uint32{0}, Params: params}); (o.Again != nil) != x.again {
+				t.Errorf("with the operand at %#x it is issued again: %t, want %t", uint64(x.operand), o.Again != nil, x.again)
+			}
+		})
+		j.Must(j.l.Free(out))
+	}
+	j.locked(func(e *Engine) {
+		uses := e.accesses.products.plainUses()
+		block := cuda.Range{Base: plain - 512, Bytes: 1024}
+		if !severalUse(uses, block) || severalUse(uses[:1], block) || severalUse(uses, cuda.Range{Base: plain + 8, Bytes: 512}) {
+			t.Errorf("%v use %v", uses, block)
+		}
+	})
+}

@@ -104,8 +104,9 @@ var errNotGuarded = errors.New("it reads memory that can be neither guarded nor 
 // errPoolBusy is that somebody has the pool of plain memory, perhaps waiting for this thread to make room.
 var errPoolBusy = errors.New("the pool of plain memory is in use")
 
-// verify begins to verify a recipe. outside is m.Outside(), byTrial is of which launches trials tell what they write to.
-func (p *worker) verify(m *explicit.Move, outside []cuda.Ptr, byTrial []bool) (ticket uint32, err error) {
+// verify begins to verify a recipe. outside is m.Outside(), byTrial is of which launches trials tell what they write to, and uses are those of plain
+// memory by products, where one is among the launches.
+func (p *worker) verify(m *explicit.Move, outside []cuda.Ptr, byTrial []bool, uses []plainUse) (ticket uint32, err error) {
 	v := p.e.verifier
 	launches := slices.Clone(m.Launches)
 	for i, l := range launches {
@@ -125,7 +126,7 @@ func (p *worker) verify(m *explicit.Move, outside []cuda.Ptr, byTrial []bool) (t
 	}
 	slices.Sort(outside)
 	for _, at := range slices.Compact(outside) {
-		from, to, err := p.clone(at, firstToName(launches, at))
+		from, to, err := p.clone(at, firstToName(launches, at), uses)
 		if err != nil {
 			return 0, err
 		}

@@ -74,3 +74,36 @@ func (s *products) workspace(p named) bool {
 	}
 	return n >= workspaceOf && len(s.by[p]) > 1
 }
+
+// plainUse is a launch of a product that named an address outside all allocations of the engine's.
+type plainUse struct {
+	at     cuda.Ptr
+	launch int
+}
+
+// plainUses are those of the last launches.
+func (s *products) plainUses() (all []plainUse) {
+	for i := range s.last {
+		for _, x := range s.last[i].named {
+			if x.instance == 0 {
+				all = append(all, plainUse{x.at, i})
+			}
+		}
+	}
+	return all
+}
+
+// severalUse says whether several launches named a block of plain memory: then it may be a workspace of theirs, and they may be at it.
+func severalUse(uses []plainUse, block cuda.Range) bool {
+	first := -1
+	for _, u := range uses {
+		if u.at < block.Base || u.at >= block.End() {
+			continue
+		}
+		if first >= 0 && u.launch != first {
+			return true
+		}
+		first = u.launch
+	}
+	return false
+}
