@@ -15,6 +15,8 @@ generator of the CPU, so that each run of a job draws the same. Data are random:
     rl              GPT-2 medium: 32 tokens are generated, then a policy update on them
     train-eval      GPT-2 medium: four steps of training, the last one of half a batch, then two of evaluation
     layer-drop      GPT-2 medium, of which each layer is left out with a probability of 0.1
+    storm           GPT-2 medium, of which each iteration is drawn: another batch, accumulation, evaluation, another dropout, a second
+                    model, an exception after forward, within backward or after it, an epoch that ends early
 """
 
 import math
@@ -209,6 +211,78 @@ def layer_drop():
     return model, step
 
 
+class Interrupted(Exception):
+    """What a step of a storm ends with."""
+
+
+def storm():
+    import torch
+
+    config, model = gpt2(**MEDIUM)
+    _, second = gpt2(n_embd=768, n_layer=8, n_head=12)
+    optimizers, chance = {m: optimizer_of(m) for m in (model, second)}, drawn()
+    dropouts = [m for m in model.modules() if isinstance(m, torch.nn.Dropout)]
+
+    def loss_of(m, batch=4, length=512):
+        ids = tokens(config, batch, length)
+        return m(input_ids=ids, labels=ids).loss
+
+    def train(m=model, **of_batch):
+        return update(optimizers[m], loss_of(m, **of_batch))
+
+    def another_batch():
+        return train(batch=chance.randint(1, 4), length=chance.choice([128, 256, 384, 512]))
+
+    def accumulate():
+        for _ in range(chance.randint(1, 3)):
+            loss_of(model, batch=2).backward()
+        return train(batch=2)
+
+    def evaluate():
+        model.eval()
+        with torch.no_grad():
+            for _ in range(chance.randint(1, 3)):
+                loss = loss_of(model, batch=8)
+        model.train()
+        return loss
+
+    def another_dropout():
+        p = chance.choice([0.0, 0.1, 0.2])
+        for m in dropouts:
+            m.p = p
+        return train()
+
+    def interrupt(*_):
+        raise Interrupted
+
+    def interrupted():
+        place, layer = chance.randrange(3), chance.randrange(len(model.transformer.h))
+        hook = model.transformer.h[layer].register_full_backward_hook(interrupt) if place == 1 else None
+        loss = loss_of(model)
+        try:
+            if place > 0:
+                loss.backward()
+            raise Interrupted
+        except Interrupted:
+            optimizers[model].zero_grad(set_to_none=True)
+        if hook:
+            hook.remove()
+        return loss.detach()
+
+    def early_end():
+        loss = train()
+        optimizers[model] = optimizer_of(model)  # what it knew goes
+        torch.cuda.empty_cache()
+        return loss
+
+    kinds = [train, another_batch, accumulate, evaluate, another_dropout, lambda: train(second), interrupted, early_end]
+
+    def step():
+        return chance.choices(kinds, weights=[12, 3, 2, 2, 1, 2, 3, 1])[0]()
+
+    return model, step
+
+
 workloads.MODELS = {
     "gpt2l-lengths": gpt2l_lengths,
     "t5-lengths": t5_lengths,
@@ -220,6 +294,7 @@ workloads.MODELS = {
     "rl": rl,
     "train-eval": train_eval,
     "layer-drop": layer_drop,
+    "storm": storm,
 }
 
 
