@@ -387,14 +387,15 @@ func (r *recipes) judge(m *Move, same bool) {
 	}
 	count := r.again.same
 	if rm := m.tensor.remake; rm != nil && !(same && rm.proven) {
-		now := m.tensor.likeness() // what has named it since it was verified did not write to it, or did
-		r.again.proofs.note(now, same)
-		switch {
-		case now == rm.alike:
-		case same:
-			r.again.proofs.note(rm.alike, true)
-		default:
+		now := m.tensor.likeness()                            // what has named it since it was verified did not write to it, or did
+		if m.Kind == MoveVerify || !same && now != rm.alike { // what it makes is not known, or what came since is at fault
 			r.again.proofs.forget(rm.alike)
+		}
+		if m.Kind == MoveEvict {
+			r.again.proofs.note(now, same)
+		}
+		if same && now != rm.alike {
+			r.again.proofs.note(rm.alike, true)
 		}
 	}
 	if same {

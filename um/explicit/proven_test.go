@@ -88,6 +88,12 @@ func TestDisproven(t *testing.T) {
 	before := x.likeness()
 	w.report(0, []cuda.Ptr{x.base}, false, 5) // nobody says what it does with it
 	w.settle()
+	for range 2 * mostDisproofs { // that says nothing of what it makes
+		m, recipe := r.verifyFirst(x), x.recipe
+		r.landed(m)
+		r.judge(m, false)
+		x.recipe = recipe
+	}
 	for i := range mostDisproofs {
 		if !r.worthMaking(x) {
 			t.Fatalf("given up after %d were wrong", i)
