@@ -112,7 +112,7 @@ func (c *accesses) byTrial(e *Engine, rec *hook.Record, o *um.Op, f *recorded, l
 		}
 		// Allocations that share a range: as a workspace it would not hold what else is read there.
 		mixed = mixed || access == um.AccessScratch && shared(at[i], f.writes) && slices.ContainsFunc(at[i], func(x uint32) bool { return !slices.Contains(f.writes, x) })
-		doubtful = doubtful || f.product && access != um.AccessWrites && access != um.AccessScratch && !e.runtime.Operand(s)
+		doubtful = doubtful || f.product && len(at[i]) > 0 && access != um.AccessWrites && access != um.AccessScratch && !e.runtime.Operand(s)
 		if access == um.AccessWrites || access == um.AccessScratch {
 			for _, x := range at[i] {
 				if slices.Contains(f.writes, x) {
