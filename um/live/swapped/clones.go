@@ -64,7 +64,7 @@ func (p *worker) plainAt(at cuda.Ptr) (block cuda.Range, ok bool, err error) {
 
 // clone queues a copy of plain memory from an address on, for a launch with that seq. What has been given out anew since holds
 // something else: a kernel that takes indices from it would reach for memory that nobody has. What several products use is not copied: they may be at it.
-func (p *worker) clone(at cuda.Ptr, seq uint64, uses []plainUse) (from, to cuda.Range, err error) {
+func (p *worker) clone(at cuda.Ptr, seq uint64, uses [][]cuda.Ptr) (from, to cuda.Range, err error) {
 	e := p.e
 	block, ok, err := p.plainAt(at)
 	if err != nil {
@@ -74,7 +74,7 @@ func (p *worker) clone(at cuda.Ptr, seq uint64, uses []plainUse) (from, to cuda.
 	if !ok || from.Bytes > mostClone {
 		return from, to, fmt.Errorf("%w: %d bytes at %#x", errNotGuarded, from.Bytes, uint64(at))
 	}
-	if severalUse(uses, block) {
+	if severalName(uses, block) {
 		return from, to, fmt.Errorf("%w: several products use %#x", errNotGuarded, uint64(at))
 	}
 	if born, known := e.bornAt(block.Base); known && born >= seq {

@@ -459,7 +459,7 @@ func (p *worker) begin(m *explicit.Move) error {
 	makes, verifies := m.Direction() == um.In && len(m.Launches) > 0, m.Kind == explicit.MoveVerify
 	var outside []cuda.Ptr
 	var byTrial []bool
-	var uses []plainUse // of products
+	var uses [][]cuda.Ptr // of plain memory by products
 	var written []explicit.Overwritten
 	if makes || verifies {
 		written = e.accesses.overwrites(e, m)
@@ -471,7 +471,7 @@ func (p *worker) begin(m *explicit.Move) error {
 	if verifies {
 		outside, byTrial = m.Outside(), e.accesses.ofTrials(m)
 		if slices.ContainsFunc(m.Launches, e.accesses.isProduct) {
-			uses = e.accesses.products.plainUses()
+			uses = e.accesses.products.namedOutside()
 		}
 		if m.Isolated = e.accesses.trials(m); len(written) > 0 && !m.Isolated {
 			m.Untried = true

@@ -79,7 +79,7 @@ func (c *accesses) byTrial(e *Engine, rec *hook.Record, o *um.Op, f *recorded, l
 				tell = true
 			}
 		case f.product:
-			c.products.name(named{at: p}) // it may lie in plain memory
+			c.products.nameOutside(p)
 		}
 		return true
 	})

@@ -296,9 +296,8 @@ func TestOperandsAreNoWorkspaces(t *testing.T) {
 func TestDoubtfulOperands(t *testing.T) {
 	j := newJob(t, replaying(t, um.ReplayOn))
 	defer j.Closed()
-	weights, written, doubtful, workspace := j.Malloc(productBytes), j.Malloc(productBytes), j.Malloc(productBytes), j.Malloc(productBytes)
+	weights, doubtful, workspace := j.Malloc(productBytes), j.Malloc(productBytes), j.Malloc(productBytes)
 	j.Increase(weights, productBytes, 1)
-	j.Fill(written, productBytes, 1)
 	first := j.Malloc(productBytes)
 	j.multiply(first, weights, doubtful, workspace, 0)
 	j.Eventually("the product is known", func() (is bool) {
@@ -330,9 +329,9 @@ func TestDoubtfulOperands(t *testing.T) {
 		j.Must(j.l.Free(out))
 	}
 	j.locked(func(e *Engine) {
-		uses := e.accesses.products.plainUses()
+		uses := e.accesses.products.namedOutside()
 		block := cuda.Range{Base: plain - 512, Bytes: 1024}
-		if !severalUse(uses, block) || severalUse(uses[:1], block) || severalUse(uses, cuda.Range{Base: plain + 8, Bytes: 512}) {
+		if !severalName(uses, block) || severalName(uses[:1], block) || severalName(uses, cuda.Range{Base: plain + 8, Bytes: 512}) {
 			t.Errorf("%v use %v", uses, block)
 		}
 	})

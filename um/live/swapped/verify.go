@@ -106,7 +106,7 @@ var errPoolBusy = errors.New("the pool of plain memory is in use")
 
 // verify begins to verify a recipe. outside is m.Outside(), byTrial is of which launches trials tell what they write to, and uses are those of plain
 // memory by products, where one is among the launches.
-func (p *worker) verify(m *explicit.Move, outside []cuda.Ptr, byTrial []bool, uses []plainUse) (ticket uint32, err error) {
+func (p *worker) verify(m *explicit.Move, outside []cuda.Ptr, byTrial []bool, uses [][]cuda.Ptr) (ticket uint32, err error) {
 	v := p.e.verifier
 	launches := slices.Clone(m.Launches)
 	for i, l := range launches {

@@ -24,6 +24,7 @@ type products struct {
 	last [productsSeen]struct {
 		function cuda.Function
 		named    []named
+		outside  []cuda.Ptr // what may be addresses in plain memory
 	}
 	newest int
 	by     map[named]map[cuda.Function]int // launches
@@ -50,7 +51,7 @@ func (s *products) launch(f cuda.Function) {
 			delete(s.by, p)
 		}
 	}
-	x.function, x.named = f, x.named[:0]
+	x.function, x.named, x.outside = f, x.named[:0], x.outside[:0]
 }
 
 // name enters what the newest launch names, once for it.
@@ -75,35 +76,27 @@ func (s *products) workspace(p named) bool {
 	return n >= workspaceOf && len(s.by[p]) > 1
 }
 
-// plainUse is a launch of a product that named an address outside all allocations of the engine's.
-type plainUse struct {
-	at     cuda.Ptr
-	launch int
+// nameOutside enters what may be an address outside all allocations of the engine's, which the newest launch has among its parameters.
+func (s *products) nameOutside(p cuda.Ptr) {
+	x := &s.last[s.newest]
+	x.outside = append(x.outside, p)
 }
 
-// plainUses are those of the last launches.
-func (s *products) plainUses() (all []plainUse) {
+// namedOutside is what each of the last launches named so.
+func (s *products) namedOutside() (all [][]cuda.Ptr) {
 	for i := range s.last {
-		for _, x := range s.last[i].named {
-			if x.instance == 0 {
-				all = append(all, plainUse{x.at, i})
-			}
-		}
+		all = append(all, slices.Clone(s.last[i].outside))
 	}
 	return all
 }
 
-// severalUse says whether several launches named a block of plain memory: then it may be a workspace of theirs, and they may be at it.
-func severalUse(uses []plainUse, block cuda.Range) bool {
-	first := -1
-	for _, u := range uses {
-		if u.at < block.Base || u.at >= block.End() {
-			continue
+// severalName says whether several launches named a block of plain memory: then it may be a workspace of theirs, and they may be at it.
+func severalName(outside [][]cuda.Ptr, block cuda.Range) bool {
+	n := 0
+	for _, of := range outside {
+		if slices.ContainsFunc(of, func(p cuda.Ptr) bool { return p >= block.Base && p < block.End() }) {
+			n++
 		}
-		if first >= 0 && u.launch != first {
-			return true
-		}
-		first = u.launch
 	}
-	return false
+	return n > 1
 }
