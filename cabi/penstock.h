@@ -73,15 +73,15 @@ long penstock_last_error(char *text, size_t capacity);
  * the device, and the runtime need not be started. Returns as penstock_stats. */
 long penstock_self_test(char *json, size_t capacity);
 
-/* For CUDA graphs: allocations between begin and end come from a pool of plain
- * device memory that is kept until the pool is released. 0 or a negative errno value. */
+/* For CUDA graphs: allocations between begin and end come from a pool of memory
+ * that is kept until the pool is released. 0 or a negative errno value. */
 int penstock_begin_pool(int device, unsigned long long id_hi, unsigned long long id_lo);
 int penstock_end_pool(int device, unsigned long long id_hi, unsigned long long id_lo);
 int penstock_release_pool(int device, unsigned long long id_hi, unsigned long long id_lo);
 
 /* The same for who decides for each allocation which pool it comes from, as frameworks with several at once do.
  * retain makes the pool, where there is none of that name, and counts a user, which release_pool takes back. What is
- * freed in a pool keeps its contents until something else is allocated there; larger allocations can leave the device.
+ * freed in a pool keeps its contents until something else is allocated there; like all others, larger allocations can leave the device.
  * free and record_stream are the usual ones. 0 or a negative errno value; users: how many, 0 when there is no such pool. */
 int penstock_retain_pool(int device, unsigned long long id_hi, unsigned long long id_lo);
 int penstock_pool_users(int device, unsigned long long id_hi, unsigned long long id_lo);

@@ -100,17 +100,25 @@ func (l *Live) mallocAfterOverflow(bytes int64, stream uint64, err error) (cuda.
 	case l.Engine.Serving():
 		return 0, err // a small allocation, and plain memory is spent
 	}
-	l.Log.Info("device memory is full: further allocations can leave the device",
-		zap.Int64("plain_bytes", l.PlainBytes.Load()), zap.Int64("budget_bytes", l.Budget))
-	l.overflowed.Store(true)
-	l.Counts.Retries.Add(1)
-	if err := l.Engine.Open(); err != nil {
-		return 0, fmt.Errorf("%w: %d bytes asked for with %d of %d in use, and %v", um.ErrOutOfMemory, bytes, l.PlainBytes.Load(), l.Budget, err)
+	if err := l.overflow(bytes); err != nil {
+		return 0, err
 	}
 	if bytes < um.SmallBytes {
 		return 0, err
 	}
 	return l.Engine.Malloc(bytes, stream)
+}
+
+// overflow opens the arena for an allocation that the card has no room for. plainMu is held.
+func (l *Live) overflow(bytes int64) error {
+	l.Log.Info("device memory is full: further allocations can leave the device",
+		zap.Int64("plain_bytes", l.PlainBytes.Load()), zap.Int64("budget_bytes", l.Budget))
+	l.overflowed.Store(true)
+	l.Counts.Retries.Add(1)
+	if err := l.Engine.Open(); err != nil {
+		return fmt.Errorf("%w: %d bytes asked for with %d of %d in use, and %v", um.ErrOutOfMemory, bytes, l.PlainBytes.Load(), l.Budget, err)
+	}
+	return nil
 }
 
 // Free takes an allocation back; queued work may still use it.

@@ -201,10 +201,14 @@ func TestPrivatePools(t *testing.T) {
 	if err := r.l.BeginPool(b); err == nil {
 		t.Error("pools can be nested")
 	}
-	p := r.MallocOn(8*mib, 0)
-	if r.l.Engine.Owns(p) {
-		t.Error("an allocation in a private pool is a tensor")
+	p, small := r.MallocOn(8*mib, 0), r.MallocOn(4096, 0)
+	if !r.l.Engine.Owns(p) || r.l.Engine.Owns(small) {
+		t.Error("of a private pool large segments are to be tensors, small ones plain memory")
 	}
+	if live := r.l.LiveBytes(); live != 8*mib+4096 {
+		t.Errorf("%d bytes live", live)
+	}
+	r.Must(r.l.Free(small))
 	if err := r.l.EndPool(b); err == nil || r.l.active.Load() == nil {
 		t.Errorf("a pool is ended by the end of another: %v", err)
 	}
@@ -285,6 +289,37 @@ func TestSeveralPrivatePools(t *testing.T) {
 	r.Must(r.l.ReleasePool(b))
 	if r.d.Used != 0 {
 		t.Errorf("%d bytes of plain memory kept", r.d.Used)
+	}
+}
+
+// TestPrivatePoolOverflows: without a budget a private pool takes plain memory until the card is full, and what can leave it from then on.
+func TestPrivatePoolOverflows(t *testing.T) {
+	c := defaults()
+	c.BudgetBytes = 0
+	r := newRig(t, c)
+	id := PoolID{1, 2}
+	r.Must(r.l.RetainPool(id))
+	var all []cuda.Ptr
+	for !r.l.Engine.Serving() {
+		if len(all) > 64 {
+			t.Fatal("the card is never full")
+		}
+		p, err := r.l.MallocIn(id, 32*mib, 0)
+		r.Must(err)
+		all = append(all, p)
+	}
+	if last := len(all) - 1; last < 1 || r.l.Engine.Owns(all[0]) || !r.l.Engine.Owns(all[last]) {
+		t.Errorf("of %d allocations the last alone is to be a tensor", len(all))
+	}
+	if live := r.l.LiveBytes(); live != int64(len(all))*32*mib {
+		t.Errorf("%d bytes live", live)
+	}
+	for _, p := range all {
+		r.Must(r.l.Free(p))
+	}
+	r.Must(r.l.ReleasePool(id))
+	if r.l.LiveBytes() != 0 || r.d.Used != 0 {
+		t.Errorf("%d bytes live, %d of plain memory", r.l.LiveBytes(), r.d.Used)
 	}
 }
 

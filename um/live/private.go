@@ -11,8 +11,8 @@ import (
 type PoolID [2]uint64
 
 // private is a pool of memory that nothing else uses until it is released. What is freed in it keeps its contents, as a
-// graph that was captured with it may read them when it runs again. Under the explicit engine its larger segments are
-// tensors: they leave the device between the graphs that name them.
+// graph that was captured with it may read them when it runs again. Where large allocations are tensors its larger segments
+// are, too: they leave the device between the graphs that name them.
 type private struct {
 	id    PoolID
 	pool  *pool.Caching
@@ -27,8 +27,17 @@ type privateSource struct{ l *Live }
 
 func (s privateSource) Acquire(bytes int64) (cuda.Ptr, error) {
 	l := s.l
-	if !l.Engine.Segments() || bytes <= pool.SmallSegmentBytes {
+	if bytes <= pool.SmallSegmentBytes {
 		return plainSource{l}.Acquire(bytes)
+	}
+	if !l.Engine.Segments() {
+		p, err := plainSource{l}.Acquire(bytes)
+		if err == nil || !l.Engine.StartsWhenFull() {
+			return p, err
+		}
+		if err := l.overflow(bytes); err != nil {
+			return 0, err
+		}
 	}
 	l.PrivateTensors.Add(bytes)
 	p, err := l.Engine.Malloc(bytes, privateStream)

@@ -176,7 +176,7 @@ func (e *Engine) Empty() {
 	}
 }
 
-func (e *Engine) Segments() bool { return false }
+func (e *Engine) Segments() bool { return e.Serving() }
 
 func (e *Engine) PlainDriver(d stitch.Driver) stitch.Driver { return d }
 

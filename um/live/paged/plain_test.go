@@ -56,7 +56,7 @@ func TestOpensWhenTheCardIsFull(t *testing.T) {
 		t.Errorf("%#x, %v: there is no budget yet", uint64(p), err)
 	}
 	if !r.e.StartsWhenFull() || r.e.Shrink(um.ErrOutOfMemory) || r.e.Segments() {
-		t.Error("what has no room is to open the arena, in which private pools have no part")
+		t.Error("what has no room is to open the arena, in which private pools have no part before")
 	}
 	r.e.Empty()
 	if m, settled, replays := r.e.Progressed(); m.Ops != 0 || !settled || replays {

@@ -9,10 +9,9 @@ func (p *Process) Freed(err error) {
 	}
 }
 
-// NoteTensors keeps the totals of the explicit engine's tensors where they can be read without the lock. What
-// private pools have of them they count themselves.
+// NoteTensors keeps the totals of the explicit engine's tensors where they can be read without the lock.
 func (p *Process) NoteTensors() {
-	p.TensorLive.Store(p.Tensors.LiveBytes() - p.PrivateTensors.Load())
+	p.TensorLive.Store(p.Tensors.LiveBytes())
 	p.NoteReserved()
 }
 
@@ -22,11 +21,16 @@ func (p *Process) NoteReserved() {
 }
 
 // NoteBesides tells the pool what is live beside it.
-func (p *Process) NoteBesides() { p.Plain.NoteBesides(p.PrivateLive.Load() + p.TensorLive.Load()) }
+func (p *Process) NoteBesides() { p.Plain.NoteBesides(p.besides()) }
+
+// besides are the live bytes beside the pool's: of private pools, which count what is live in their segments, and of all other tensors.
+func (p *Process) besides() int64 {
+	return p.PrivateLive.Load() + p.TensorLive.Load() - p.PrivateTensors.Load()
+}
 
 // LiveBytes are the bytes of live allocations, as asked for.
 func (p *Process) LiveBytes() int64 {
-	return p.Plain.LiveBytes() + p.PrivateLive.Load() + p.TensorLive.Load()
+	return p.Plain.LiveBytes() + p.besides()
 }
 
 // ReservedBytes are the bytes that live allocations and caches occupy.
