@@ -67,8 +67,9 @@ func Sort(all []Segment) {
 	slices.SortFunc(all, func(a, b Segment) int { return cmp.Compare(a.Address, b.Address) })
 }
 
-// Check verifies the invariants of sorted segments.
-func Check(all []Segment) error {
+// Check sorts segments and verifies the invariants, and that what is allocated in them adds up to so many bytes, as asked for.
+func Check(all []Segment, live int64) error {
+	Sort(all)
 	end := cuda.Ptr(0)
 	for _, s := range all {
 		if s.Address < end {
@@ -82,11 +83,16 @@ func Check(all []Segment) error {
 			if b.Address != end || b.Bytes <= 0 || b.Requested > b.Bytes || (b.State == Inactive) != (b.Requested == 0) {
 				return fmt.Errorf("the segment at %#x has the block %+v at %#x", uint64(s.Address), b, uint64(end))
 			}
-			end += cuda.Ptr(b.Bytes)
+			if end += cuda.Ptr(b.Bytes); b.State == Allocated {
+				live -= b.Requested
+			}
 		}
 		if end != s.End() {
 			return fmt.Errorf("the blocks of the segment at %#x end at %#x, and it at %#x", uint64(s.Address), uint64(end), uint64(s.End()))
 		}
+	}
+	if live != 0 {
+		return fmt.Errorf("%d live bytes are in no segment", live)
 	}
 	return nil
 }
