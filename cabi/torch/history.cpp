@@ -21,13 +21,12 @@ namespace {
 
 // In the order of the bits of penstock_torch_record_history.
 enum Action { Alloc, FreeRequested, FreeCompleted, OutOfMemory, Snapshot };
-constexpr const char *action_names[] = {"alloc", "free_requested", "free_completed", "oom", "snapshot"};
 
 struct Entry {
     Action action;
     int device;
     uint32_t stack;
-    uint64_t address; // of Out of memory: the bytes that are free
+    uint64_t address; // of OutOfMemory: the bytes that are free
     int64_t bytes;
     uint64_t stream;
     int64_t microseconds;
@@ -146,7 +145,7 @@ template <typename Map> std::vector<const typename Map::key_type *> by_number(co
 
 std::string json_of(History &h, bool entries) {
     std::lock_guard<std::mutex> lock(h.mutex);
-    std::string out = "{\"codes\":";
+    std::string out = "{\"max_entries\":" + std::to_string(h.most) + ",\"skipped\":" + std::to_string(h.skipped) + ",\"codes\":";
     append_list(out, h.places.texts, [&out](const CodeText &t) {
         out += '[';
         append_text(out, t.file);

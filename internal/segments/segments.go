@@ -36,6 +36,7 @@ type Segment struct {
 	Bytes    int64     `json:"total_size"`
 	Stream   uint64    `json:"stream"` // its handle
 	Small    bool      `json:"small"`  // it is for small requests alone
+	Tensor   bool      `json:"tensor"` // it can leave the device, and is made for what is allocated in it
 	Pool     [2]uint64 `json:"pool"`   // the private pool that has it; zero: none
 	OnDevice int64     `json:"on_device_bytes"`
 	Blocks   []Block   `json:"blocks"`

@@ -13,11 +13,11 @@ import sys
 from typing import Any
 from collections.abc import Iterable
 
+from . import _segment_events
 from ._native import Native
 
 _STACKS = {None: 1, "state": 2, "alloc": 3, "all": 4}  # as penstock_torch_record_history has them
-_ACTIONS = ("alloc", "free_requested", "free_completed", "oom", "snapshot")  # by bit
-_LIVE = ("active_allocated", "active_awaiting_free")
+_ACTIONS = ("alloc", "free_requested", "free_completed", "oom", "snapshot", "segment_alloc", "segment_free")  # by bit
 
 
 class _BadArgument(ValueError, RuntimeError):
@@ -97,6 +97,10 @@ def snapshot(native: Native, devices: int, which: Any = None) -> dict[str, Any]:
                 "user_metadata": "",
             }
         )
+    if device is not None:
+        whole = _segment_events.added(traces[device], found)
+        wanted = [e for e in whole if not history["skipped"] >> _ACTIONS.index(e["action"]) & 1]
+        traces[device] = wanted[max(0, len(wanted) - history["max_entries"]) :]
     return {
         "segments": [_segment(s, device, frames) for s in found if pool in ((0, 0), tuple(s["pool"]))],
         "device_traces": traces,
@@ -138,7 +142,7 @@ def _stacks(history: dict[str, Any]) -> list[list[dict[str, Any]]]:
 
 def _segment(s: dict[str, Any], device: int | None, frames: dict[int, list[dict[str, Any]]]) -> dict[str, Any]:
     blocks = s["blocks"]
-    live = [b for b in blocks if b["state"] in _LIVE]
+    live = [b for b in blocks if b["state"] in _segment_events.LIVE]
     for b in blocks:
         b["frames"] = frames.get(b["address"], []) if b["state"] == "active_allocated" else []
     return {

@@ -22,7 +22,7 @@ func (r *tensors) Segments() (all []segments.Segment) {
 
 // segment is the range of a tensor, with what is alive in it.
 func (t *tensor) segment() segments.Segment {
-	s := segments.Segment{Address: t.base, Stream: uint64(t.Stream), OnDevice: t.deviceBytes()}
+	s := segments.Segment{Address: t.base, Stream: uint64(t.Stream), Tensor: true, OnDevice: t.deviceBytes()}
 	switch {
 	case t.Freed || t.retained:
 	case t.parts == nil:

@@ -49,13 +49,13 @@ func TestSegments(t *testing.T) {
 	j.Must(l.EndPool(id))
 	j.Increase(tensor, 4*mib, 1)
 	j.Increase(private, 2*pool.SmallSegmentBytes, 1)
-	if s, b := shown(t, l, small); b.Requested != 5000 || b.Bytes != 5120 || !s.Small || s.OnDevice != s.Bytes || s.Stream != uint64(j.Stream) || s.Pool != (PoolID{}) {
+	if s, b := shown(t, l, small); b.Requested != 5000 || b.Bytes != 5120 || !s.Small || s.Tensor || s.OnDevice != s.Bytes || s.Stream != uint64(j.Stream) || s.Pool != (PoolID{}) {
 		t.Errorf("small: %+v, %+v", s, b)
 	}
 	if s, b := shown(t, l, untouched); b.Requested != 3*mib-7 || b.Bytes != 4*mib || s.Bytes != 4*mib || s.OnDevice != 0 {
 		t.Errorf("untouched: %+v, %+v", s, b)
 	}
-	if s, b := shown(t, l, tensor); b.Bytes != 4*mib || s.OnDevice != 4*mib || s.Stream != uint64(j.Stream) || s.Small {
+	if s, b := shown(t, l, tensor); b.Bytes != 4*mib || s.OnDevice != 4*mib || s.Stream != uint64(j.Stream) || s.Small || !s.Tensor {
 		t.Errorf("tensor: %+v, %+v", s, b)
 	}
 	if s, b := shown(t, l, privateSmall); b.Requested != 4096 || s.Pool != id || s.OnDevice != s.Bytes || s.Bytes != pool.SmallSegmentBytes {
