@@ -45,6 +45,7 @@ def parse():
     p.add_argument("--no-gc", action="store_true", help="Python's cyclic garbage collector is off after the first iteration")
     p.add_argument("--optimizer", default="loop", choices=["loop", "foreach", "fused"], help="how that of language models works, see bench/workloads.py")
     p.add_argument("--captured", action="store_true", help="each step is a CUDA graph, also in memory: mlp, resnet50, resnet152")
+    p.add_argument("--compile", metavar="MODE", help="the model is compiled, also in memory: default, reduce-overhead, max-autotune")
     p.add_argument("--against", action="append", default=[], metavar="NAME=VALUE[,...]", help="each run is followed by one with this in its environment; may be repeated")
     p.add_argument("--set", type=c.settings, default={}, metavar="NAME=VALUE[,...]", help="in the environment of every run inside a budget")
     p.add_argument("--name", default="explicit", help="results go to bench/results/NAME.json")
@@ -157,6 +158,8 @@ def body():
         flags.append("--no-gc")
     if a.captured:
         flags.append("--captured")
+    if a.compile:
+        flags += ["--compile", a.compile]
     if a.optimizer != "loop":
         flags += ["--optimizer", a.optimizer]
     if not a.fill and not a.plain:

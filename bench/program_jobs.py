@@ -293,12 +293,39 @@ def compile_resnet(size):
     return steps(model, [loss(i) for i in range(4)], torch.optim.SGD(model.parameters(), 1e-3, momentum=0.9)), list(model.parameters())
 
 
-UNSUPPORTED = r"not (?:yet )?support|NotImplemented|checkPoolLiveAllocations|createOrIncrefPool"
-
-
-@program("torch.compile, reduce-overhead", slow=True, refused=UNSUPPORTED, card=True)
+@program("torch.compile, reduce-overhead", slow=True, card=True)
 def compile_reduce_overhead(size):
-    return compiled(size, mode="reduce-overhead")
+    return compiled(size, 8, mode="reduce-overhead")
+
+
+@program("torch.compile, reduce-overhead, dynamic shapes", slow=True, card=True)
+def compile_reduce_overhead_dynamic(size):
+    return compiled(size, 10, (512, 384, 256, 384, 512), mode="reduce-overhead", dynamic=True)
+
+
+@program("torch.compile, reduce-overhead, outputs kept, branches", slow=True, card=True)
+def compile_reduce_overhead_tree(size):
+    """Several paths through one tree of graphs, with outputs of earlier ones alive."""
+    import torch
+
+    model = torch.nn.Sequential(*(torch.nn.Linear(1024, 1024) for _ in range(4))).to(size.device)
+    first, second, third = (torch.compile(f, mode="reduce-overhead") for f in (lambda x: model(x).relu(), lambda x: x @ x.t(), lambda x: x.sin() * 2))
+    losses, kept = [], []
+    with torch.no_grad():
+        for i in range(12):
+            torch.compiler.cudagraph_mark_step_begin()
+            x = noise(size, 1024, 1024, seed=i % 3)
+            y = first(x)
+            z = second(y) if i % 2 else third(y)
+            w = third(z) if i % 3 else first(z[:, :1024])
+            losses.append(float((y.sum() + z.sum() + w.sum()).cpu()))
+            kept.append(w.clone())
+    return losses, kept
+
+
+@program("torch.compile, max-autotune", slow=True, near=1e-3, card=True)
+def compile_max_autotune(size):
+    return compiled(size, 6, mode="max-autotune")
 
 
 @program("flex attention, compiled", slow=True, card=True)
@@ -394,14 +421,25 @@ def graph_step(size):
     return found, list(model.parameters())
 
 
-@program("torch.cuda.MemPool", card=True, refused=UNSUPPORTED)
+@program("torch.cuda.MemPool", card=True)
 def mem_pool(size):
+    """Pools within one another, used by turns; what is in them outlives them."""
     import torch
 
-    pool = torch.cuda.MemPool()
-    with torch.cuda.use_mem_pool(pool):
-        x = noise(size, 32 << 20)
-    return [float(x.abs().sum())], [x]
+    outer, inner = torch.cuda.MemPool(), torch.cuda.MemPool(use_on_oom=True)
+    kept, losses = [], []
+    for i in range(4):
+        with torch.cuda.use_mem_pool(outer):
+            x = noise(size, 32 << 20, seed=i)
+            with torch.cuda.use_mem_pool(inner):
+                y = noise(size, 16 << 20, seed=10 + i)
+            z = x[: 16 << 20] * y
+        w = z + 1
+        losses.append(float(w.double().sum()))
+        kept += [y, w] if i % 2 else [z]
+    uses = outer.use_count(), inner.use_count()
+    del outer, inner
+    return [*losses, *uses], kept
 
 
 @program("memory history and snapshot", card=True, refused="Penstock keeps no|NotImplemented|history")

@@ -14,7 +14,7 @@ little device memory is enough: for ITERS iterations under each cap, lowest firs
 trains as other processes take turns with it (bench/turns.py). --kernels N tells how long kernels
 run, which the CPU has no part in.
 
---captured makes a step one CUDA graph.
+--captured makes a step one CUDA graph, --compile compiles the model.
 
 --no-gc does without Python's cyclic garbage collector after the first iteration.
 
@@ -424,6 +424,7 @@ def main():
     parser.add_argument("--when-asked", action="store_true", help="a line on stdin says how many iterations to do next, a JSON line answers; ITERS is not used")
     parser.add_argument("--optimizer", default="loop", choices=["loop", "foreach", "fused"], help="of language models: a tensor at a time, operation by operation over many (PyTorch's default), or a kernel for all of a step")
     parser.add_argument("--captured", action="store_true", help="each step is one launch of a CUDA graph; not of models that AdamW trains")
+    parser.add_argument("--compile", metavar="MODE", help="the model is compiled, in a mode of torch.compile: default, reduce-overhead, max-autotune")
     parser.add_argument("--kernels", type=int, metavar="N", help="profile N more iterations: kernel_s is what their kernels took on the GPU, in each")
     parser.add_argument("--caps", metavar="BATCH,RATIO,RATIO[,...]", help="for a batch: ratios of what it asks for, lowest first")
     args = parser.parse_args()
@@ -459,6 +460,8 @@ def train(name, iters, args):
         Settings.lengths = random.Random(args.lengths or 1)
     began = time.perf_counter()
     model, step = MODELS[name]()
+    if args.compile:
+        model.compile(mode=args.compile)
     torch.cuda.synchronize()
     build_s = time.perf_counter() - began
     if args.caps:

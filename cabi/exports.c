@@ -211,6 +211,41 @@ PUBLIC int penstock_release_pool(int device, unsigned long long id_hi, unsigned 
     return alive() ? engineReleasePool(device, id_hi, id_lo) : -ECHILD;
 }
 
+PUBLIC int penstock_retain_pool(int device, unsigned long long id_hi, unsigned long long id_lo)
+{
+    return alive() ? engineRetainPool(device, id_hi, id_lo) : -ECHILD;
+}
+
+PUBLIC int penstock_pool_users(int device, unsigned long long id_hi, unsigned long long id_lo)
+{
+    return alive() ? enginePoolUsers(device, id_hi, id_lo) : -ECHILD;
+}
+
+PUBLIC void *penstock_malloc_in_pool(ssize_t size, int device, void *stream, unsigned long long id_hi, unsigned long long id_lo)
+{
+    if (size <= 0 || !alive())
+        return NULL;
+    void *p = (void *)(uintptr_t)engineMallocInPool(size, device, (uintptr_t)stream, id_hi, id_lo);
+    if (p)
+        note_call(p, size, stream);
+    return p;
+}
+
+PUBLIC long penstock_pool_blocks(int device, unsigned long long id_hi, unsigned long long id_lo, struct penstock_block *blocks, size_t capacity)
+{
+    return alive() ? enginePoolBlocks(device, id_hi, id_lo, blocks, capacity) : -ECHILD;
+}
+
+PUBLIC int penstock_restore_in_pool(void *ptr, ssize_t size, int device, unsigned long long id_hi, unsigned long long id_lo)
+{
+    if (!alive())
+        return -ECHILD;
+    int rc = engineRestoreInPool((uintptr_t)ptr, size, device, id_hi, id_lo);
+    if (!rc)
+        note_call(ptr, size, NULL);
+    return rc;
+}
+
 /* Observing a program that knows nothing of Penstock; called by the hook. */
 
 static void close_observer(void)

@@ -6,6 +6,7 @@ package main
 #include <dlfcn.h>
 
 #include "exports.h"
+#include "penstock.h"
 
 extern char **environ;
 static const char *environ_at(int i) { return environ ? environ[i] : NULL; }
@@ -471,6 +472,57 @@ func engineEndPool(device C.int, hi, lo C.ulonglong) C.int {
 func engineReleasePool(device C.int, hi, lo C.ulonglong) C.int {
 	defer guard("penstock_release_pool")
 	return withEngine(device, func(e *live.Live) error { return e.ReleasePool(live.PoolID{uint64(hi), uint64(lo)}) })
+}
+
+//export engineRetainPool
+func engineRetainPool(device C.int, hi, lo C.ulonglong) C.int {
+	defer guard("penstock_retain_pool")
+	return withEngine(device, func(e *live.Live) error { return e.RetainPool(live.PoolID{uint64(hi), uint64(lo)}) })
+}
+
+//export enginePoolUsers
+func enginePoolUsers(device C.int, hi, lo C.ulonglong) C.int {
+	defer guard("penstock_pool_users")
+	e := engine(int(device))
+	if e == nil {
+		return -C.int(syscall.ENODEV)
+	}
+	return C.int(e.PoolUsers(live.PoolID{uint64(hi), uint64(lo)}))
+}
+
+//export engineMallocInPool
+func engineMallocInPool(size C.ssize_t, device C.int, stream C.uintptr_t, hi, lo C.ulonglong) (p C.uintptr_t) {
+	defer guard("penstock_malloc_in_pool")
+	withEngine(device, func(e *live.Live) error {
+		q, err := e.MallocIn(live.PoolID{uint64(hi), uint64(lo)}, int64(size), uint64(stream))
+		p = C.uintptr_t(q)
+		return err
+	})
+	return p
+}
+
+//export enginePoolBlocks
+func enginePoolBlocks(device C.int, hi, lo C.ulonglong, blocks *C.struct_penstock_block, capacity C.size_t) C.long {
+	defer guard("penstock_pool_blocks")
+	e := engine(int(device))
+	if e == nil {
+		return -C.long(syscall.ENODEV)
+	}
+	all := e.PoolBlocks(live.PoolID{uint64(hi), uint64(lo)})
+	for i, b := range all[:min(len(all), int(capacity))] {
+		to := (*C.struct_penstock_block)(unsafe.Add(unsafe.Pointer(blocks), i*C.sizeof_struct_penstock_block))
+		*(*uintptr)(unsafe.Pointer(&to.ptr)) = uintptr(b.Base) // a device address, which Go must not take for one of its own
+		to.size = C.size_t(b.Bytes)
+	}
+	return C.long(len(all))
+}
+
+//export engineRestoreInPool
+func engineRestoreInPool(p C.uintptr_t, size C.ssize_t, device C.int, hi, lo C.ulonglong) C.int {
+	defer guard("penstock_restore_in_pool")
+	return withEngine(device, func(e *live.Live) error {
+		return e.RestoreIn(live.PoolID{uint64(hi), uint64(lo)}, cuda.Ptr(p), int64(size))
+	})
 }
 
 func withEngine(device C.int, do func(*live.Live) error) C.int {

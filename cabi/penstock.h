@@ -86,6 +86,25 @@ int penstock_begin_pool(int device, unsigned long long id_hi, unsigned long long
 int penstock_end_pool(int device, unsigned long long id_hi, unsigned long long id_lo);
 int penstock_release_pool(int device, unsigned long long id_hi, unsigned long long id_lo);
 
+/* The same for who decides for each allocation which pool it comes from, as frameworks with several at once do.
+ * retain makes the pool, where there is none of that name, and counts a user, which release_pool takes back. What is
+ * freed in a pool keeps its contents until something else is allocated there; larger allocations can leave the device.
+ * free and record_stream are the usual ones. 0 or a negative errno value; users: how many, 0 when there is no such pool. */
+int penstock_retain_pool(int device, unsigned long long id_hi, unsigned long long id_lo);
+int penstock_pool_users(int device, unsigned long long id_hi, unsigned long long id_lo);
+void *penstock_malloc_in_pool(ssize_t size, int device, void *stream, unsigned long long id_hi, unsigned long long id_lo);
+
+/* A live allocation of a pool. */
+struct penstock_block {
+    void *ptr;
+    size_t size; /* as asked for */
+};
+/* Writes the live allocations of a pool, by address, as far as they fit, and returns how many there are. */
+long penstock_pool_blocks(int device, unsigned long long id_hi, unsigned long long id_lo, struct penstock_block *blocks, size_t capacity);
+/* Makes what was an allocation of a pool one again, at its address and with its contents.
+ * 0, or a negative errno value when something else is allocated there. */
+int penstock_restore_in_pool(void *ptr, ssize_t size, int device, unsigned long long id_hi, unsigned long long id_lo);
+
 /* Under PENSTOCK_OBSERVE=1 the launch hook reports managed memory that the program
  * itself allocates, and is about to free. Everything that happens to it is
  * recorded to PENSTOCK_TRACE until the process exits; nothing is moved. */

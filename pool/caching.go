@@ -158,19 +158,82 @@ func (c *Caching) Malloc(bytes int64, stream uint64) (cuda.Ptr, error) {
 		c.stats.ReservedPeakBytes = max(c.stats.ReservedPeakBytes, c.stats.ReservedBytes)
 	}
 	if rest := b.bytes - want; key.small && rest >= minBlockBytes || !key.small && rest > smallBytes {
-		tail := &block{base: b.base + cuda.Ptr(want), bytes: rest, free: true, segment: b.segment, prev: b, next: b.next}
-		if b.next != nil {
-			b.next.prev = tail
-		}
-		b.next, b.bytes = tail, want
-		l.insert(tail)
+		l.insert(b.split(want))
 	}
+	c.use(b, bytes)
+	return b.base, nil
+}
+
+// split cuts a free block, of which so many bytes remain, and returns the rest.
+func (b *block) split(bytes int64) *block {
+	tail := &block{base: b.base + cuda.Ptr(bytes), bytes: b.bytes - bytes, free: true, segment: b.segment, prev: b, next: b.next}
+	if b.next != nil {
+		b.next.prev = tail
+	}
+	b.next, b.bytes = tail, bytes
+	return tail
+}
+
+// use makes a block that is in no free list an allocation.
+func (c *Caching) use(b *block, bytes int64) {
 	b.free, b.requested = false, bytes
 	c.live[b.base] = b
 	c.stats.Allocs++
 	c.stats.LiveBytes += bytes
 	c.stats.LivePeakBytes = max(c.stats.LivePeakBytes, c.stats.LiveBytes)
-	return b.base, nil
+}
+
+// MallocAt allocates at an address where an allocation of that size was, of memory that is free.
+func (c *Caching) MallocAt(p cuda.Ptr, bytes int64) error {
+	if bytes <= 0 || p%minBlockBytes != 0 {
+		return fmt.Errorf("pool: cannot allocate %d bytes at %#x", bytes, uint64(p))
+	}
+	c.reclaim()
+	want := roundUp(bytes, minBlockBytes)
+	b := c.freeAround(p)
+	if b == nil || p+cuda.Ptr(want) > b.base+cuda.Ptr(b.bytes) {
+		return fmt.Errorf("pool: %d bytes at %#x are not free memory of this pool", want, uint64(p))
+	}
+	l := c.pool(poolKey{b.segment.stream, b.segment.small})
+	l.remove(b)
+	if before := int64(p - b.base); before > 0 {
+		at := b.split(before)
+		l.insert(b)
+		b = at
+	}
+	if b.bytes > want {
+		l.insert(b.split(want))
+	}
+	c.use(b, bytes)
+	return nil
+}
+
+// freeAround is the free block that an address lies in; nil when there is none.
+func (c *Caching) freeAround(p cuda.Ptr) *block {
+	for _, s := range c.segments {
+		if p < s.base || p >= s.base+cuda.Ptr(s.bytes) {
+			continue
+		}
+		for b := s.first; b != nil; b = b.next {
+			if p < b.base+cuda.Ptr(b.bytes) {
+				if b.free {
+					return b
+				}
+				return nil
+			}
+		}
+	}
+	return nil
+}
+
+// Live are the live allocations, by address, of the sizes that were asked for.
+func (c *Caching) Live() []cuda.Range {
+	all := make([]cuda.Range, 0, len(c.live))
+	for _, b := range c.live {
+		all = append(all, cuda.Range{Base: b.base, Bytes: b.requested})
+	}
+	sort.Slice(all, func(i, j int) bool { return all[i].Base < all[j].Base })
+	return all
 }
 
 // Owns says whether p is a live allocation of this allocator.

@@ -432,3 +432,83 @@ func BenchmarkCaching(b *testing.B) {
 		live[k] = p
 	}
 }
+
+// TestMallocAt: what was an allocation is one again where it was, whatever its neighbours have become, and nothing that is in use is given away.
+func TestMallocAt(t *testing.T) {
+	r := rand.New(rand.NewPCG(7, 1))
+	for range 50 {
+		c := NewCaching(newDevice(1<<40), nil)
+		bytes := map[cuda.Ptr]int64{}
+		for range 60 {
+			n := 1 + r.Int64N(3<<r.IntN(22))
+			p, err := c.Malloc(n, 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			bytes[p] = n
+		}
+		before := c.Live()
+		for p := range bytes {
+			if err := c.Free(p); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for _, b := range before {
+			if bytes[b.Base] != b.Bytes {
+				t.Fatalf("%d bytes at %#x, of which %d were asked for", b.Bytes, uint64(b.Base), bytes[b.Base])
+			}
+		}
+		r.Shuffle(len(before), func(i, j int) { before[i], before[j] = before[j], before[i] })
+		for i, b := range before[:len(before)/2] {
+			if err := c.MallocAt(b.Base, b.Bytes); err != nil {
+				t.Fatal(err)
+			}
+			if err := c.MallocAt(before[r.IntN(i+1)].Base, 1); err == nil {
+				t.Fatal("what is in use was given away")
+			}
+		}
+		if p, err := c.Malloc(1<<20, 0); err != nil || c.Bytes(p) < 1<<20 {
+			t.Fatal(p, err)
+		} else if err := c.Free(p); err != nil {
+			t.Fatal(err)
+		}
+		for _, b := range before[len(before)/2:] {
+			if err := c.MallocAt(b.Base, b.Bytes); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := c.Check(); err != nil {
+			t.Fatal(err)
+		}
+		if live := c.Live(); len(live) != len(before) || c.Stats().LiveBytes == 0 {
+			t.Fatalf("%d allocations, %d were made again", len(live), len(before))
+		}
+		for _, b := range c.Live() {
+			if bytes[b.Base] != b.Bytes {
+				t.Fatalf("%d bytes at %#x", b.Bytes, uint64(b.Base))
+			}
+			if err := c.Free(b.Base); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if c.EmptyCache(); c.Stats().ReservedBytes != 0 {
+			t.Fatalf("%d bytes reserved", c.Stats().ReservedBytes)
+		}
+	}
+}
+
+func TestMallocAtElsewhere(t *testing.T) {
+	c := NewCaching(newDevice(1<<30), nil)
+	p, err := c.Malloc(4096, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for what, at := range map[string]cuda.Ptr{"in use": p, "in no segment": 1 << 20, "odd": p + 4097, "beyond the segment": p + SmallSegmentBytes - 512} {
+		if err := c.MallocAt(at, 1024); err == nil {
+			t.Errorf("%s: allocated", what)
+		}
+	}
+	if err := c.MallocAt(p+4096, 0); err == nil {
+		t.Error("nothing was allocated")
+	}
+}

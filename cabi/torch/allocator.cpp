@@ -1,14 +1,13 @@
 // The functions that PyTorch's pluggable allocator calls.
+#include "checkpoint.h"
 #include "counters.h"
 #include "engine.h"
 #include "history.h"
 #include "oom.h"
 #include "penstock_torch.h"
+#include "pools.h"
 
 #include <atomic>
-#include <cstring>
-#include <stdexcept>
-#include <string>
 
 using namespace penstock;
 
@@ -23,21 +22,20 @@ struct Fractions {
     }
 } fractions;
 
-// What the engine says of a call that failed.
-[[noreturn]] void fail(const Engine &e, const std::string &what, int rc) {
-    std::string why = last_error(e);
-    throw std::runtime_error("penstock: " + (why.empty() ? what + " (" + std::strerror(-rc) + ")" : why));
-}
-
 } // namespace
 
 extern "C" {
 
 void *penstock_torch_malloc(ssize_t size, int device, CudaStream stream) {
     if (size == 0) return nullptr; // PyTorch never frees a null pointer
+    if (void *p = restored()) {
+        count_malloc(size);
+        note_malloc(p, size, device, stream);
+        return p;
+    }
     const Engine &e = started(device);
     // A size above the signed range comes in negative: more than any budget.
-    void *p = size < 0 ? nullptr : e.malloc(size, device, stream);
+    void *p = size < 0 ? nullptr : allocate(e, size, device, stream);
     if (!p) {
         note_out_of_memory(e, size, device, stream);
         throw_out_of_memory(e, static_cast<size_t>(size), device);
@@ -67,32 +65,11 @@ void penstock_torch_empty_cache(void) {
 
 void penstock_torch_set_memory_fraction(double fraction, int device) {
     const Engine &e = started(device);
-    if (int rc = e.set_memory_fraction(fraction, device)) fail(e, "cannot limit the device to a fraction of its memory", rc);
+    check(e, "cannot limit the device to a fraction of its memory", e.set_memory_fraction(fraction, device));
     fractions.of[device].store(fraction);
 }
 
 double penstock_torch_memory_fraction(int device) {
     return device >= 0 && device < max_devices ? fractions.of[device].load() : 1.0;
-}
-
-// The filter says which streams' allocations belong to the pool. The engine
-// puts every allocation between begin and end there instead: what another
-// stream allocates meanwhile is kept resident longer than it needs to be, which
-// is safe, and captures are short.
-void penstock_torch_begin_pool(int device, PoolId id, std::function<bool(CudaStream)>) {
-    const Engine &e = started(device);
-    if (int rc = e.begin_pool(device, id.first, id.second)) fail(e, "cannot keep memory for a CUDA graph", rc);
-}
-
-void penstock_torch_end_pool(int device, PoolId id) {
-    const Engine *e = opened();
-    if (!e) return;
-    if (int rc = e->end_pool(device, id.first, id.second)) fail(*e, "cannot end the memory pool of a CUDA graph", rc);
-}
-
-// Called by the destructor of a CUDA graph, possibly at exit: must not throw.
-void penstock_torch_release_pool(int device, PoolId id) {
-    const Engine *e = opened();
-    if (e) e->release_pool(device, id.first, id.second);
 }
 }

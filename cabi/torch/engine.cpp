@@ -97,9 +97,12 @@ const Engine &open_engine() {
     resolve(handle, "penstock_stats", e.stats);
     resolve(handle, "penstock_last_error", e.last_error);
     resolve(handle, "penstock_close", e.close);
-    resolve(handle, "penstock_begin_pool", e.begin_pool);
-    resolve(handle, "penstock_end_pool", e.end_pool);
+    resolve(handle, "penstock_retain_pool", e.retain_pool);
     resolve(handle, "penstock_release_pool", e.release_pool);
+    resolve(handle, "penstock_pool_users", e.pool_users);
+    resolve(handle, "penstock_malloc_in_pool", e.malloc_in_pool);
+    resolve(handle, "penstock_pool_blocks", e.pool_blocks);
+    resolve(handle, "penstock_restore_in_pool", e.restore_in_pool);
     engine = e;
     // Python's atexit comes first and is the usual way; this is for programs
     // that end by exit() from C.
@@ -143,6 +146,13 @@ const Engine &started(int device) {
 }
 
 std::string last_error(const Engine &e) { return text_of(e.last_error); }
+
+void check(const Engine &e, const char *what, long rc) {
+    if (rc >= 0) return;
+    const std::string why = last_error(e);
+    fail(why.empty() ? std::string(what) + " (" + std::strerror(static_cast<int>(-rc)) + ")" : why);
+}
+
 std::string stats(const Engine &e) { return text_of(e.stats); }
 
 int64_t stat(const std::string &json, const char *key, int64_t missing) {

@@ -21,9 +21,12 @@ struct Engine {
     decltype(&penstock_reset_peak_stats) reset_peak_stats;
     decltype(&penstock_stats) stats;
     decltype(&penstock_last_error) last_error;
-    decltype(&penstock_begin_pool) begin_pool;
-    decltype(&penstock_end_pool) end_pool;
+    decltype(&penstock_retain_pool) retain_pool;
     decltype(&penstock_release_pool) release_pool;
+    decltype(&penstock_pool_users) pool_users;
+    decltype(&penstock_malloc_in_pool) malloc_in_pool;
+    decltype(&penstock_pool_blocks) pool_blocks;
+    decltype(&penstock_restore_in_pool) restore_in_pool;
     decltype(&penstock_close) close;
 };
 
@@ -37,6 +40,8 @@ const Engine &started(int device);
 
 // The last error text of the engine; "" when none.
 std::string last_error(const Engine &e);
+// Throws a std::runtime_error when rc is negative: what the engine says, or else that `what` failed.
+void check(const Engine &e, const char *what, long rc);
 // The engine's statistics as JSON text.
 std::string stats(const Engine &e);
 // A number of that JSON; missing when it is absent.

@@ -1,13 +1,15 @@
 #include "oom.h"
+#include "symbols.h"
 
 #include <atomic>
 #include <cstdio>
 #include <cstring>
 #include <cxxabi.h>
-#include <dlfcn.h>
+#include <mutex>
 #include <new>
 #include <stdexcept>
 #include <typeinfo>
+#include <vector>
 
 namespace penstock {
 namespace {
@@ -23,16 +25,9 @@ struct SourceLocation {
 // c10::Error is about 200 bytes in torch 2.11 and only ever constructed in place: room to grow.
 constexpr size_t exception_bytes = 4096;
 
-// PyTorch's libraries are loaded RTLD_LOCAL by Python, so RTLD_DEFAULT does not
-// see them; asking for the loaded library by its name does.
 void *find(const char *symbol) {
-    for (const char *lib : {"libc10.so", "libc10_cuda.so", "libtorch_python.so"}) {
-        void *handle = dlopen(lib, RTLD_NOW | RTLD_NOLOAD);
-        if (!handle) continue;
-        void *p = dlsym(handle, symbol);
-        dlclose(handle);
-        if (p) return p;
-    }
+    for (const char *lib : {"libc10.so", "libc10_cuda.so", "libtorch_python.so"})
+        if (void *p = find_symbol(lib, symbol)) return p;
     return dlsym(RTLD_DEFAULT, symbol);
 }
 
@@ -89,12 +84,33 @@ std::string message(const Engine &e, size_t bytes, int device) {
 
 std::atomic<bool> known{false};
 
+std::mutex observers_mutex;
+std::vector<OutOfMemoryObserver> observers;
+
+void tell_observers(const Engine &e, size_t bytes, int device) {
+    std::vector<OutOfMemoryObserver> all;
+    {
+        std::lock_guard<std::mutex> lock(observers_mutex);
+        all = observers;
+    }
+    if (all.empty()) return;
+    const std::string json = stats(e);
+    const auto total = static_cast<size_t>(stat(json, "budget_bytes", 0)), free = static_cast<size_t>(stat(json, "device_free_bytes", 0));
+    for (const auto &observe : all) observe(device, bytes, total, free);
+}
+
 } // namespace
+
+void observe_out_of_memory(OutOfMemoryObserver observer) {
+    std::lock_guard<std::mutex> lock(observers_mutex);
+    observers.push_back(std::move(observer));
+}
 
 void know_exceptions(bool yes) { known.store(yes); }
 
 void throw_out_of_memory(const Engine &e, size_t bytes, int device) {
     std::string text = message(e, bytes, device);
+    tell_observers(e, bytes, device);
     // Names stay when layouts change. Resolved on each use: it is rare, and torch may have been loaded since the last.
     const OutOfMemoryType t = known.load() ? OutOfMemoryType::resolve() : OutOfMemoryType{};
     if (!t.complete()) throw std::runtime_error(text);

@@ -83,9 +83,10 @@ long penstock_torch_history(char *json, size_t capacity, int entries);
 /* Gives the installed allocator object the virtual functions that PyTorch's
  * pluggable allocator answers only with "does not yet support" (cacheInfo, which
  * cuDNN's benchmark mode calls, and the statistics resets). Call after
- * change_current_allocator. Returns how many were replaced, or -1 when the
+ * change_current_allocator. known_pools: those that torch.cuda.MemPool calls are
+ * where they are known to be. Returns how many were replaced, or -1 when the
  * object is not PyTorch's pluggable allocator; nothing is changed then. */
-int penstock_torch_adopt(void);
+int penstock_torch_adopt(int known_pools);
 }
 #pragma GCC visibility pop
 

@@ -39,6 +39,7 @@ class Native:
         lib.penstock_torch_device.restype = ctypes.c_int
         lib.penstock_torch_engine.restype = ctypes.c_void_p
         lib.penstock_torch_adopt.restype = ctypes.c_int
+        lib.penstock_torch_adopt.argtypes = [ctypes.c_int]
         lib.penstock_torch_memory_fraction.restype = ctypes.c_double
         lib.penstock_torch_memory_fraction.argtypes = [ctypes.c_int]
         lib.penstock_torch_counters.argtypes = [ctypes.POINTER(ctypes.c_int64)]
@@ -61,8 +62,8 @@ class Native:
         assert address is not None
         return address
 
-    def adopt(self) -> int:
-        return int(self._lib.penstock_torch_adopt())
+    def adopt(self, known_pools: bool) -> int:
+        return int(self._lib.penstock_torch_adopt(known_pools))
 
     def started(self) -> bool:
         return bool(self._lib.penstock_torch_started())

@@ -90,7 +90,7 @@ def enable(
         # Only now: the engine reads its environment when it is opened, which is later.
         _update_environment(env)
         _mark_worker()
-        _allocator = _install(torch, native)
+        _allocator = _install(torch, native, layouts.pools)
         if hook_loaded():
             ctypes.CDLL(None).penstock_hook_expect_lists(layouts.lists)
         if warning:
@@ -178,7 +178,7 @@ def _check(torch: Any) -> None:
         )
 
 
-def _install(torch: Any, native: Native) -> Any:
+def _install(torch: Any, native: Native, known_pools: bool) -> Any:
     memory = torch.cuda.memory
     missing = ["CUDAPluggableAllocator"]
     if hasattr(memory, missing[0]):
@@ -197,7 +197,7 @@ def _install(torch: Any, native: Native) -> Any:
         raise PenstockError(
             f"PyTorch did not accept the allocator ({str(e).splitlines()[0]}); call penstock.enable() before the first CUDA call, and install no other"
         ) from None
-    if native.adopt() < 0:
+    if native.adopt(known_pools) < 0:
         warnings.warn(
             "this PyTorch's allocator object is not as expected: torch.backends.cudnn.benchmark will not work under Penstock",
             PenstockWarning,

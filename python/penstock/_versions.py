@@ -1,9 +1,10 @@
 """The versions of PyTorch that Penstock was tried with, and what it may rely on in others.
 
 Most of what Penstock needs of PyTorch is asked for by name and found or missing.
-Two things are layouts of PyTorch's own memory, which a version may change and
-keep the names: that of the exception which reports out of memory, and those of
-the lists of tensors which its kernels are given. They are relied on only where
+Three things are layouts of PyTorch's own memory, which a version may change and
+keep the names: that of the exception which reports out of memory, those of
+the lists of tensors which its kernels are given, and where its allocators have
+the functions for pools of memory. They are relied on only where
 they were seen to hold.
 """
 
@@ -19,12 +20,14 @@ OLDEST = "2.3"
 class Layouts(NamedTuple):
     exception: bool  # c10::OutOfMemoryError; otherwise out of memory is a RuntimeError
     lists: bool  # which addresses of a list a kernel uses; otherwise all of them count
+    pools: bool  # torch.cuda.MemPool, and torch.compile(mode="reduce-overhead"); otherwise PyTorch raises
 
 
 TRIED = {
-    "2.11": Layouts(exception=True, lists=True),
+    "2.11": Layouts(exception=True, lists=True, pools=True),
+    "2.15": Layouts(exception=False, lists=False, pools=True),
 }
-NOTHING = Layouts(exception=False, lists=False)
+NOTHING = Layouts(exception=False, lists=False, pools=False)
 
 
 def series(version: str) -> str:
@@ -36,8 +39,13 @@ def series(version: str) -> str:
 def layouts(version: str) -> tuple[Layouts, str | None]:
     """What may be relied on in a version, and a warning for one that was not tried."""
     known = TRIED.get(series(version), NOTHING)
-    lost = [what for holds, what in zip(known, ("out of memory is a RuntimeError here, not torch.OutOfMemoryError", "lists of tensors count whole, which costs speed")) if not holds]
+    without = (
+        "out of memory is a RuntimeError here, not torch.OutOfMemoryError",
+        "lists of tensors count whole, which costs speed",
+        'torch.cuda.MemPool and torch.compile(mode="reduce-overhead") raise',
+    )
+    lost = [what for holds, what in zip(known, without) if not holds]
     if not lost:
         return known, None
     tried = [s for s, x in TRIED.items() if all(x)]
-    return known, f"PyTorch {version} was not tried in full: {', and '.join(lost)}; use PyTorch {' or '.join(tried)} for the whole"
+    return known, f"PyTorch {version} was not tried in full: {'; '.join(lost)}; use PyTorch {' or '.join(tried)} for the whole"

@@ -156,7 +156,91 @@ for f in (C._cuda_beginAllocateToPool, C._cuda_endAllocateToPool, C._cuda_releas
     f(0, (3, 4))
 """
     )
-    assert r.calls() == ["init 0", "begin_pool 0 3 4", "end_pool 0 3 4", "release_pool 0 3 4", "close"]
+    assert r.calls() == ["init 0", "retain_pool 0 3 4", "release_pool 0 3 4", "close"]
+
+
+def pools_known() -> bool:
+    import torch
+    from penstock import _versions
+
+    return _versions.layouts(torch.__version__)[0].pools
+
+
+@pytest.fixture
+def with_pools():
+    if not pools_known():
+        pytest.skip("where this PyTorch has the functions of a MemPool is not known")
+
+
+def test_memory_pools(run, with_pools):
+    r = run(
+        """
+penstock.enable(budget=10 << 20, host_budget=1)
+pretend_initialised()
+pool = torch.cuda.MemPool(use_on_oom=True)
+assert pool.use_count() == 1, pool.use_count()
+C._cuda_beginAllocateCurrentThreadToPool(0, pool.id)
+assert pool.use_count() == 2
+import threading
+t = threading.Thread(target=lambda: alloc(1000)); t.start(); t.join()  # of another thread: not the pool's
+a = alloc(2000)
+C._cuda_endAllocateToPool(0, pool.id)
+C._cuda_releasePool(0, pool.id)
+alloc(3000)
+asked = []
+C._cuda_attach_out_of_memory_observer(lambda *a: asked.append(a))
+try: alloc(20 << 20)  # where all is full the pool is asked, too
+except RuntimeError: pass
+assert asked == [(0, 20 << 20, 10 << 20, (10 << 20) - 6000)], asked
+id = pool.id
+del pool
+try: alloc(20 << 20)
+except RuntimeError: pass
+try: torch.cuda.MemPool(torch.cuda.memory._get_current_allocator().allocator())
+except RuntimeError as e: assert "allocator of its own" in str(e), e
+else: raise AssertionError
+print(id[0], id[1])
+"""
+    )
+    id = r.out.strip()
+    assert r.calls()[:12] == [
+        "init 0", f"retain_pool 0 {id}", f"retain_pool 0 {id}", "malloc 1000 0", f"in_pool {id}", "malloc 2000 0", f"release_pool 0 {id}", "malloc 3000 0",
+        f"malloc {20 << 20} 0", f"in_pool {id}", f"malloc {20 << 20} 0", f"release_pool 0 {id}",
+    ], r.calls()  # fmt: skip
+    assert [c for c in r.calls()[12:] if "in_pool" in c] == []
+
+
+def test_checkpoints_of_pools(run, with_pools):
+    """What the graph trees of torch.compile do between two captures."""
+    r = run(
+        """
+penstock.enable()
+id = (3, 4)
+C._cuda_beginAllocateToPool(0, id)
+a, b = alloc(4096), alloc(5 << 20)
+C._cuda_endAllocateToPool(0, id)
+live = lambda *p: C._cuda_checkPoolLiveAllocations(0, id, set(p))
+assert live(a, b) and not live(a) and not live(a, b, 7)
+state = C._cuda_getCheckpointState(0, id)
+free(a), free(b)
+assert live()
+# The graph runs again: its output is there, and nobody owns the memory.
+s = C._construct_storage_from_data_pointer(a, torch.device("cuda", 0), 4096)
+assert not C._has_Standard_Deleter(s._cdata)
+C._cuda_setCheckpointPoolState(0, state, [], [s._cdata])
+assert live(a, b) and C._has_Standard_Deleter(s._cdata)
+free(b)  # that output is dead already
+assert live(a)
+C._cuda_setCheckpointPoolState(0, C._cuda_getCheckpointState(0, id), [s._cdata], [])
+assert live(a) and not C._has_Standard_Deleter(s._cdata)  # it was given back, and restored without its owner
+del s
+assert live(a)
+free(a)
+assert live() and penstock.stats()["requested_bytes"] == 0, penstock.stats()
+C._cuda_releasePool(0, id)
+"""
+    )
+    assert [c for c in r.calls() if "restore" in c] == ["restore 4096", "restore 5242880", "restore 4096"]
 
 
 def test_cxx_callers_of_the_missing_functions(run, libs, tmp_path_factory, compiler):

@@ -88,8 +88,16 @@ def test_a_runtime_that_does_not_start_is_not_out_of_memory(call):
 
 def test_pools(call):
     lines, log = call("pools")
-    assert lines == ["pools work"]
-    assert log == ["init 0", "begin_pool 0 7 9", "malloc 64 0", "end_pool 0 7 9", "release_pool 0 7 9", "close"]
+    assert lines == [
+        "pools work",
+        "again: penstock: allocations go to this memory pool already: end that before it is begun again",
+        "runtime_error penstock: no allocations go to this memory pool: it was not begun",
+    ]
+    assert log == [
+        "init 0", "retain_pool 0 7 9", "retain_pool 0 7 10",
+        "in_pool 7 10", "malloc 64 0", "in_pool 7 9", "malloc 65 0", "init 1", "malloc 66 1", "malloc 67 0", "in_pool 7 10", "malloc 68 0", "malloc 69 0",
+        "release_pool 0 7 9", "retain_pool 0 7 9", "close",
+    ]
 
 
 def test_pools_that_fail(call):

@@ -15,10 +15,15 @@ import (
 
 // Malloc allocates for work on a stream, given by its handle.
 func (l *Live) Malloc(bytes int64, stream uint64) (cuda.Ptr, error) {
+	return l.allocated(bytes, stream, func() (cuda.Ptr, error) { return l.malloc(bytes, stream) })
+}
+
+// allocated counts and tells of what malloc returns.
+func (l *Live) allocated(bytes int64, stream uint64, malloc func() (cuda.Ptr, error)) (cuda.Ptr, error) {
 	if bytes <= 0 {
 		return 0, fmt.Errorf("cannot allocate %d bytes", bytes)
 	}
-	p, err := l.malloc(bytes, stream)
+	p, err := malloc()
 	if err != nil {
 		l.Counts.OOMs.Add(1)
 		return 0, err

@@ -1,9 +1,11 @@
 package live
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"math"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -226,6 +228,63 @@ func TestPrivatePools(t *testing.T) {
 	}
 	if r.d.Used != 0 {
 		t.Errorf("%d bytes of plain memory kept after the pool was released", r.d.Used)
+	}
+}
+
+// TestSeveralPrivatePools: each allocation says which pool it comes from, and what a pool's graph writes is an allocation again.
+func TestSeveralPrivatePools(t *testing.T) {
+	r := newRig(t, defaults())
+	a, b := PoolID{1, 2}, PoolID{1, 3}
+	if _, err := r.l.MallocIn(a, 4096, 0); err == nil || r.l.PoolUsers(a) != 0 {
+		t.Errorf("a pool that nobody made: %v, %d users", err, r.l.PoolUsers(a))
+	}
+	r.Must(r.l.RetainPool(a))
+	r.Must(r.l.RetainPool(b))
+	r.Must(r.l.RetainPool(b))
+	if r.l.PoolUsers(a) != 1 || r.l.PoolUsers(b) != 2 {
+		t.Errorf("%d and %d users", r.l.PoolUsers(a), r.l.PoolUsers(b))
+	}
+	in := func(id PoolID, bytes int64) cuda.Ptr {
+		p, err := r.l.MallocIn(id, bytes, 0)
+		r.Must(err)
+		return p
+	}
+	small, large, other := in(a, 4096), in(a, 8*mib), in(b, 4096)
+	if q := r.MallocOn(8*mib, 0); !r.l.Engine.Owns(q) {
+		t.Error("an allocation outside of the pools is not a tensor")
+	}
+	want := []cuda.Range{{Base: small, Bytes: 4096}, {Base: large, Bytes: 8 * mib}}
+	slices.SortFunc(want, func(x, y cuda.Range) int { return cmp.Compare(x.Base, y.Base) })
+	if got := r.l.PoolBlocks(a); !slices.Equal(got, want) {
+		t.Errorf("the pool has %v, not %v", got, want)
+	}
+	r.Must(r.l.Free(large))
+	if err := r.l.RestoreIn(b, large, 8*mib); err == nil {
+		t.Error("another pool's memory was given away")
+	}
+	if err := r.l.RestoreIn(a, small, 4096); err == nil {
+		t.Error("what is in use was given away")
+	}
+	before := r.l.Stats().AllocationsLive
+	r.Must(r.l.RestoreIn(a, large, 8*mib))
+	if now := r.l.Stats().AllocationsLive; now != before+1 || len(r.l.PoolBlocks(a)) != 2 {
+		t.Errorf("%d live allocations, %d before", now, before)
+	}
+	// What outlives its pool is given back when it is freed.
+	r.Must(r.l.ReleasePool(a))
+	r.Must(r.l.Free(small))
+	r.Must(r.l.Free(large))
+	if err := r.l.ReleasePool(a); err == nil || len(r.l.PoolBlocks(a)) != 0 {
+		t.Error("the pool is still there")
+	}
+	r.Must(r.l.ReleasePool(b))
+	r.Must(r.l.Free(other))
+	if r.l.PoolUsers(b) != 1 {
+		t.Errorf("%d users of the other pool", r.l.PoolUsers(b))
+	}
+	r.Must(r.l.ReleasePool(b))
+	if r.d.Used != 0 {
+		t.Errorf("%d bytes of plain memory kept", r.d.Used)
 	}
 }
 

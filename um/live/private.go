@@ -51,13 +51,16 @@ func (s privateSource) Release(p cuda.Ptr, bytes int64) error {
 	return err
 }
 
-// BeginPool sends allocations to a private pool until EndPool.
-func (l *Live) BeginPool(id PoolID) error {
+// RetainPool makes a private pool, where there is none of that name, and counts one more user of it.
+func (l *Live) RetainPool(id PoolID) error {
 	l.plainMu.Lock()
 	defer l.plainMu.Unlock()
-	if l.active.Load() != nil {
-		return fmt.Errorf("a private pool is already in use: captures cannot be nested")
-	}
+	l.retain(id)
+	return nil
+}
+
+// retain is RetainPool. plainMu is held.
+func (l *Live) retain(id PoolID) *private {
 	p := l.privates[id]
 	if p == nil {
 		p = &private{id: id, pool: pool.NewCaching(privateSource{l}, eventFences{l.Driver, l.Hook})}
@@ -65,7 +68,27 @@ func (l *Live) BeginPool(id PoolID) error {
 	}
 	p.users++
 	l.anyPrivate.Store(true)
-	l.active.Store(p)
+	return p
+}
+
+// PoolUsers is how many users a private pool has; 0 when there is none of that name.
+func (l *Live) PoolUsers(id PoolID) int {
+	l.plainMu.Lock()
+	defer l.plainMu.Unlock()
+	if p := l.privates[id]; p != nil {
+		return p.users
+	}
+	return 0
+}
+
+// BeginPool sends allocations to a private pool until EndPool, and retains it.
+func (l *Live) BeginPool(id PoolID) error {
+	l.plainMu.Lock()
+	defer l.plainMu.Unlock()
+	if l.active.Load() != nil {
+		return fmt.Errorf("a private pool is already in use: captures cannot be nested")
+	}
+	l.active.Store(l.retain(id))
 	l.serveFront()
 	return nil
 }
@@ -88,18 +111,72 @@ func (l *Live) ReleasePool(id PoolID) error {
 	l.plainMu.Lock()
 	defer l.plainMu.Unlock()
 	defer l.notePrivate()
-	p := l.privates[id]
-	if p == nil {
-		return fmt.Errorf("no private pool %x-%x", id[0], id[1])
+	p, err := l.privateNamed(id)
+	if err != nil {
+		return err
 	}
-	if p.users--; p.users > 0 {
-		return nil
+	p.users = max(p.users-1, 0)
+	l.giveBackUnused(p)
+	return nil
+}
+
+// giveBackUnused gives back what is free of a pool that has no user any more, and forgets it when that is all. plainMu is held.
+func (l *Live) giveBackUnused(p *private) {
+	if p.users > 0 {
+		return
 	}
 	p.pool.EmptyCache()
 	if p.pool.Stats().ReservedBytes == 0 {
-		delete(l.privates, id)
+		delete(l.privates, p.id)
+	}
+}
+
+// MallocIn allocates in a private pool, whichever is in use.
+func (l *Live) MallocIn(id PoolID, bytes int64, stream uint64) (cuda.Ptr, error) {
+	return l.allocated(bytes, stream, func() (cuda.Ptr, error) {
+		l.plainMu.Lock()
+		defer l.plainMu.Unlock()
+		defer l.notePrivate()
+		x, err := l.privateNamed(id)
+		if err != nil {
+			return 0, err
+		}
+		return x.pool.Malloc(bytes, stream)
+	})
+}
+
+// RestoreIn makes what was an allocation of a private pool one again, at its address and with its contents: a graph that runs
+// again writes there. It fails where something is allocated there.
+func (l *Live) RestoreIn(id PoolID, p cuda.Ptr, bytes int64) error {
+	_, err := l.allocated(bytes, privateStream, func() (cuda.Ptr, error) {
+		l.plainMu.Lock()
+		defer l.plainMu.Unlock()
+		defer l.notePrivate()
+		x, err := l.privateNamed(id)
+		if err != nil {
+			return 0, err
+		}
+		return p, x.pool.MallocAt(p, bytes)
+	})
+	return err
+}
+
+// PoolBlocks are the live allocations of a private pool, by address, of the sizes that were asked for.
+func (l *Live) PoolBlocks(id PoolID) []cuda.Range {
+	l.plainMu.Lock()
+	defer l.plainMu.Unlock()
+	if p := l.privates[id]; p != nil {
+		return p.pool.Live()
 	}
 	return nil
+}
+
+// privateNamed is the private pool of that name. plainMu is held.
+func (l *Live) privateNamed(id PoolID) (*private, error) {
+	if p := l.privates[id]; p != nil {
+		return p, nil
+	}
+	return nil, fmt.Errorf("no private pool %x-%x", id[0], id[1])
 }
 
 // mallocPrivate allocates from the private pool in use; ok is false when there is
@@ -124,10 +201,13 @@ func (l *Live) freePrivate(p cuda.Ptr) (ok bool, err error) {
 	l.plainMu.Lock()
 	defer l.plainMu.Unlock()
 	defer l.notePrivate()
-	if x := l.ownerOf(p); x != nil {
-		return true, x.pool.Free(p)
+	x := l.ownerOf(p)
+	if x == nil {
+		return false, nil
 	}
-	return false, nil
+	err = x.pool.Free(p)
+	l.giveBackUnused(x)
+	return true, err
 }
 
 // recordPrivate is RecordStream for private pools.

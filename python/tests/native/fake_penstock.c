@@ -106,8 +106,31 @@ void *penstock_malloc(ssize_t size, int device, void *stream) {
     return p;
 }
 
+/* What was allocated in a pool: one for all names, whose memory stays. */
+#define POOLED 64
+static struct {
+    struct penstock_block block;
+    int live;
+} in_pool[POOLED];
+static int users;
+
+static void *pooled(void *p, size_t size) {
+    for (int i = 0; p && i < POOLED; i++)
+        if (!in_pool[i].block.ptr) {
+            in_pool[i].block.ptr = p, in_pool[i].block.size = size, in_pool[i].live = 1;
+            break;
+        }
+    return p;
+}
+
 void penstock_free(void *ptr, ssize_t size, int device, void *stream) {
     (void)size, (void)stream;
+    for (int i = 0; i < POOLED; i++)
+        if (in_pool[i].live && in_pool[i].block.ptr == ptr) {
+            in_pool[i].live = 0;
+            logf_("free %d", device);
+            return;
+        }
     pthread_mutex_lock(&lock);
     for (int i = 0; i < CAP; i++)
         if (live[i].p == ptr) {
@@ -180,16 +203,34 @@ static int pool_error(void) {
     snprintf(error_text, sizeof error_text, "%s", getenv("FAKE_POOL_ERROR"));
     return -ENOMEM;
 }
-int penstock_begin_pool(int device, unsigned long long hi, unsigned long long lo) {
-    logf_("begin_pool %d %llu %llu", device, hi, lo);
+int penstock_retain_pool(int device, unsigned long long hi, unsigned long long lo) {
+    logf_("retain_pool %d %llu %llu", device, hi, lo);
+    if (!pool_error()) users++;
     return pool_error();
 }
-int penstock_end_pool(int device, unsigned long long hi, unsigned long long lo) {
-    logf_("end_pool %d %llu %llu", device, hi, lo);
-    return 0;
+int penstock_pool_users(int device, unsigned long long hi, unsigned long long lo) { return (void)device, (void)hi, (void)lo, users; }
+void *penstock_malloc_in_pool(ssize_t size, int device, void *stream, unsigned long long hi, unsigned long long lo) {
+    logf_("in_pool %llu %llu", hi, lo);
+    return pooled(penstock_malloc(size, device, stream), (size_t)size);
+}
+long penstock_pool_blocks(int device, unsigned long long hi, unsigned long long lo, struct penstock_block *blocks, size_t capacity) {
+    (void)device, (void)hi, (void)lo;
+    long n = 0;
+    for (int i = 0; i < POOLED; i++)
+        if (in_pool[i].live && (size_t)n++ < capacity) blocks[n - 1] = in_pool[i].block;
+    return n;
+}
+int penstock_restore_in_pool(void *ptr, ssize_t size, int device, unsigned long long hi, unsigned long long lo) {
+    (void)device, (void)hi, (void)lo;
+    logf_("restore %zd", size);
+    for (int i = 0; i < POOLED; i++)
+        if (in_pool[i].block.ptr == ptr && !in_pool[i].live) return in_pool[i].live = 1, 0;
+    snprintf(error_text, sizeof error_text, "something else is allocated there");
+    return -EINVAL;
 }
 #ifndef INCOMPLETE
 int penstock_release_pool(int device, unsigned long long hi, unsigned long long lo) {
+    users--;
     logf_("release_pool %d %llu %llu", device, hi, lo);
     return 0;
 }

@@ -39,16 +39,35 @@ static void out_of_memory(size_t bytes) {
     }
 }
 
+// Pools of memory that are begun at once: the last that takes an allocation has it.
 static void pools() {
-    PoolId id{7, 9};
-    bool asked = false;
-    std::function<bool(CudaStream)> filter = [&asked](CudaStream) { return asked = true; };
+    PoolId outer{7, 9}, inner{7, 10};
+    bool takes = true;
+    auto *alloc = SHIM(penstock_torch_malloc);
+    auto *begin = SHIM(penstock_torch_begin_pool);
+    auto *end = SHIM(penstock_torch_end_pool);
     try {
-        SHIM(penstock_torch_begin_pool)(0, id, filter);
-        SHIM(penstock_torch_malloc)(64, 0, nullptr);
-        SHIM(penstock_torch_end_pool)(0, id);
-        SHIM(penstock_torch_release_pool)(0, id);
+        begin(0, outer, [](CudaStream) { return true; });
+        begin(0, inner, [&takes](CudaStream) { return takes; });
+        alloc(64, 0, nullptr);
+        takes = false;
+        alloc(65, 0, nullptr);
+        alloc(66, 1, nullptr); // another device
+        end(0, outer);
+        alloc(67, 0, nullptr);
+        takes = true;
+        alloc(68, 0, nullptr);
+        end(0, inner);
+        alloc(69, 0, nullptr);
+        SHIM(penstock_torch_release_pool)(0, outer);
         std::puts("pools work");
+        begin(0, outer, [](CudaStream) { return true; });
+        try {
+            begin(0, outer, [](CudaStream) { return true; });
+        } catch (const std::runtime_error &e) {
+            std::printf("again: %s\n", e.what());
+        }
+        end(0, inner);
     } catch (const std::runtime_error &e) {
         std::printf("runtime_error %s\n", e.what());
     }
