@@ -317,6 +317,17 @@ assert "Active Memory Timeline" in viz.trace_plot(s) and "Allocator State Histor
 for draw in (viz.segments, viz.memory):
     assert "make" in draw(s, format_flamegraph=lambda lines: lines)
 assert viz.segsum(s) and viz.trace(s)
+if hasattr(C, "_cuda_beginAllocateToPool"):
+    pool = (3, 4)
+    C._cuda_beginAllocateToPool(0, pool)
+    private = [make(1000), make(3 << 20)]
+    C._cuda_endAllocateToPool(0, pool)
+    of_pool = cuda.memory_snapshot(pool)
+    assert {m.p for m in private} == {b["address"] for g in of_pool for b in g["blocks"] if b["state"] == "active_allocated"}
+    assert all(g["segment_pool_id"] == pool for g in of_pool) and len(of_pool) == 2
+    del private
+    C._cuda_releasePool(0, pool)
+    assert not any(b["state"] == "active_allocated" for g in cuda.memory_snapshot(pool) for b in g["blocks"])
 if hasattr(C, "_cuda_setMemoryMetadata"):
     cuda.memory._set_memory_metadata("a step")
     assert cuda.memory._get_memory_metadata() in ("", "a step")
