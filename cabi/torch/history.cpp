@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <ctime>
 #include <deque>
@@ -20,12 +21,12 @@ std::atomic<Stacks> history_stacks{Stacks::Off};
 namespace {
 
 // In the order of the bits of penstock_torch_record_history.
-enum Action { Alloc, FreeRequested, FreeCompleted, OutOfMemory, Snapshot };
+enum Action { Alloc, FreeRequested, FreeCompleted, OutOfMemory, Snapshot, Annotate };
 
 struct Entry {
     Action action;
     int device;
-    uint32_t stack;
+    uint32_t stack, metadata;
     uint64_t address; // of OutOfMemory: the bytes that are free
     int64_t bytes;
     uint64_t stream;
@@ -38,13 +39,24 @@ struct Frame {
     bool operator<(const Frame &o) const { return code != o.code ? code < o.code : line < o.line; }
 };
 
-// Codes, frames and stacks have numbers: a job allocates at the same places again and again. Stack 0 has no frames.
+// What the program says of whatever this thread allocates and frees; NULL: nothing. A thread that ends leaves it: what else
+// ends with it may free memory.
+thread_local char *user_metadata;
+
+// Codes, frames, stacks and texts have numbers: a job allocates at the same places again and again. Stack 0 has no frames.
 struct Places {
     std::unordered_map<void *, uint32_t> codes; // references to them are held
     std::vector<CodeText> texts;
     std::map<Frame, uint32_t> frames;
     std::map<std::vector<uint32_t>, uint32_t> stacks{{{}, 0}};
+    std::map<std::string, uint32_t> metadata;
 };
+
+int64_t microseconds_now() {
+    timespec t;
+    clock_gettime(CLOCK_REALTIME, &t);
+    return int64_t{t.tv_sec} * 1000000 + t.tv_nsec / 1000;
+}
 
 struct History {
     std::mutex mutex;
@@ -57,9 +69,10 @@ struct History {
     void trim() {
         while (static_cast<int64_t>(entries.size()) > most) entries.pop_front();
     }
-    void add(const Entry &e) {
-        if (most == 0 || skipped >> e.action & 1) return;
-        entries.push_back(e);
+    void add(Action action, uint64_t address, int64_t bytes, int device, const void *stream, uint32_t stack, const char *metadata = user_metadata) {
+        if (most == 0 || skipped >> action & 1) return;
+        uint32_t number = places.metadata.emplace(metadata ? metadata : "", places.metadata.size()).first->second;
+        entries.push_back({action, device, stack, number, address, bytes, reinterpret_cast<uint64_t>(stream), microseconds_now()});
         trim();
     }
     uint32_t number_of(const PythonStack &stack, std::unique_lock<std::mutex> &lock);
@@ -71,12 +84,6 @@ std::atomic<History *> current{new History};
 void in_child() {
     history_stacks.store(Stacks::Off);
     current.store(new History);
-}
-
-int64_t microseconds_now() {
-    timespec t;
-    clock_gettime(CLOCK_REALTIME, &t);
-    return int64_t{t.tv_sec} * 1000000 + t.tv_nsec / 1000;
 }
 
 uint32_t History::number_of(const PythonStack &stack, std::unique_lock<std::mutex> &lock) {
@@ -97,10 +104,6 @@ uint32_t History::number_of(const PythonStack &stack, std::unique_lock<std::mute
     frames.reserve(at.size());
     for (const Place &p : at) frames.push_back(places.frames.emplace(Frame{places.codes[p.code], p.line}, places.frames.size()).first->second);
     return places.stacks.emplace(std::move(frames), places.stacks.size()).first->second;
-}
-
-Entry entry_of(Action action, uint64_t address, int64_t bytes, int device, const void *stream, uint32_t stack) {
-    return {action, device, stack, address, bytes, reinterpret_cast<uint64_t>(stream), microseconds_now()};
 }
 
 bool takes_stacks(Stacks of) { return history_stacks.load() >= of; }
@@ -158,13 +161,15 @@ std::string json_of(History &h, bool entries) {
     out += ",\"stacks\":";
     append_list(out, by_number(h.places.stacks),
                 [&out](const std::vector<uint32_t> *s) { append_list(out, *s, [&out](uint32_t frame) { out += std::to_string(frame); }); });
+    out += ",\"metadata\":";
+    append_list(out, by_number(h.places.metadata), [&out](const std::string *m) { append_text(out, *m); });
     out += ",\"live\":";
     append_list(out, h.live, [&out](const std::pair<const uint64_t, uint32_t> &x) { append_numbers(out, {x.first, x.second}); });
     out += ",\"entries\":";
     const std::deque<Entry> none;
     append_list(out, entries ? h.entries : none, [&out](const Entry &e) {
         append_numbers(out, {static_cast<uint64_t>(e.action), static_cast<uint64_t>(e.device), e.address, static_cast<uint64_t>(e.bytes), e.stream,
-                             static_cast<uint64_t>(e.microseconds), e.stack});
+                             static_cast<uint64_t>(e.microseconds), e.stack, e.metadata});
     });
     return out += '}';
 }
@@ -180,7 +185,7 @@ void record_malloc(const void *p, ssize_t bytes, int device, const void *stream)
     if (of == Stacks::Off) return; // it has been switched off, and what was recorded is gone
     auto address = reinterpret_cast<uint64_t>(p);
     if (number) h.live[address] = number;
-    h.add(entry_of(Alloc, address, bytes, device, stream, of >= Stacks::OfMallocs ? number : 0));
+    h.add(Alloc, address, bytes, device, stream, of >= Stacks::OfMallocs ? number : 0);
 }
 
 void record_free(const void *p, ssize_t bytes, int device, const void *stream) {
@@ -191,8 +196,8 @@ void record_free(const void *p, ssize_t bytes, int device, const void *stream) {
     if (!history_is_on()) return;
     auto address = reinterpret_cast<uint64_t>(p);
     h.live.erase(address);
-    h.add(entry_of(FreeRequested, address, bytes, device, stream, number));
-    h.add(entry_of(FreeCompleted, address, bytes, device, stream, number));
+    h.add(FreeRequested, address, bytes, device, stream, number);
+    h.add(FreeCompleted, address, bytes, device, stream, number);
 }
 
 void record_out_of_memory(const Engine &e, ssize_t bytes, int device, const void *stream) {
@@ -201,7 +206,7 @@ void record_out_of_memory(const Engine &e, ssize_t bytes, int device, const void
     History &h = *current.load();
     std::unique_lock<std::mutex> lock(h.mutex);
     uint32_t number = h.number_of(stack, lock);
-    if (history_is_on()) h.add(entry_of(OutOfMemory, static_cast<uint64_t>(free), bytes, device, stream, number));
+    if (history_is_on()) h.add(OutOfMemory, static_cast<uint64_t>(free), bytes, device, stream, number);
 }
 
 } // namespace penstock
@@ -239,7 +244,21 @@ void penstock_torch_note_snapshot(int device, int64_t bytes) {
     History &h = *current.load();
     std::unique_lock<std::mutex> lock(h.mutex);
     uint32_t number = h.number_of(stack, lock);
-    if (history_is_on()) h.add(entry_of(Snapshot, 0, bytes, device, nullptr, number));
+    if (history_is_on()) h.add(Snapshot, 0, bytes, device, nullptr, number);
+}
+
+void penstock_torch_set_metadata(const char *text) {
+    std::free(user_metadata);
+    user_metadata = *text ? strdup(text) : nullptr;
+}
+
+void penstock_torch_annotate(uint64_t address, int device, const char *text) {
+    if (!history_is_on()) return;
+    PythonStack stack(takes_stacks(Stacks::OfMallocs));
+    History &h = *current.load();
+    std::unique_lock<std::mutex> lock(h.mutex);
+    uint32_t number = h.number_of(stack, lock);
+    if (history_is_on()) h.add(Annotate, address, 0, device, nullptr, number, text);
 }
 
 long penstock_torch_history(char *json, size_t capacity, int entries) {

@@ -46,9 +46,11 @@ class Native:
         lib.penstock_torch_record_history.argtypes = [ctypes.c_int, ctypes.c_int64, ctypes.c_uint, ctypes.c_int]
         lib.penstock_torch_history_enabled.restype = ctypes.c_int
         lib.penstock_torch_note_snapshot.argtypes = [ctypes.c_int, ctypes.c_int64]
+        lib.penstock_torch_set_metadata.argtypes = [ctypes.c_char_p]
+        lib.penstock_torch_annotate.argtypes = [ctypes.c_uint64, ctypes.c_int, ctypes.c_char_p]
         lib.penstock_torch_history.restype = ctypes.c_long
         lib.penstock_torch_history.argtypes = [ctypes.c_char_p, ctypes.c_size_t, ctypes.c_int]
-        for name in ("close", "empty_cache", "reset_peak", "reset_accumulated", "counters", "record_history", "note_snapshot"):
+        for name in ("close", "empty_cache", "reset_peak", "reset_accumulated", "counters", "record_history", "note_snapshot", "set_metadata", "annotate"):
             getattr(lib, "penstock_torch_" + name).restype = None
         self.path = shim
         self._engine: Any = None
@@ -133,6 +135,13 @@ class Native:
 
     def note_snapshot(self, device: int, allocated: int) -> None:
         self._lib.penstock_torch_note_snapshot(device, allocated)
+
+    def set_metadata(self, text: str) -> None:
+        """What the calling thread's entries have from now on."""
+        self._lib.penstock_torch_set_metadata(text.encode())
+
+    def annotate(self, address: int, text: str) -> None:
+        self._lib.penstock_torch_annotate(address, self._lib.penstock_torch_device(), text.encode())
 
     def history(self, entries: bool) -> dict[str, Any]:
         """What is recorded, as penstock_torch_history says (cabi/torch/penstock_torch.h)."""

@@ -152,6 +152,7 @@ def apply(torch: Any, native: Native) -> None:
         """A table of Penstock's memory statistics."""
         return summary(native, index(device), abbreviated)
 
+    metadata = _snapshot.Metadata(native)
     raw: dict[str, Callable[..., Any]] = {
         "_cuda_memoryStats": lambda device: nested_stats(native, device),
         "_cuda_resetPeakMemoryStats": lambda device: native.reset_peak(),
@@ -162,6 +163,10 @@ def apply(torch: Any, native: Native) -> None:
         "_cuda_record_memory_history_legacy": functools.partial(_snapshot.record_legacy, native),
         "_cuda_isHistoryEnabled": native.history_enabled,
         "_cuda_allocationTraceback": lambda address: _snapshot.traceback(native, address),
+        "_cuda_memoryMetadataSupported": lambda: True,
+        "_cuda_setMemoryMetadata": metadata.set,
+        "_cuda_getMemoryMetadata": metadata.get,
+        "_cuda_annotateMemory": native.annotate,
         # torch.accelerator, which is CUDA here: _check has seen to that.
         "_accelerator_getDeviceStats": lambda device: nested_stats(native, device),
         "_accelerator_resetPeakStats": lambda device: native.reset_peak(),

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 from typing import Any
 from collections.abc import Iterable
 
@@ -17,7 +18,7 @@ from . import _segment_events
 from ._native import Native
 
 _STACKS = {None: 1, "state": 2, "alloc": 3, "all": 4}  # as penstock_torch_record_history has them
-_ACTIONS = ("alloc", "free_requested", "free_completed", "oom", "snapshot", "segment_alloc", "segment_free")  # by bit
+_ACTIONS = ("alloc", "free_requested", "free_completed", "oom", "snapshot", "annotate", "segment_alloc", "segment_free")  # by bit
 
 
 class _BadArgument(ValueError, RuntimeError):
@@ -84,7 +85,7 @@ def snapshot(native: Native, devices: int, which: Any = None) -> dict[str, Any]:
     stacks = _stacks(history)
     frames = {address: stacks[number] for address, number in history["live"]}
     traces: list[list[dict[str, Any]]] = [[] for _ in range(max(devices, -1 if device is None else device + 1))]
-    for action, on, address, size, stream, time, stack in history["entries"]:
+    for action, on, address, size, stream, time, stack, metadata in history["entries"]:
         traces[on].append(
             {
                 "action": _ACTIONS[action],
@@ -94,7 +95,7 @@ def snapshot(native: Native, devices: int, which: Any = None) -> dict[str, Any]:
                 "time_us": time,
                 "frames": stacks[stack],
                 "compile_context": "N/A",
-                "user_metadata": "",
+                "user_metadata": history["metadata"][metadata],
             }
         )
     if device is not None:
@@ -119,6 +120,20 @@ def traceback(native: Native, address: int) -> list[dict[str, Any]] | None:
     history = native.history(False)
     number = dict(history["live"]).get(address)
     return None if number is None else _stacks(history)[number]
+
+
+class Metadata:
+    """What a thread says of whatever it allocates and frees: torch._C._cuda_setMemoryMetadata and _cuda_getMemoryMetadata."""
+
+    def __init__(self, native: Native) -> None:
+        self._native, self._of = native, threading.local()
+
+    def set(self, text: str) -> None:
+        self._native.set_metadata(text)
+        self._of.text = text
+
+    def get(self) -> str:
+        return getattr(self._of, "text", "")
 
 
 def _parsed(which: Any) -> tuple[tuple[int, int], bool]:

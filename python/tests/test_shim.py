@@ -129,7 +129,7 @@ def test_history_without_python(call):
     lines, _ = call("record", FAKE_WORDY="1")
     first, answers, second, last = lines
     history = json.loads(first)
-    assert [(action, size, stack) for action, _, _, size, _, _, stack in history["entries"]] == [
+    assert [(action, size, stack) for action, _, _, size, _, _, stack, _ in history["entries"]] == [
         (1, 3, 0), (2, 3, 0), (1, 100, 0), (2, 100, 0), (4, 7, 0), (3, 1 << 50, 0)
     ]  # fmt: skip
     assert history["entries"][0][2] == history["entries"][1][2] != 0  # their address

@@ -329,8 +329,14 @@ if hasattr(C, "_cuda_beginAllocateToPool"):
     C._cuda_releasePool(0, pool)
     assert not any(b["state"] == "active_allocated" for g in cuda.memory_snapshot(pool) for b in g["blocks"])
 if hasattr(C, "_cuda_setMemoryMetadata"):
-    cuda.memory._set_memory_metadata("a step")
-    assert cuda.memory._get_memory_metadata() in ("", "a step")
+    assert cuda.memory._memory_metadata_supported() and cuda.memory._get_memory_metadata() == ""
+    cuda.memory._set_memory_metadata({"step": 3})
+    assert cuda.memory._get_memory_metadata() == '{"step":3}'
+    marked = make(5000)
+    C._cuda_annotateMemory(marked.p, "a mark")
+    cuda.memory._set_memory_metadata("")
+    said = [(e["action"], e["user_metadata"]) for e in cuda.memory._snapshot()["device_traces"][0][-3:]]
+    assert said == [("alloc", '{"step":3}'), ("annotate", "a mark"), ("snapshot", "")], said
 if hasattr(cuda.memory, "_allocation_traceback"):
     assert cuda.memory._allocation_traceback(live[-1].p) == blocks[live[-1].p]["frames"]
 cuda.memory._record_memory_history(enabled=None)
