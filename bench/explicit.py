@@ -101,6 +101,7 @@ def steady_counts(result):
 
 def summarise(record, stock):
     s = {"name": record["name"], "model": record["model"], "budget": record["budget"], "error": record["error"], "rc": record["rc"], "wall_s": record["wall_s"]}
+    s["stderr_tail"] = record["stderr_tail"][-6000:] if record["error"] else ""
     result = record.get("result")
     if not result or not result.get("iter_s"):
         return s
@@ -127,7 +128,6 @@ def summarise(record, stock):
         s["failure"] = report.get("failure")
     if record["nvml"]:
         s["nvml_peak_over_idle_bytes"] = max(x[1] for x in record["nvml"]) - record["idle_used_bytes"]
-    s["stderr_tail"] = record["stderr_tail"][-1500:] if record["error"] else ""
     return s
 
 

@@ -1173,6 +1173,12 @@ static void graph_pool(void) {
     OK(CALL(cuGraphExecDestroy, fill));
     CHECK(stat_now("allocated_bytes") >= (long long)((TENSORS - 1) * BYTES));
     long long live = stat_now("allocated_bytes");
+    /* What the graph made is there when its place is allocated again, though it has left in between. */
+    P.free(t[1].p, BYTES, 0, s);
+    while (resident(DEVICE(&t[1]), BYTES)) pressure();
+    CHECK_EQ(P.restore_in_pool(t[1].p, BYTES, 0, 1, 2), 0);
+    CHECK_EQ(stat_now("allocated_bytes"), live);
+    check_value(&t[1]);
     for (int i = 1; i < TENSORS; i++) P.free(t[i].p, BYTES, 0, s);
     CHECK_EQ(live - stat_now("allocated_bytes"), (TENSORS - 1) * BYTES); /* counted once */
     CHECK_EQ(P.release_pool(0, 1, 2), 0);

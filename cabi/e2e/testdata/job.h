@@ -22,6 +22,11 @@ static struct {
     int (*begin_pool)(int, unsigned long long, unsigned long long);
     int (*end_pool)(int, unsigned long long, unsigned long long);
     int (*release_pool)(int, unsigned long long, unsigned long long);
+    int (*retain_pool)(int, unsigned long long, unsigned long long);
+    int (*pool_users)(int, unsigned long long, unsigned long long);
+    void *(*malloc_in_pool)(ssize_t, int, void *, unsigned long long, unsigned long long);
+    long (*pool_blocks)(int, unsigned long long, unsigned long long, struct penstock_block *, size_t);
+    int (*restore_in_pool)(void *, ssize_t, int, unsigned long long, unsigned long long);
     long (*self_test)(char *, size_t);
     void (*close)(void);
 } P;
@@ -59,6 +64,7 @@ static void load(void) {
     FIND(abi_version), FIND(init), FIND(malloc), FIND(free), FIND(record_stream), FIND(empty_cache), FIND(reset);
     FIND(set_memory_fraction), FIND(reset_peak_stats), FIND(record), FIND(stats), FIND(last_error);
     FIND(begin_pool), FIND(end_pool), FIND(release_pool), FIND(self_test), FIND(close);
+    FIND(retain_pool), FIND(pool_users), FIND(malloc_in_pool), FIND(pool_blocks), FIND(restore_in_pool);
     CHECK_EQ(P.abi_version(), PENSTOCK_ABI_VERSION);
 }
 

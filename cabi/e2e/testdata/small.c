@@ -170,6 +170,33 @@ static int pools(void) {
     CHECK(P.release_pool(0, 1, 2) < 0);
     CHECK_EQ(stat_now("allocated_bytes"), 0);
     P.empty_cache();
+    /* By name, several at once. */
+    CHECK(!P.malloc_in_pool(8, 0, NULL, 3, 4)); /* nobody made it */
+    CHECK(strstr(last_error(), "no private pool"));
+    CHECK_EQ(P.pool_users(0, 3, 4), 0);
+    CHECK_EQ(P.retain_pool(0, 3, 4), 0);
+    CHECK_EQ(P.retain_pool(0, 3, 4), 0);
+    CHECK_EQ(P.retain_pool(0, 3, 5), 0);
+    CHECK_EQ(P.pool_users(0, 3, 4), 2);
+    char *a = P.malloc_in_pool(100, 0, NULL, 3, 4), *b = P.malloc_in_pool(2 * MiB, 0, NULL, 3, 4), *c = P.malloc_in_pool(100, 0, NULL, 3, 5);
+    CHECK(a && b && c);
+    CHECK(!P.malloc_in_pool(0, 0, NULL, 3, 4));
+    struct penstock_block blocks[2];
+    CHECK_EQ(P.pool_blocks(0, 3, 4, NULL, 0), 2);
+    CHECK_EQ(P.pool_blocks(0, 3, 4, blocks, 1), 2);
+    CHECK_EQ(P.pool_blocks(0, 3, 4, blocks, 2), 2);
+    CHECK(blocks[0].ptr < blocks[1].ptr && blocks[0].size + blocks[1].size == 100 + 2 * MiB);
+    CHECK(P.restore_in_pool(a, 100, 0, 3, 4) < 0); /* it is allocated */
+    P.free(a, 100, 0, NULL);
+    CHECK(P.restore_in_pool(a, 100, 0, 3, 5) < 0); /* another pool's */
+    CHECK_EQ(P.restore_in_pool(a, 100, 0, 3, 4), 0);
+    CHECK_EQ(stat_now("allocated_bytes"), 200 + 2 * MiB);
+    P.free(a, 100, 0, NULL), P.free(b, 0, 0, NULL), P.free(c, 0, 0, NULL);
+    CHECK_EQ(P.release_pool(0, 3, 4), 0);
+    CHECK_EQ(P.release_pool(0, 3, 4), 0);
+    CHECK_EQ(P.release_pool(0, 3, 5), 0);
+    CHECK(P.release_pool(0, 3, 4) < 0);
+    P.empty_cache();
     /* Calls that make no sense are refused, not fatal. */
     P.free((void *)8, 0, 0, NULL);
     CHECK(*last_error());
