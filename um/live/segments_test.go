@@ -64,7 +64,22 @@ func TestSegments(t *testing.T) {
 	if s, b := shown(t, l, private); b.Requested != 2*pool.SmallSegmentBytes || s.Pool != id || s.OnDevice != s.Bytes || len(s.Blocks) != 2 {
 		t.Errorf("of a private pool: %+v, %+v", s, b)
 	}
-	for _, p := range []cuda.Ptr{small, untouched, tensor, privateSmall, private} {
+	all := []cuda.Ptr{small, untouched, tensor, privateSmall, private}
+	for range 10 { // more than the device has
+		p := j.Malloc(livetest.TensorBytes)
+		j.Increase(p, livetest.TensorBytes, 1)
+		all = append(all, p)
+	}
+	away := 0
+	for _, p := range all[5:] {
+		if s, _ := shown(t, l, p); s.OnDevice < s.Bytes {
+			away++
+		}
+	}
+	if most := int(c.BudgetBytes / livetest.TensorBytes); away < 10-most {
+		t.Errorf("%d of 10 tensors are shown off the device, which has room for %d", away, most)
+	}
+	for _, p := range all {
 		j.Must(l.Free(p))
 	}
 	for _, s := range l.Segments() {
