@@ -173,6 +173,11 @@ PUBLIC long penstock_stats(char *json, size_t capacity)
     return alive() ? engineStats(json, capacity) : -ECHILD;
 }
 
+PUBLIC long penstock_snapshot(char *json, size_t capacity)
+{
+    return alive() ? engineSnapshot(json, capacity) : -ECHILD;
+}
+
 PUBLIC long penstock_last_error(char *text, size_t capacity)
 {
     return alive() ? engineLastError(text, capacity) : -ECHILD;

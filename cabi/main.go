@@ -47,6 +47,7 @@ import (
 	"github.com/penstock-gpu/penstock/internal/hook"
 	"github.com/penstock-gpu/penstock/internal/jobs"
 	"github.com/penstock-gpu/penstock/internal/ranks"
+	"github.com/penstock-gpu/penstock/internal/segments"
 	"github.com/penstock-gpu/penstock/options"
 	"github.com/penstock-gpu/penstock/pool/front"
 	"github.com/penstock-gpu/penstock/um"
@@ -377,12 +378,19 @@ func engineStats(buf *C.char, capacity C.size_t) C.long {
 	if e == nil {
 		return put(buf, capacity, []byte("{}"))
 	}
-	text, err := json.Marshal(e.Stats())
-	if err != nil {
-		setError(err)
-		return -C.long(syscall.EIO)
+	return putJSON(buf, capacity, e.Stats())
+}
+
+//export engineSnapshot
+func engineSnapshot(buf *C.char, capacity C.size_t) C.long {
+	defer guard("penstock_snapshot")
+	snapshot := struct {
+		Segments []segments.Segment `json:"segments"`
+	}{Segments: []segments.Segment{}}
+	if e := state.engine.Load(); e != nil {
+		snapshot.Segments = e.Segments()
 	}
-	return put(buf, capacity, text)
+	return putJSON(buf, capacity, snapshot)
 }
 
 //export engineRecord
@@ -419,6 +427,16 @@ func put(buf *C.char, capacity C.size_t, text []byte) C.long {
 	return C.long(len(text))
 }
 
+// putJSON is put for a value as JSON.
+func putJSON(buf *C.char, capacity C.size_t, value any) C.long {
+	text, err := json.Marshal(value)
+	if err != nil {
+		setError(err)
+		return -C.long(syscall.EIO)
+	}
+	return put(buf, capacity, text)
+}
+
 //export engineSelfTest
 func engineSelfTest(buf *C.char, capacity C.size_t) C.long {
 	defer guard("penstock_self_test")
@@ -435,12 +453,7 @@ func engineSelfTest(buf *C.char, capacity C.size_t) C.long {
 		report.Hook = true
 		report.Routes = append(report.Routes, selfTest(area, nil)...)
 	}
-	text, err := json.Marshal(report)
-	if err != nil {
-		setError(err)
-		return -C.long(syscall.EIO)
-	}
-	return put(buf, capacity, text)
+	return putJSON(buf, capacity, report)
 }
 
 //export engineBeginPool

@@ -64,6 +64,13 @@ int penstock_record(int on);
  * in_memory_share_estimated (of the speed in memory, at present; -1 when not known), engine, policy. */
 long penstock_stats(char *json, size_t capacity);
 
+/* Writes how memory is laid out at the moment as a JSON object, NUL-terminated; returns as penstock_stats. Its key segments is a
+ * list by address: address, total_size, stream (its handle), small (it is for small requests alone), tensor (it can leave the
+ * device, and is made for what is allocated in it), pool (the two numbers of its private pool, 0 of none), on_device_bytes (the
+ * rest is on the host, or nothing was written there yet), and blocks, which cover it: address, size, requested_size, state
+ * (active_allocated, active_awaiting_free or inactive). */
+long penstock_snapshot(char *json, size_t capacity);
+
 /* Writes the last error of the calling process, NUL-terminated; returns as penstock_stats. "" when none. */
 long penstock_last_error(char *text, size_t capacity);
 

@@ -5,6 +5,7 @@ import (
 	"sort"
 
 	"github.com/penstock-gpu/penstock/cuda"
+	"github.com/penstock-gpu/penstock/internal/segments"
 )
 
 // Sizes of PyTorch's caching allocator, in bytes.
@@ -254,6 +255,25 @@ func (c *Caching) Containing(p cuda.Ptr) (cuda.Range, bool) {
 		}
 	}
 	return cuda.Range{}, false
+}
+
+// Segments are all the memory that it has, in no order.
+func (c *Caching) Segments() (all []segments.Segment) {
+	for _, x := range c.segments {
+		s := segments.Segment{Address: x.base, Stream: x.stream, Small: x.small}
+		for b := x.first; b != nil; b = b.next {
+			switch {
+			case b.free:
+				s.Append(b.bytes, 0, segments.Inactive)
+			case c.live[b.base] == b:
+				s.Append(b.bytes, b.requested, segments.Allocated)
+			default:
+				s.Append(b.bytes, b.requested, segments.AwaitingFree)
+			}
+		}
+		all = append(all, s)
+	}
+	return all
 }
 
 // RecordStream says that work on another stream uses a live allocation.

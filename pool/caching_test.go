@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/penstock-gpu/penstock/cuda"
+	"github.com/penstock-gpu/penstock/internal/segments"
 )
 
 var errFull = errors.New("full")
@@ -386,7 +387,7 @@ func TestCachingRandom(t *testing.T) {
 			default:
 				q.finish(uint64(rng.IntN(3)))
 			}
-			if err := a.Check(); err != nil {
+			if err := errors.Join(a.Check(), segments.Check(a.Segments(), a.Stats().LiveBytes)); err != nil {
 				t.Fatalf("seed %d step %d: %v", seed, step, err)
 			}
 			if s := a.Stats(); s.ReservedBytes != d.used || s.LiveBytes != liveBytes {

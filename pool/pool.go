@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 
 	"github.com/penstock-gpu/penstock/cuda"
+	"github.com/penstock-gpu/penstock/internal/segments"
 	"github.com/penstock-gpu/penstock/pool/front"
 	"github.com/penstock-gpu/penstock/pool/plan"
 	"github.com/penstock-gpu/penstock/pool/planned"
@@ -37,6 +38,8 @@ type Layer interface {
 	Owns(at cuda.Ptr) bool
 	// Containing is the allocation that an address lies in. It may look through all of them.
 	Containing(at cuda.Ptr) (cuda.Range, bool)
+	// Segments are all the memory that it has, in no order.
+	Segments() []segments.Segment
 	// EmptyCache gives free physical memory back, and returns the bytes. It waits for queued work.
 	EmptyCache() (released int64)
 	// Trim gives back so much free physical memory as can be had without waiting.
@@ -166,6 +169,28 @@ func (p *Pool) TryContaining(at cuda.Ptr) (r cuda.Range, ok, busy bool) {
 	defer p.unlock()
 	r, ok = p.planned.Containing(at)
 	return r, ok, false
+}
+
+// Segments are all the memory that the pool has, in no order. What the front holds is free.
+func (p *Pool) Segments() []segments.Segment {
+	p.lock()
+	defer p.unlock()
+	p.catchUp()
+	all := p.planned.Segments()
+	if p.front == nil {
+		return all
+	}
+	held := p.front.Held() // of what is allocated here: while the lock is held that stays, whatever the front does
+	for i, s := range all {
+		all[i] = segments.Segment{Address: s.Address, Stream: s.Stream, Small: s.Small}
+		for _, b := range s.Blocks {
+			if _, ok := held[b.Address]; ok {
+				b.State, b.Requested = segments.Inactive, 0
+			}
+			all[i].Append(b.Bytes, b.Requested, b.State)
+		}
+	}
+	return all
 }
 
 // EmptyCache gives free physical memory back, and returns the bytes. It waits for

@@ -1,6 +1,7 @@
 package pool
 
 import (
+	"errors"
 	"flag"
 	"math/rand/v2"
 	"sync"
@@ -164,7 +165,7 @@ func TestRandom(t *testing.T) {
 			}
 			threads.Wait()
 			p.planned.Wait()
-			if err := p.Check(); err != nil {
+			if err := errors.Join(p.Check(), checkSegments(p.Pool, clients)); err != nil {
 				t.Fatal(err)
 			}
 			s := p.Stats()

@@ -1,11 +1,13 @@
 package pool
 
 import (
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"sync"
 	"testing"
 
+	"github.com/penstock-gpu/penstock/internal/segments"
 	"github.com/penstock-gpu/penstock/internal/short"
 	"github.com/penstock-gpu/penstock/pool/front"
 	"github.com/penstock-gpu/penstock/pool/internal/model"
@@ -121,7 +123,7 @@ func TestScript(t *testing.T) {
 					t.Fatalf("iteration %d: %d bytes are live, want %d", i, p.LiveBytes(), want)
 				}
 				if i%7 == 6 {
-					if err := p.Check(); err != nil {
+					if err := errors.Join(p.Check(), segments.Check(p.Segments(), p.LiveBytes())); err != nil {
 						t.Fatalf("iteration %d: %v", i, err)
 					}
 				}

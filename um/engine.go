@@ -7,6 +7,7 @@ import (
 
 	"github.com/penstock-gpu/penstock/correlate"
 	"github.com/penstock-gpu/penstock/cuda"
+	"github.com/penstock-gpu/penstock/internal/segments"
 )
 
 // Errors.
@@ -45,6 +46,8 @@ type Engine interface {
 	// LiveBytes are the bytes of live tensors as asked for, ReservedBytes those that they and what is kept for others occupy.
 	LiveBytes() int64
 	ReservedBytes() int64
+	// Segments are its memory that is allocated or kept for allocations, in no order; of a stream they have the number.
+	Segments() []segments.Segment
 	// Check recounts the ledger and returns what does not add up.
 	Check() error
 }

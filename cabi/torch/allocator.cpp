@@ -2,6 +2,7 @@
 #include "checkpoint.h"
 #include "counters.h"
 #include "engine.h"
+#include "history.h"
 #include "oom.h"
 #include "penstock_torch.h"
 #include "pools.h"
@@ -29,13 +30,18 @@ void *penstock_torch_malloc(ssize_t size, int device, CudaStream stream) {
     if (size == 0) return nullptr; // PyTorch never frees a null pointer
     if (void *p = restored()) {
         count_malloc(size);
+        note_malloc(p, size, device, stream);
         return p;
     }
     const Engine &e = started(device);
     // A size above the signed range comes in negative: more than any budget.
     void *p = size < 0 ? nullptr : allocate(e, size, device, stream);
-    if (!p) throw_out_of_memory(e, static_cast<size_t>(size), device);
+    if (!p) {
+        note_out_of_memory(e, size, device, stream);
+        throw_out_of_memory(e, static_cast<size_t>(size), device);
+    }
     count_malloc(size);
+    note_malloc(p, size, device, stream);
     return p;
 }
 
@@ -43,6 +49,7 @@ void penstock_torch_free(void *ptr, ssize_t size, int device, CudaStream stream)
     if (!ptr) return;
     const Engine *e = opened();
     if (!e) return; // a forked child: the memory is the parent's
+    note_free(ptr, size, device, stream);
     e->free(ptr, size, device, stream);
     count_free(size);
 }

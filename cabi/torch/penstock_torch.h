@@ -64,6 +64,26 @@ void penstock_torch_counters(int64_t out[24]);
 void penstock_torch_reset_peak(void);
 void penstock_torch_reset_accumulated(void);
 
+/* Records what is allocated and freed from now on. stacks says of what the Python stack is taken: 1 nothing, 2 live
+ * allocations, 3 the history of allocations too, 4 that of frees too; 0 ends the recording, and what was recorded is
+ * forgotten. The history has max_entries at most, the newest, and none of the actions whose bits are set in skipped: alloc,
+ * free_requested, free_completed, oom, snapshot, annotate, from the lowest; more bits are the caller's. clear: it begins anew. */
+void penstock_torch_record_history(int stacks, int64_t max_entries, unsigned skipped, int clear);
+/* 1 while that records, else 0. */
+int penstock_torch_history_enabled(void);
+/* Records that somebody has looked while so many bytes were allocated. */
+void penstock_torch_note_snapshot(int device, int64_t bytes);
+/* What is recorded of the calling thread has this text from now on. */
+void penstock_torch_set_metadata(const char *text);
+/* Records what the program says of a live allocation. */
+void penstock_torch_annotate(uint64_t address, int device, const char *text);
+/* Writes what is recorded as a JSON object, NUL-terminated; returns as penstock_stats. max_entries and skipped: as they were
+ * given; codes: [file, function]; frames: [number of the code, line]; stacks: lists of numbers of frames, the innermost first;
+ * metadata: texts; live: [address, number of the stack]; entries, if asked for: [action, by its bit, device, address, bytes,
+ * stream, microseconds since 1970, number of the stack, that of the metadata], where one of oom has the bytes that were free
+ * instead of an address. */
+long penstock_torch_history(char *json, size_t capacity, int entries);
+
 /* Gives the installed allocator object the virtual functions that PyTorch's
  * pluggable allocator answers only with "does not yet support" (cacheInfo, which
  * cuDNN's benchmark mode calls, and the statistics resets). Call after

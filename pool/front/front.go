@@ -77,6 +77,23 @@ func (f *Front) Empty(above, to int64, free func(cuda.Ptr)) (bytes int64) {
 	}
 }
 
+// Held is what is held by size, at this moment: it is free to the job.
+func (f *Front) Held() map[cuda.Ptr]struct{} {
+	at := make([]uint64, max(1, f.HeldCount()))
+	for {
+		n := int(C.front_list(f.c, (*C.uint64_t)(&at[0]), C.int64_t(len(at))))
+		if n > len(at) { // more since
+			at = make([]uint64, n)
+			continue
+		}
+		held := make(map[cuda.Ptr]struct{}, n)
+		for _, p := range at[:n] {
+			held[cuda.Ptr(p)] = struct{}{}
+		}
+		return held
+	}
+}
+
 // Settle says how many bytes are allocated for the pool now, those held among them, and
 // how many of those counted as held were freed.
 func (f *Front) Settle(live, freed int64) {

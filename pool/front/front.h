@@ -459,6 +459,19 @@ static inline int32_t front_empty(struct front *f, int64_t above, int64_t to, ui
     return k;
 }
 
+/* Lists what is held, at most n addresses, and says how many there are. */
+static inline int64_t front_list(struct front *f, uint64_t *at, int64_t n)
+{
+    int64_t k = 0;
+    front_lock(f);
+    for (int32_t i = 0; i < f->shelf_count; i++)
+        for (int32_t x = f->shelves[i].first; x != FRONT_NONE; x = f->nodes[x].next_held, k++)
+            if (k < n)
+                at[k] = f->nodes[x].at;
+    front_unlock(f);
+    return k;
+}
+
 /* Holds memory that its owner offers: as if it had been allocated, and freed. */
 static inline int front_offer(struct front *f, uint64_t at, int64_t bytes, uint64_t stream)
 {

@@ -43,7 +43,14 @@ class Native:
         lib.penstock_torch_memory_fraction.restype = ctypes.c_double
         lib.penstock_torch_memory_fraction.argtypes = [ctypes.c_int]
         lib.penstock_torch_counters.argtypes = [ctypes.POINTER(ctypes.c_int64)]
-        for name in ("close", "empty_cache", "reset_peak", "reset_accumulated", "counters"):
+        lib.penstock_torch_record_history.argtypes = [ctypes.c_int, ctypes.c_int64, ctypes.c_uint, ctypes.c_int]
+        lib.penstock_torch_history_enabled.restype = ctypes.c_int
+        lib.penstock_torch_note_snapshot.argtypes = [ctypes.c_int, ctypes.c_int64]
+        lib.penstock_torch_set_metadata.argtypes = [ctypes.c_char_p]
+        lib.penstock_torch_annotate.argtypes = [ctypes.c_uint64, ctypes.c_int, ctypes.c_char_p]
+        lib.penstock_torch_history.restype = ctypes.c_long
+        lib.penstock_torch_history.argtypes = [ctypes.c_char_p, ctypes.c_size_t, ctypes.c_int]
+        for name in ("close", "empty_cache", "reset_peak", "reset_accumulated", "counters", "record_history", "note_snapshot", "set_metadata", "annotate"):
             getattr(lib, "penstock_torch_" + name).restype = None
         self.path = shim
         self._engine: Any = None
@@ -114,13 +121,40 @@ class Native:
                 values[key] = None
         return values
 
+    def segments(self) -> list[dict[str, Any]]:
+        """How memory is laid out, as penstock_snapshot says (cabi/penstock.h)."""
+        engine = self._opened()
+        found: list[dict[str, Any]] = json.loads(_text(engine.penstock_snapshot))["segments"] if engine is not None else []
+        return found
+
+    def record_history(self, stacks: int, max_entries: int, skipped: int, clear: bool) -> None:
+        self._lib.penstock_torch_record_history(stacks, max(0, min(max_entries, (1 << 63) - 1)), skipped, clear)
+
+    def history_enabled(self) -> bool:
+        return bool(self._lib.penstock_torch_history_enabled())
+
+    def note_snapshot(self, device: int, allocated: int) -> None:
+        self._lib.penstock_torch_note_snapshot(device, allocated)
+
+    def set_metadata(self, text: str) -> None:
+        """What the calling thread's entries have from now on."""
+        self._lib.penstock_torch_set_metadata(text.encode())
+
+    def annotate(self, address: int, text: str) -> None:
+        self._lib.penstock_torch_annotate(address, self._lib.penstock_torch_device(), text.encode())
+
+    def history(self, entries: bool) -> dict[str, Any]:
+        """What is recorded, as penstock_torch_history says (cabi/torch/penstock_torch.h)."""
+        values: dict[str, Any] = json.loads(_text(lambda buffer, capacity: self._lib.penstock_torch_history(buffer, capacity, entries)))
+        return values
+
     def _opened(self) -> Any:
         handle = self._lib.penstock_torch_engine()
         if not handle:
             return None
         if self._engine is None:
             engine = ctypes.CDLL("libpenstock.so", handle=handle)
-            for name in ("penstock_stats", "penstock_last_error"):
+            for name in ("penstock_stats", "penstock_snapshot", "penstock_last_error"):
                 getattr(engine, name).restype = ctypes.c_long
                 getattr(engine, name).argtypes = [ctypes.c_char_p, ctypes.c_size_t]
             self._engine = engine
@@ -133,7 +167,7 @@ def _text(get: Any) -> str:
         buffer = ctypes.create_string_buffer(capacity)
         needed = int(get(buffer, capacity))
         if needed < 0:
-            raise PenstockError("the engine gave no statistics")
+            raise PenstockError("the engine gave no answer")
         if needed < capacity:
             return buffer.value.decode(errors="replace")
-        capacity = needed + 1
+        capacity = needed + needed // 8 + 1  # it may have grown when it is asked for again

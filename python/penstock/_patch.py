@@ -1,6 +1,6 @@
 """PyTorch's memory statistics, with Penstock's numbers.
 
-PyTorch's pluggable allocator has no statistics: every function that asks for
+PyTorch's pluggable allocator has no statistics, nor snapshots: every function that asks for
 them raises. Two layers are replaced. The functions of ``torch._C`` that return
 raw statistics get ours, so that everything PyTorch builds on them in Python
 (``torch.cuda.memory_stats``, ``memory_allocated``, ``torch.accelerator.*``, and
@@ -14,19 +14,15 @@ blocks) are zero, as PyTorch itself does with its cudaMallocAsync backend.
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 from collections.abc import Callable
 
+from . import _snapshot
 from ._native import Native
 
 _METRICS = ("current", "peak", "allocated", "freed")
 _POOLS = ("all", "small_pool", "large_pool")
-
-_NO_HISTORY = (
-    "is not available under Penstock, which replaces PyTorch's caching allocator; "
-    "record the run with `penstock run --trace FILE`, or run without Penstock"
-)
-
 
 def _zero() -> dict[str, int]:
     return dict.fromkeys(_METRICS, 0)
@@ -140,14 +136,6 @@ def summary(native: Native, device: int, abbreviated: bool) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _unavailable(name: str) -> Callable[..., Any]:
-    def raiser(*args: Any, **kwargs: Any) -> Any:
-        raise NotImplementedError(f"{name} {_NO_HISTORY}")
-
-    raiser.__name__ = name.rpartition(".")[2]
-    return raiser
-
-
 def apply(torch: Any, native: Native) -> None:
     """Puts our functions in the place of PyTorch's."""
     cuda, memory, C = torch.cuda, torch.cuda.memory, torch._C
@@ -164,15 +152,21 @@ def apply(torch: Any, native: Native) -> None:
         """A table of Penstock's memory statistics."""
         return summary(native, index(device), abbreviated)
 
+    metadata = _snapshot.Metadata(native)
     raw: dict[str, Callable[..., Any]] = {
         "_cuda_memoryStats": lambda device: nested_stats(native, device),
         "_cuda_resetPeakMemoryStats": lambda device: native.reset_peak(),
         "_cuda_resetAccumulatedMemoryStats": lambda device: native.reset_accumulated(),
         "_cuda_getMemoryFraction": lambda device: native.memory_fraction(device),
-        "_cuda_memorySnapshot": _unavailable("torch.cuda.memory_snapshot"),
-        "_cuda_record_memory_history": _unavailable("torch.cuda.memory._record_memory_history"),
-        "_cuda_record_memory_history_legacy": _unavailable("torch.cuda.memory._record_memory_history"),
-        "_cuda_isHistoryEnabled": lambda: False,
+        "_cuda_memorySnapshot": lambda which=None: _snapshot.snapshot(native, cuda.device_count(), which),
+        "_cuda_record_memory_history": functools.partial(_snapshot.record, native),
+        "_cuda_record_memory_history_legacy": functools.partial(_snapshot.record_legacy, native),
+        "_cuda_isHistoryEnabled": native.history_enabled,
+        "_cuda_allocationTraceback": lambda address: _snapshot.traceback(native, address),
+        "_cuda_memoryMetadataSupported": lambda: True,
+        "_cuda_setMemoryMetadata": metadata.set,
+        "_cuda_getMemoryMetadata": metadata.get,
+        "_cuda_annotateMemory": native.annotate,
         # torch.accelerator, which is CUDA here: _check has seen to that.
         "_accelerator_getDeviceStats": lambda device: nested_stats(native, device),
         "_accelerator_resetPeakStats": lambda device: native.reset_peak(),

@@ -124,23 +124,6 @@ record(None, 1)  # the storage of an empty tensor
     assert r.calls() == ["init 0", "fraction 0.25 0", "empty_cache", "malloc 10 0", "record_stream 1 1", "close"]
 
 
-def test_snapshot_and_history_say_what_to_do(sandbox):
-    r = run(
-        sandbox,
-        """
-penstock.enable()
-for f in (torch.cuda.memory_snapshot, torch._C._cuda_record_memory_history):
-    try:
-        f()
-    except NotImplementedError as e:
-        assert "--trace" in str(e)
-    else:
-        raise AssertionError(f)
-""",
-    )
-    assert r.code == 0, r.err
-
-
 @pytest.mark.parametrize(
     "body, env, says",
     [

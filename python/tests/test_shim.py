@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -122,6 +123,23 @@ def test_counters_of_many_threads(call):
         assert (current, allocated, freed) == (0, total, total)
         assert 0 < peak <= total
     assert 1 <= all_count[1] <= 8 and 1 <= large_count[1] <= 8  # at most one live allocation a thread
+
+
+def test_history_without_python(call):
+    lines, _ = call("record", FAKE_WORDY="1")
+    first, answers, second, last = lines
+    history = json.loads(first)
+    assert [(action, size, stack) for action, _, _, size, _, _, stack, _ in history["entries"]] == [
+        (1, 3, 0), (2, 3, 0), (1, 100, 0), (2, 100, 0), (4, 7, 0), (3, 1 << 50, 0)
+    ]  # fmt: skip
+    assert history["entries"][0][2] == history["entries"][1][2] != 0  # their address
+    assert history["entries"][5][2] == 1 << 30  # of oom, what is free of the fake's budget
+    assert history["codes"] == history["frames"] == history["live"] == [] and history["stacks"] == [[]]
+    times = [e[5] for e in history["entries"]]
+    assert times == sorted(times) and times[0] > 1.7e15
+    assert answers == "1 1"
+    assert [(e[0], e[3]) for e in json.loads(second)["entries"]] == [(0, 9), (2, 9)]
+    assert json.loads(last.rsplit(" ", 1)[0])["entries"] == [] and last.endswith(" 0")
 
 
 def test_closed_at_exit_without_python(call):

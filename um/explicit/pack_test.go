@@ -1,10 +1,12 @@
 package explicit
 
 import (
+	"errors"
 	"fmt"
 	"testing"
 
 	"github.com/penstock-gpu/penstock/cuda"
+	"github.com/penstock-gpu/penstock/internal/segments"
 	"github.com/penstock-gpu/penstock/um"
 )
 
@@ -111,7 +113,7 @@ func (x *iteration) runAll(n int, changes bool) {
 		x.unsteady = changes && i > 2
 		x.run()
 		x.drain()
-		if err := x.r.Check(); err != nil {
+		if err := errors.Join(x.r.Check(), segments.Check(x.r.Segments(), x.r.LiveBytes())); err != nil {
 			x.t.Fatal(err)
 		}
 	}

@@ -1,6 +1,7 @@
 package explicit
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"math/rand"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/penstock-gpu/penstock/cuda"
 	"github.com/penstock-gpu/penstock/cuda/kernels"
+	"github.com/penstock-gpu/penstock/internal/segments"
 	"github.com/penstock-gpu/penstock/internal/short"
 	"github.com/penstock-gpu/penstock/um"
 )
@@ -947,7 +949,7 @@ func TestRandomWork(t *testing.T) {
 				}
 				if i%50 == 0 {
 					w.drain()
-					if err := w.r.Check(); err != nil {
+					if err := errors.Join(w.r.Check(), segments.Check(w.r.Segments(), w.r.LiveBytes())); err != nil {
 						t.Fatal(err)
 					}
 				}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/penstock-gpu/penstock/cuda"
 	"github.com/penstock-gpu/penstock/internal/hook"
+	"github.com/penstock-gpu/penstock/internal/segments"
 	"github.com/penstock-gpu/penstock/pool"
 	"github.com/penstock-gpu/penstock/um/live/process"
 )
@@ -29,6 +30,8 @@ type plainPool interface {
 	Containing(p cuda.Ptr) (cuda.Range, bool)
 	// TryContaining is the same, and says that it is busy where Containing would wait.
 	TryContaining(p cuda.Ptr) (r cuda.Range, ok, busy bool)
+	// Segments are all the memory that it has, in no order.
+	Segments() []segments.Segment
 	// ServeFront lets the pool's front serve requests, or stops it.
 	ServeFront(on bool)
 	// NoteBesides says how many bytes are live beside the pool's.
@@ -150,6 +153,12 @@ func (c *cachingPool) TryContaining(p cuda.Ptr) (r cuda.Range, ok, busy bool) {
 	defer c.mu.Unlock()
 	r, ok = c.caching.Containing(p)
 	return r, ok, false
+}
+
+func (c *cachingPool) Segments() []segments.Segment {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.caching.Segments()
 }
 
 func (c *cachingPool) LiveBytes() int64 { return c.live.Load() }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/penstock-gpu/penstock/cuda"
+	"github.com/penstock-gpu/penstock/internal/segments"
 	"github.com/penstock-gpu/penstock/internal/short"
 	"github.com/penstock-gpu/penstock/internal/size"
 	"github.com/penstock-gpu/penstock/um"
@@ -142,7 +143,7 @@ func (m *machine) settle() {
 	if len(m.queue) > 0 {
 		m.t.Fatalf("%d operations are held back for ever; the first is %+v", len(m.queue), m.queue[0])
 	}
-	if err := m.r.Check(); err != nil {
+	if err := errors.Join(m.r.Check(), segments.Check(m.r.Segments(), m.r.LiveBytes())); err != nil {
 		m.t.Fatal(err)
 	}
 }

@@ -7,6 +7,7 @@
  *   FAKE_WORDY       out of memory names the budgets
  *   FAKE_POOL_ERROR  penstock_begin_pool fails with this text
  *   FAKE_MASKS       signal masks are logged
+ * What has 7777 bytes is in the private pool (7, 0).
  * With -DINCOMPLETE it lacks a function; with -DOTHER_ABI it is of another version.
  */
 #include "penstock.h"
@@ -15,6 +16,7 @@
 #include <pthread.h>
 #include <signal.h>
 #include <stdarg.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -166,6 +168,31 @@ long penstock_stats(char *json, size_t capacity) {
                     "\"stall_seconds\":0.25,\"launches\":7,\"prediction_hit_rate\":-1,\"engine\":\"fake\",\"policy\":\"none\"}",
                     allocated, peak, allocated + 4096, peak + 4096, allocated, peak, budget(), host_budget(), 1LL << 33,
                     budget() > allocated ? budget() - allocated : 0, allocations, allocations - frees, frees, ooms);
+}
+
+static int by_address(const void *a, const void *b) {
+    uintptr_t x = *(const uintptr_t *)a, y = *(const uintptr_t *)b;
+    return (x > y) - (x < y);
+}
+
+/* Each allocation is a segment. */
+long penstock_snapshot(char *json, size_t capacity) {
+    static struct { void *p; size_t n; } all[CAP];
+    size_t count = 0, used = 0;
+    pthread_mutex_lock(&lock);
+    for (int i = 0; i < CAP; i++)
+        if (live[i].p) all[count].p = live[i].p, all[count++].n = live[i].n;
+    qsort(all, count, sizeof *all, by_address);
+    used += (size_t)snprintf(json, capacity, "{\"segments\":[");
+    for (size_t i = 0; i < count; i++)
+        used += (size_t)snprintf(used < capacity ? json + used : NULL, used < capacity ? capacity - used : 0,
+                                 "%s{\"address\":%zu,\"total_size\":%zu,\"stream\":0,\"small\":%s,\"tensor\":true,\"pool\":[%d,0],\"on_device_bytes\":%zu,"
+                                 "\"blocks\":[{\"address\":%zu,\"size\":%zu,\"requested_size\":%zu,\"state\":\"active_allocated\"}]}",
+                                 i ? "," : "", (size_t)all[i].p, all[i].n, all[i].n <= 1 << 20 ? "true" : "false", all[i].n == 7777 ? 7 : 0, all[i].n / 2,
+                                 (size_t)all[i].p, all[i].n, all[i].n);
+    pthread_mutex_unlock(&lock);
+    used += (size_t)snprintf(used < capacity ? json + used : NULL, used < capacity ? capacity - used : 0, "]}");
+    return (long)used;
 }
 
 long penstock_last_error(char *text, size_t capacity) { return snprintf(text, capacity, "%s", error_text); }

@@ -93,6 +93,47 @@ static void threads() {
     std::puts("");
 }
 
+static std::string history() {
+    std::string text(1 << 20, '\0');
+    text.resize(static_cast<size_t>(SHIM(penstock_torch_history)(&text[0], text.size(), 1)));
+    return text;
+}
+
+// Where there is no Python: what happened is known, without stacks. Threads come and go while the recording does.
+static void record() {
+    auto *alloc = SHIM(penstock_torch_malloc);
+    auto *release = SHIM(penstock_torch_free);
+    auto *start = SHIM(penstock_torch_record_history);
+    void *before = alloc(100, 0, nullptr);
+    start(4, 6, 0, 0);
+    for (ssize_t n = 1; n <= 3; n++) release(alloc(n, 0, nullptr), n, 0, nullptr);
+    release(before, 100, 0, nullptr);
+    SHIM(penstock_torch_note_snapshot)(0, 7);
+    try {
+        alloc(ssize_t{1} << 50, 0, nullptr);
+    } catch (const std::exception &) {
+    }
+    std::puts(history().c_str());
+    char little[8];
+    std::printf("%d %d\n", SHIM(penstock_torch_history)(little, sizeof little, 1) == static_cast<long>(history().size()), SHIM(penstock_torch_history_enabled)());
+    start(1, 100, 1 << 1, 1);
+    release(alloc(9, 0, nullptr), 9, 0, nullptr);
+    std::puts(history().c_str());
+    std::vector<std::thread> all;
+    for (int t = 0; t < 4; t++)
+        all.emplace_back([=] {
+            for (int i = 0; i < 2000; i++) release(alloc(100, 0, nullptr), 100, 0, nullptr);
+        });
+    for (int i = 0; i < 200; i++) {
+        start(i % 5, i, 0, i % 3 == 0);
+        history();
+    }
+    for (auto &t : all) t.join();
+    start(0, 0, 0, 0);
+    release(alloc(9, 0, nullptr), 9, 0, nullptr);
+    std::printf("%s %d\n", history().c_str(), SHIM(penstock_torch_history_enabled)());
+}
+
 int main(int argc, char **argv) {
     if (argc != 4) return 2;
     // As Python loads it.
@@ -114,6 +155,8 @@ int main(int argc, char **argv) {
         pools();
     else if (!std::strcmp(what, "threads"))
         threads();
+    else if (!std::strcmp(what, "record"))
+        record();
     else if (!std::strcmp(what, "exit"))
         SHIM(penstock_torch_malloc)(64, 0, nullptr); // and leave by exit(): the engine must be closed
     else
