@@ -14,10 +14,11 @@ PROGRAMS = {}
 
 class Program:
     """near: how far figures may be from stock's, as a share, where kernels are chosen by timing them. refused: what Penstock,
-    or a library beside it, says when this cannot be done under it. needs: a module that may not be there. card: there is nothing to run on a CPU."""
+    or a library beside it, says when this cannot be done under it. needs: a module that may not be there. card: there is nothing to run on a CPU. settings: of Penstock, in its environment."""
 
-    def __init__(self, run, near=None, refused=None, needs=None, card=False, slow=False):
+    def __init__(self, run, near=None, refused=None, needs=None, card=False, slow=False, settings=None):
         self.run, self.near, self.refused, self.needs, self.card, self.slow = run, near, refused and re.compile(refused), needs, card, slow
+        self.settings = settings or {}
 
 
 def program(name, **kw):
@@ -419,6 +420,37 @@ def graph_step(size):
         graph.replay()
         found.append(float(loss))
     return found, list(model.parameters())
+
+
+def received(queue, back):
+    """Another process: works on the tensors that it is sent, where they are."""
+    for _ in range(3):
+        x, y = queue.get()
+        y.copy_(x * 2 + 1)
+        back.put(float(y.double().sum()))
+        del x, y
+    queue.get()  # until nobody needs what was sent
+
+
+@program("CUDA tensors sent to another process", card=True, slow=True, refused="managed memory", settings={"PENSTOCK_IPC": "1"})
+def sent(size):
+    import torch
+    import torch.multiprocessing as mp
+
+    context = mp.get_context("spawn")
+    queue, back = context.Queue(), context.Queue()
+    other = context.Process(target=received, args=(queue, back), daemon=True)
+    other.start()
+    figures, kept = [], []
+    for i in range(3):
+        x, y = noise(size, 8 << 20, seed=i), noise(size, 8 << 20, seed=10 + i)
+        beside = [noise(size, 16 << 20, seed=20 + i) for _ in range(6)]
+        queue.put((x, y))
+        figures.append(back.get(timeout=60))
+        kept += [x, y, *beside]
+    queue.put(None)
+    other.join(60)
+    return [*figures, other.exitcode], kept
 
 
 @program("torch.cuda.MemPool", card=True)

@@ -54,7 +54,7 @@ def row(gate, a, programs, managed, name):
             ours = run(gate.stock, "again")
             return {"name": name, "ways": {"again": g.record(ours, *verdict(p, ours, result, lambda: None))}}
         budget = max(int(line["peak_bytes"] * SHARE) // MIB, LEAST_MIB)
-        env = {"PENSTOCK_BUDGET": f"{budget}MiB", "PENSTOCK_HOST_BUDGET": g.HOST_BUDGET}
+        env = {"PENSTOCK_BUDGET": f"{budget}MiB", "PENSTOCK_HOST_BUDGET": g.HOST_BUDGET, **p.settings}
         for way in a.ways:
             if gate.late():
                 return None

@@ -178,6 +178,8 @@ PUBLIC long penstock_snapshot(char *json, size_t capacity)
     return alive() ? engineSnapshot(json, capacity) : -ECHILD;
 }
 
+PUBLIC size_t penstock_size_of(void *ptr) { return alive() ? engineSizeOf((uintptr_t)ptr) : 0; }
+
 PUBLIC long penstock_last_error(char *text, size_t capacity)
 {
     return alive() ? engineLastError(text, capacity) : -ECHILD;

@@ -156,7 +156,7 @@ func start(device int) (*live.Live, error) {
 	if err != nil {
 		return nil, err
 	}
-	co := cuda.Options{Ordinal: device, ManagedLimitBytes: o.ManagedLimit}
+	co := cuda.Options{Ordinal: device, ManagedLimitBytes: o.ManagedLimit, Exportable: o.IPC}
 	if C.hook_loaded() != 0 {
 		co.Resolve = hookResolve
 	}
@@ -515,6 +515,15 @@ func enginePoolBlocks(device C.int, hi, lo C.ulonglong, blocks *C.struct_penstoc
 		to.size = C.size_t(b.Bytes)
 	}
 	return C.long(len(all))
+}
+
+//export engineSizeOf
+func engineSizeOf(p C.uintptr_t) C.size_t {
+	defer guard("penstock_size_of")
+	if e := state.engine.Load(); e != nil {
+		return C.size_t(e.SizeOf(cuda.Ptr(p)))
+	}
+	return 0
 }
 
 //export engineRestoreInPool

@@ -71,6 +71,9 @@ long penstock_stats(char *json, size_t capacity);
  * (active_allocated, active_awaiting_free or inactive). */
 long penstock_snapshot(char *json, size_t capacity);
 
+/* How many bytes were asked for of the live allocation that begins at ptr; 0 when none does. It looks through all of them. */
+size_t penstock_size_of(void *ptr);
+
 /* Writes the last error of the calling process, NUL-terminated; returns as penstock_stats. "" when none. */
 long penstock_last_error(char *text, size_t capacity);
 

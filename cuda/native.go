@@ -34,6 +34,8 @@ type Native struct {
 	granule int64
 	start   time.Time
 	managed managedLedger
+
+	exportable bool // physical memory
 }
 
 var _ Driver = (*Native)(nil)

@@ -9,6 +9,9 @@ import "C"
 // asked to be GPUDirect RDMA capable: a network card would reach it by its address, seen by nobody, also when it has left.
 func (n *Native) physical(l Location) C.psk_alloc_prop {
 	p := C.psk_alloc_prop{_type: 1 /* pinned */, location: C.psk_location{_type: C.PSK_LOCATION_DEVICE, id: n.device}}
+	if n.exportable {
+		p.handle_types = 1 // file descriptors
+	}
 	if l == Host {
 		p.location = C.psk_location{_type: C.PSK_LOCATION_HOST_NUMA, id: n.numa}
 	}

@@ -41,6 +41,7 @@ func Open(o Options) (Driver, error) {
 func OpenNative(o Options) (*Native, error) {
 	n := &Native{fn: (*C.psk_driver)(C.calloc(1, C.sizeof_psk_driver)), start: time.Now()}
 	n.managed.limitBytes = o.ManagedLimitBytes
+	n.exportable = o.Exportable
 	if err := n.prepare(o); err != nil {
 		C.free(unsafe.Pointer(n.fn))
 		return nil, err

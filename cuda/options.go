@@ -18,6 +18,8 @@ type Options struct {
 	Ordinal int
 	// ManagedLimitBytes caps the sum of live managed memory; 0 is no cap.
 	ManagedLimitBytes int64
+	// Exportable makes physical memory of which other processes can be given handles.
+	Exportable bool
 	// Library replaces "libcuda.so.1".
 	Library string
 	// Resolve replaces dlsym: it returns the function of that name or nil.

@@ -30,6 +30,7 @@ type Runtime struct {
 	Replay         string
 	Packs          bool
 	Disable        bool
+	IPC            bool // its memory can be shared with other processes
 
 	Planning         bool
 	PlanPath         string
@@ -71,6 +72,7 @@ var bindings = map[string]binding{
 	"PENSTOCK_VERIFY":        {flag: func(r *Runtime) *bool { return &r.Verify }},
 	"PENSTOCK_REPLAY":        {text: func(r *Runtime) *string { return &r.Replay }},
 	"PENSTOCK_PACKS":         {flag: func(r *Runtime) *bool { return &r.Packs }},
+	"PENSTOCK_IPC":           {flag: func(r *Runtime) *bool { return &r.IPC }},
 	"PENSTOCK_DISABLE":       {flag: func(r *Runtime) *bool { return &r.Disable }},
 	"PENSTOCK_PLANNING":      {flag: func(r *Runtime) *bool { return &r.Planning }},
 	"PENSTOCK_PLAN":          {text: func(r *Runtime) *string { return &r.PlanPath }},

@@ -77,6 +77,8 @@ var Table = []Option{
 		Doc: "what the explicit engine makes again, by the launches that made it, instead of moving it. insured: a copy leaves all the same, and comes in where what is made is not the same; on: no copy leaves, once a kernel has made the same often enough"},
 	{Env: "PENSTOCK_PACKS", Type: TypeBool, Default: "1",
 		Doc: "the explicit engine gives small allocations that are made and freed together, and large ones of one size that pages fit badly, one range, which moves as one; never while recording"},
+	{Env: "PENSTOCK_IPC", Flag: "ipc", Commands: []string{"run"}, Type: TypeBool, Default: "0",
+		Doc: "CUDA tensors can be sent to other processes (torch.multiprocessing), under the explicit engine"},
 
 	// Simulating.
 	{Flag: "trace", Commands: []string{"simulate"}, Type: TypeFile,

@@ -58,9 +58,12 @@ void stub_give_blocks(uint32_t *blocks, size_t n) {
     free(blocks);
 }
 
-bool stub_map_blocks(uint64_t at, const uint32_t *blocks, size_t n) {
+int stub_block_file(void) { return file; }
+
+bool stub_map_blocks(uint64_t at, const uint32_t *blocks, size_t n, int other_file) {
+    int from = other_file < 0 ? file : other_file;
     for (size_t i = 0; i < n; i++, at += STUB_BLOCK)
-        if (mmap((void *)(uintptr_t)at, STUB_BLOCK, PROT_NONE, MAP_SHARED | MAP_FIXED, file, (off_t)(blocks[i] * STUB_BLOCK)) == MAP_FAILED) return false;
+        if (mmap((void *)(uintptr_t)at, STUB_BLOCK, PROT_NONE, MAP_SHARED | MAP_FIXED, from, (off_t)(blocks[i] * STUB_BLOCK)) == MAP_FAILED) return false;
     return true;
 }
 

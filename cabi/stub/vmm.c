@@ -9,9 +9,12 @@
 #include "physical.h"
 #include "ranges.h"
 
+#include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #define mu stub_memory_mu
 
@@ -21,7 +24,8 @@ typedef struct physical {
     int location; /* 1 device, 3 a NUMA node of the host */
     unsigned refs; /* one of the handle and of each time that it was retained, one a mapping */
     unsigned retained;
-    bool released;
+    bool released, exportable;
+    int file; /* of whom it was imported from; -1: this process's own */
     size_t number, next; /* as a handle; the next that is free to be given out again */
 } physical;
 
@@ -100,7 +104,7 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle *out, size_t bytes, const allo
         physical *h = new_handle();
         uint32_t *blocks = h ? stub_take_blocks(bytes / STUB_BLOCK) : NULL;
         if (blocks) {
-            *h = (physical){.blocks = blocks, .bytes = bytes, .location = prop->location.type, .refs = 1, .number = h->number};
+            *h = (physical){.blocks = blocks, .bytes = bytes, .location = prop->location.type, .refs = 1, .exportable = prop->handle_types == 1, .file = -1, .number = h->number};
             *out = h->number;
             account(h, 1);
             rc = CUDA_SUCCESS;
@@ -115,8 +119,13 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle *out, size_t bytes, const allo
 
 static void unref(physical *h) {
     if (--h->refs) return;
-    account(h, -1);
-    stub_give_blocks(h->blocks, h->bytes / STUB_BLOCK);
+    if (h->file < 0) {
+        account(h, -1);
+        stub_give_blocks(h->blocks, h->bytes / STUB_BLOCK);
+    } else {
+        close(h->file);
+        free(h->blocks);
+    }
     free_handle(h);
 }
 
@@ -157,6 +166,60 @@ CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void 
     }
     pthread_mutex_unlock(&mu);
     return h ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+/* What an exported file descriptor says: whose blocks, and which. The driver keeps the memory while such a descriptor is
+ * open; here it stays the exporter's. */
+typedef struct {
+    pid_t process;
+    int file, location;
+    uint64_t bytes;
+} exported;
+
+CUresult cuMemExportToShareableHandle(void *out, CUmemGenericAllocationHandle handle, int type, unsigned long long flags) {
+    READY();
+    CUresult rc = CUDA_ERROR_INVALID_VALUE;
+    pthread_mutex_lock(&mu);
+    physical *h = handle_of(handle);
+    if (h && type == 1 && !flags && h->exportable && h->file < 0) {
+        exported x = {.process = getpid(), .file = stub_block_file(), .location = h->location, .bytes = h->bytes};
+        size_t blocks = h->bytes / STUB_BLOCK * sizeof *h->blocks;
+        int fd = memfd_create("stub-exported", MFD_CLOEXEC);
+        if (fd >= 0 && write(fd, &x, sizeof x) == (ssize_t)sizeof x && write(fd, h->blocks, blocks) == (ssize_t)blocks) {
+            *(int *)out = fd;
+            rc = CUDA_SUCCESS;
+        } else if (fd >= 0) {
+            close(fd);
+        }
+    }
+    pthread_mutex_unlock(&mu);
+    return rc;
+}
+
+CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *out, void *os_handle, int type) {
+    READY();
+    int fd = (int)(intptr_t)os_handle;
+    exported x;
+    if (type != 1 || pread(fd, &x, sizeof x, 0) != (ssize_t)sizeof x) return CUDA_ERROR_INVALID_VALUE;
+    size_t n = x.bytes / STUB_BLOCK;
+    uint32_t *blocks = malloc(n * sizeof *blocks);
+    char path[64];
+    snprintf(path, sizeof path, "/proc/%d/fd/%d", (int)x.process, x.file);
+    int file = open(path, O_RDWR | O_CLOEXEC);
+    CUresult rc = CUDA_ERROR_INVALID_VALUE;
+    pthread_mutex_lock(&mu);
+    physical *h = blocks && file >= 0 && pread(fd, blocks, n * sizeof *blocks, sizeof x) == (ssize_t)(n * sizeof *blocks) ? new_handle() : NULL;
+    if (h) {
+        *h = (physical){.blocks = blocks, .bytes = x.bytes, .location = x.location, .refs = 1, .file = file, .number = h->number};
+        *out = h->number;
+        rc = CUDA_SUCCESS;
+    }
+    pthread_mutex_unlock(&mu);
+    if (rc) {
+        free(blocks);
+        if (file >= 0) close(file);
+    }
+    return rc;
 }
 
 static bool all_mapped(CUdeviceptr p, size_t bytes) {
@@ -248,7 +311,7 @@ CUresult cuMemMap(CUdeviceptr p, size_t bytes, size_t offset, CUmemGenericAlloca
         bool overlap = false;
         for (mapping *m = r->mappings; m; m = m->next) overlap |= p < m->at + m->bytes && m->at < p + bytes;
         mapping *m = overlap ? NULL : calloc(1, sizeof *m);
-        if (m && stub_map_blocks(p, h->blocks, bytes / STUB_BLOCK)) {
+        if (m && stub_map_blocks(p, h->blocks, bytes / STUB_BLOCK, h->file)) {
             *m = (mapping){.at = p, .bytes = bytes, .handle = handle, .on_device = h->location == 1, .next = r->mappings};
             r->mappings = m;
             h->refs++;

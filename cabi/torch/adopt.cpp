@@ -14,6 +14,7 @@
 #include "oom.h"
 #include "penstock_torch.h"
 #include "pools.h"
+#include "share.h"
 #include "symbols.h"
 
 #include <algorithm>
@@ -61,6 +62,8 @@ const Override overrides[] = {
     {PLUGGABLE "25attachOutOfMemoryObserverESt8functionIFvlmmmEE", reinterpret_cast<void *>(observe_ooms)},
     {PLUGGABLE "18getCheckpointStateEaSt4pairIyyE", reinterpret_cast<void *>(checkpoint)},
     {PLUGGABLE "22setCheckpointPoolStateEaSt10shared_ptrIN3c104cuda20CUDACachingAllocator14AllocatorStateEE", reinterpret_cast<void *>(restore)},
+    {PLUGGABLE "14shareIpcHandleEPv", reinterpret_cast<void *>(share)},
+    {PLUGGABLE "12getIpcDevPtrENSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEE", reinterpret_cast<void *>(open_shared)},
 };
 
 // What comes between two functions that have names, in the versions that were tried.

@@ -6,6 +6,7 @@
 #include "oom.h"
 #include "penstock_torch.h"
 #include "pools.h"
+#include "share.h"
 
 #include <atomic>
 
@@ -50,6 +51,7 @@ void penstock_torch_free(void *ptr, ssize_t size, int device, CudaStream stream)
     const Engine *e = opened();
     if (!e) return; // a forked child: the memory is the parent's
     note_free(ptr, size, device, stream);
+    unshare(ptr);
     e->free(ptr, size, device, stream);
     count_free(size);
 }

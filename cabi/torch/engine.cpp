@@ -96,6 +96,7 @@ const Engine &open_engine() {
     resolve(handle, "penstock_reset_peak_stats", e.reset_peak_stats);
     resolve(handle, "penstock_stats", e.stats);
     resolve(handle, "penstock_last_error", e.last_error);
+    resolve(handle, "penstock_size_of", e.size_of);
     resolve(handle, "penstock_close", e.close);
     resolve(handle, "penstock_retain_pool", e.retain_pool);
     resolve(handle, "penstock_release_pool", e.release_pool);

@@ -27,6 +27,7 @@ struct Engine {
     decltype(&penstock_malloc_in_pool) malloc_in_pool;
     decltype(&penstock_pool_blocks) pool_blocks;
     decltype(&penstock_restore_in_pool) restore_in_pool;
+    decltype(&penstock_size_of) size_of;
     decltype(&penstock_close) close;
 };
 

@@ -64,3 +64,15 @@ func holdPrivate(t *segments.Segment, private map[cuda.Ptr]segments.Segment) {
 		i += len(s.Blocks) - 1
 	}
 }
+
+// SizeOf is how much was asked for of the live allocation that begins at an address; 0 when none does.
+func (l *Live) SizeOf(p cuda.Ptr) int64 {
+	for _, s := range l.Segments() {
+		for _, b := range s.Blocks {
+			if b.Address == p && b.State == segments.Allocated {
+				return b.Requested
+			}
+		}
+	}
+	return 0
+}
