@@ -434,7 +434,6 @@ def received(queue, back):
 
 @program("CUDA tensors sent to another process", card=True, slow=True, refused="managed memory", settings={"PENSTOCK_IPC": "1"})
 def sent(size):
-    import torch
     import torch.multiprocessing as mp
 
     context = mp.get_context("spawn")

@@ -228,6 +228,15 @@ int penstock_restore_in_pool(void *ptr, ssize_t size, int device, unsigned long 
     snprintf(error_text, sizeof error_text, "something else is allocated there");
     return -EINVAL;
 }
+size_t penstock_size_of(void *ptr) {
+    size_t n = 0;
+    pthread_mutex_lock(&lock);
+    for (int i = 0; i < CAP; i++)
+        if (live[i].p == ptr) n = live[i].n;
+    pthread_mutex_unlock(&lock);
+    return n;
+}
+
 #ifndef INCOMPLETE
 int penstock_release_pool(int device, unsigned long long hi, unsigned long long lo) {
     users--;
