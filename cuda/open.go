@@ -23,6 +23,7 @@ const (
 	attrPageableAccess    = 88
 	attrConcurrentManaged = 89
 	attrVirtualMemory     = 102
+	attrFileDescriptors   = 103 // of physical memory
 	attrHostNUMA          = 134
 	attrHostNUMAVirtual   = 141
 )
@@ -45,6 +46,11 @@ func OpenNative(o Options) (*Native, error) {
 	if err := n.prepare(o); err != nil {
 		C.free(unsafe.Pointer(n.fn))
 		return nil, err
+	}
+	if o.Exportable && n.attribute(attrFileDescriptors) == 0 {
+		C.free(unsafe.Pointer(n.fn))
+		return nil, &OpenError{Reason: ErrUnavailable, What: "this card or driver gives no file descriptors of its memory, so that tensors cannot be sent to other processes",
+			Do: "run without PENSTOCK_IPC (--ipc)"}
 	}
 	if err := check(C.psk_cuDevicePrimaryCtxRetain(n.fn, &n.context, n.device), "cuDevicePrimaryCtxRetain"); err != nil {
 		C.free(unsafe.Pointer(n.fn))

@@ -114,6 +114,7 @@ CUresult cuDeviceGetAttribute(int *value, int attribute, CUdevice dev) {
     case 92: case 93: *value = 1; break;                  /* stream memory operations, version 1 */
     case 95: *value = 1; break;                           /* cooperative launch */
     case 102: *value = (int)stub_env_bytes("STUB_VMM", 1); break; /* virtual memory management */
+    case 103: *value = (int)stub_env_bytes("STUB_EXPORT", 1); break; /* file descriptors of physical memory */
     case 122: *value = 1; break;                          /* 64-bit stream memory operations */
     case 134: *value = 0; break;                          /* host NUMA node */
     case 141: case 145: *value = STUB_VERSION >= 12020; break; /* physical host memory through cuMemCreate */

@@ -41,6 +41,7 @@
  *                      while a synchronous copy or a full queue waits, as libcuda has it
  *   STUB_CONCURRENT_MANAGED=0   as under WSL
  *   STUB_VMM=0                  no virtual memory management
+ *   STUB_EXPORT=0               no file descriptors of physical memory
  *   STUB_QUEUE_DEPTH   operations a stream holds before a call blocks (default 1024)
  *
  * The build variable STUB_VERSION (default 13000) is the CUDA version it

@@ -45,6 +45,9 @@ struct Driver {
     int (*unmap)(uint64_t, size_t);
     int (*set_access)(uint64_t, size_t, const Access *, size_t);
     int (*device)(int *);
+    int (*context)(void **);
+    int (*enter)(void *);
+    int (*leave)(void **);
     int (*synchronize)();
 
     Driver() {
@@ -58,6 +61,9 @@ struct Driver {
         find(unmap, "cuMemUnmap");
         find(set_access, "cuMemSetAccess");
         find(device, "cuCtxGetDevice");
+        find(context, "cuCtxGetCurrent");
+        find(enter, "cuCtxPushCurrent_v2");
+        find(leave, "cuCtxPopCurrent_v2");
         find(synchronize, "cuCtxSynchronize");
         auto past_hook = reinterpret_cast<void *(*)(const char *)>(dlsym(RTLD_DEFAULT, "penstock_hook_real"));
         look = past_hook ? reinterpret_cast<decltype(look)>(past_hook("cuMemRetainAllocationHandle")) : retain;
@@ -102,7 +108,7 @@ struct Shared {
     ptrdiff_t offset;
 };
 
-std::mutex mutex;                // guards the list; the engine's and the socket's own locks are taken under it
+std::mutex mutex;                // guards the list; the socket's own lock is taken under it
 std::map<void *, Shared> shared; // by address
 
 std::mutex opening;                                        // guards that of other processes, which are asked under it
@@ -133,6 +139,7 @@ class Mapped {
 public:
     Mapped(const Driver &d, const std::vector<Descriptor> &pieces) : d_(d) {
         for (const Descriptor &x : pieces) bytes_ += x.bytes;
+        check(d_.context(&context_), "cuCtxGetCurrent");
         check(d_.reserve(&base_, bytes_, 0, 0, 0), "cuMemAddressReserve");
         try {
             for (const Descriptor &x : pieces) add(x);
@@ -144,9 +151,12 @@ public:
             throw;
         }
     }
-    ~Mapped() {
-        d_.synchronize(); // what is queued may use it
+    ~Mapped() { // on a thread that may have no context
+        if (d_.enter(context_)) return; // it is gone, with its memory
+        d_.synchronize();               // what is queued may use it
         undo();
+        void *left;
+        d_.leave(&left);
     }
     Mapped(const Mapped &) = delete;
     Mapped &operator=(const Mapped &) = delete;
@@ -169,25 +179,29 @@ private:
         d_.free(base_, bytes_);
     }
     const Driver &d_;
+    void *context_ = nullptr;
     uint64_t base_ = 0, bytes_ = 0, mapped_ = 0;
 };
 
 } // namespace
 
 ShareableHandle share(Allocator *, void *p) {
-    const Engine *e = opened();
-    const size_t bytes = e ? e->size_of(p) : 0;
-    if (!bytes) cannot_share("no allocation begins at its address");
-    const Driver &d = Driver::get();
-    std::lock_guard<std::mutex> lock(mutex);
+    std::unique_lock<std::mutex> lock(mutex);
     auto known = shared.find(p);
     if (known == shared.end()) {
+        lock.unlock(); // until it is on the device others free
+        const Engine *e = opened();
+        const size_t bytes = e ? e->size_of(p) : 0;
+        if (!bytes) cannot_share("no allocation begins at its address");
+        const Driver &d = Driver::get();
         uint64_t kept = 0, begin = 0;
         if (d.retain(&kept, p)) cannot_share(not_mapped);
         d.release(kept);
         const auto address = reinterpret_cast<uint64_t>(p);
         std::vector<Descriptor> pieces = pieces_of(d, address, bytes, begin);
-        known = shared.emplace(p, Shared{offer_descriptors(std::move(pieces)), static_cast<ptrdiff_t>(address - begin)}).first;
+        lock.lock();
+        known = shared.find(p); // another thread may have shared it
+        if (known == shared.end()) known = shared.emplace(p, Shared{offer_descriptors(std::move(pieces)), static_cast<ptrdiff_t>(address - begin)}).first;
         shared_count.store(shared.size());
     }
     return {known->second.offset, descriptors_handle(known->second.id)};

@@ -74,9 +74,9 @@ def run(command, compiler, tmp_path):
     (tmp_path / "receiver.py").write_text(PRELUDE + RECEIVER)
     program = tmp_path / "program.py"
 
-    def go(body: str, *options: str) -> subprocess.CompletedProcess[str]:
+    def go(body: str, *options: str, **more: str) -> subprocess.CompletedProcess[str]:
         program.write_text(PRELUDE + body)
-        environment = dict(LD_PRELOAD=str(tmp_path / "libfakecudart.so"), SHARE_CALLER=str(tmp_path / "libcaller.so"), RECEIVER=str(tmp_path / "receiver.py"), PENSTOCK_WARNED="1")
+        environment = dict(LD_PRELOAD=str(tmp_path / "libfakecudart.so"), SHARE_CALLER=str(tmp_path / "libcaller.so"), RECEIVER=str(tmp_path / "receiver.py"), PENSTOCK_WARNED="1", **more)
         return command.run("run", "--budget", "256MiB", "--host-budget", "1GiB", *options, "--", sys.executable, program, **environment)
 
     return go
@@ -100,3 +100,8 @@ def test_memory_is_shared_both_ways(run):
 def test_what_cannot_be_shared_is_told(run, engine, says):
     done = run("print(share(alloc(5 << 20)))", "--engine", engine)
     assert done.returncode == 0 and "this CUDA tensor cannot be shared: " in done.stdout and says in done.stdout, (done.stdout, done.stderr)
+
+
+def test_a_driver_without_descriptors(run):
+    done = run("alloc(5 << 20)", "--engine", "explicit", "--ipc", STUB_EXPORT="0")
+    assert done.returncode == 2 and done.stderr.startswith("penstock: ") and "run without PENSTOCK_IPC (--ipc)" in done.stderr and len(done.stderr.splitlines()) == 1, done.stderr
