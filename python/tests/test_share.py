@@ -82,22 +82,21 @@ def run(command, compiler, tmp_path):
     return go
 
 
-def exports() -> bool:
-    """Whether this PyTorch's allocator has the two functions under the names that are known."""
+@pytest.fixture
+def shares():
     import torch
 
-    return b"CUDAPluggableAllocator14shareIpcHandleEPv" in (Path(torch.__file__).parent / "lib" / "libtorch_cuda.so").read_bytes()
+    if b"CUDAPluggableAllocator14shareIpcHandleEPv" not in (Path(torch.__file__).parent / "lib" / "libtorch_cuda.so").read_bytes():
+        pytest.skip("this PyTorch's allocator has the functions under other names")
 
 
-@pytest.mark.skipif("not exports()", reason="this PyTorch's allocator is another")
-def test_memory_is_shared_both_ways(run):
+def test_memory_is_shared_both_ways(run, shares):
     done = run(SENDER, "--engine", "explicit", "--ipc")
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.skipif("not exports()", reason="this PyTorch's allocator is another")
 @pytest.mark.parametrize("engine, says", [("explicit", "start with PENSTOCK_IPC=1 or `penstock run --ipc`"), ("managed", "use --engine explicit")])
-def test_what_cannot_be_shared_is_told(run, engine, says):
+def test_what_cannot_be_shared_is_told(run, shares, engine, says):
     done = run("print(share(alloc(5 << 20)))", "--engine", engine)
     assert done.returncode == 0 and "this CUDA tensor cannot be shared: " in done.stdout and says in done.stdout, (done.stdout, done.stderr)
 
