@@ -101,6 +101,6 @@ def test_what_cannot_be_shared_is_told(run, shares, engine, says):
     assert done.returncode == 0 and "this CUDA tensor cannot be shared: " in done.stdout and says in done.stdout, (done.stdout, done.stderr)
 
 
-def test_a_driver_without_descriptors(run):
+def test_a_driver_without_descriptors(run, shares):
     done = run("alloc(5 << 20)", "--engine", "explicit", "--ipc", STUB_EXPORT="0")
     assert done.returncode == 2 and done.stderr.startswith("penstock: ") and "run without PENSTOCK_IPC (--ipc)" in done.stderr and len(done.stderr.splitlines()) == 1, done.stderr
