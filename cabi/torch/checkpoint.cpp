@@ -4,11 +4,13 @@
 // end of the capture, and gets an owner for each allocation of that state.
 #include "checkpoint.h"
 #include "pools.h"
-#include "symbols.h"
 
 #include <stdexcept>
 
 namespace penstock {
+
+std::atomic<unsigned> restoring{0};
+
 namespace {
 
 struct Kept : State {
@@ -32,9 +34,21 @@ struct Functions {
     }
 };
 
+// While it lives, this thread's next allocation is at an address: not a later one, should there be none.
+struct Restoring {
+    explicit Restoring(void *p) {
+        to_restore = p;
+        restoring++;
+    }
+    ~Restoring() {
+        to_restore = nullptr;
+        restoring--;
+    }
+};
+
 // An owner of what is allocated already.
 DataPtr own(Allocator *a, const penstock_block &b) {
-    to_restore = b.ptr;
+    const Restoring here(b.ptr);
     const DataPtr p = Functions::get().allocate(a, b.size);
     if (p.address != b.ptr || p.owner[1] != b.ptr) throw std::runtime_error("penstock: this PyTorch's data pointers are not as expected: its graph trees do not work here");
     return p;
@@ -44,7 +58,7 @@ DataPtr own(Allocator *a, const penstock_block &b) {
 
 State::~State() = default;
 
-void *restored() {
+void *take_restored() {
     void *p = to_restore;
     to_restore = nullptr;
     return p;

@@ -3,15 +3,14 @@
 #define PENSTOCK_TORCH_CHECKPOINT_H
 
 #include "penstock_torch.h"
+#include "symbols.h"
 
+#include <atomic>
 #include <memory>
 #include <unordered_set>
 #include <vector>
 
 namespace penstock {
-
-using DeviceIndex = signed char; // c10::DeviceIndex
-struct Allocator;                // torch::cuda::CUDAPluggableAllocator::CUDAPluggableAllocator
 
 // c10::CachingDeviceAllocator's AllocatorState: nothing but a virtual destructor.
 struct State {
@@ -37,8 +36,10 @@ std::shared_ptr<State> checkpoint(Allocator *, DeviceIndex device, PoolId id);
 Delta restore(Allocator *a, DeviceIndex device, std::shared_ptr<State> state);
 bool live_are(Allocator *, DeviceIndex device, PoolId id, const std::unordered_set<void *> &expected);
 
+extern std::atomic<unsigned> restoring; // threads
+void *take_restored();
 // The address that an allocation by this thread is to have, once: it is restored. NULL: any.
-void *restored();
+inline void *restored() { return __builtin_expect(restoring.load(std::memory_order_relaxed) != 0, 0) ? take_restored() : nullptr; }
 
 } // namespace penstock
 

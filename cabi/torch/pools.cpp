@@ -101,11 +101,15 @@ void penstock_torch_begin_pool(int device, PoolId id, std::function<bool(CudaStr
         std::lock_guard<std::mutex> lock(mutex);
         if (find(*begun, device, id) != begun->end())
             throw std::runtime_error("penstock: allocations go to this memory pool already: end that before it is begun again");
+        add(begun, {device, id, std::move(filter)}); // at once, or two threads might begin it
+        any.store(true, std::memory_order_release);
     }
-    retain_pool(device, id);
-    std::lock_guard<std::mutex> lock(mutex);
-    add(begun, {device, id, std::move(filter)});
-    any.store(true, std::memory_order_release);
+    try {
+        retain_pool(device, id);
+    } catch (...) {
+        penstock_torch_end_pool(device, id);
+        throw;
+    }
 }
 
 void penstock_torch_end_pool(int device, PoolId id) {

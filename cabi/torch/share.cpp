@@ -5,14 +5,12 @@
 #include "share.h"
 #include "descriptors.h"
 #include "engine.h"
-#include "symbols.h"
 
 #include <cstdint>
-#include <cstdio>
+#include <iterator>
 #include <map>
 #include <mutex>
 #include <stdexcept>
-#include <unistd.h>
 #include <vector>
 
 namespace penstock {
@@ -218,7 +216,10 @@ void end_sharing(void *p) {
 
 std::shared_ptr<void> open_shared(Allocator *, std::string handle) {
     std::lock_guard<std::mutex> lock(opening);
-    if (std::shared_ptr<void> p = opened_handles[handle].lock()) return p;
+    for (auto at = opened_handles.begin(); at != opened_handles.end();) at = at->second.expired() ? opened_handles.erase(at) : std::next(at);
+    const auto known = opened_handles.find(handle);
+    if (known != opened_handles.end())
+        if (std::shared_ptr<void> p = known->second.lock()) return p;
     auto mapped = std::make_shared<Mapped>(Driver::get(), ask_for_descriptors(handle));
     std::shared_ptr<void> p(mapped, mapped->base());
     opened_handles[handle] = p;

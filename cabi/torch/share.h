@@ -2,7 +2,7 @@
 #ifndef PENSTOCK_TORCH_SHARE_H
 #define PENSTOCK_TORCH_SHARE_H
 
-#include "checkpoint.h"
+#include "symbols.h"
 
 #include <atomic>
 #include <cstddef>

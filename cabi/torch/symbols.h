@@ -9,6 +9,9 @@
 
 namespace penstock {
 
+using DeviceIndex = signed char; // c10::DeviceIndex
+struct Allocator;                // torch::cuda::CUDAPluggableAllocator::CUDAPluggableAllocator
+
 // PyTorch's libraries are loaded RTLD_LOCAL by Python, so RTLD_DEFAULT does not
 // see them; asking for the loaded library by its name does. NULL when there is no such symbol, or library.
 inline void *find_symbol(const char *lib, const char *symbol) {

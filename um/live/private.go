@@ -30,7 +30,7 @@ func (s privateSource) Acquire(bytes int64) (cuda.Ptr, error) {
 	if bytes <= pool.SmallSegmentBytes {
 		return plainSource{l}.Acquire(bytes)
 	}
-	if !l.Engine.Segments() {
+	if !l.Engine.Serving() {
 		p, err := plainSource{l}.Acquire(bytes)
 		if err == nil || !l.Engine.StartsWhenFull() {
 			return p, err
@@ -142,6 +142,18 @@ func (l *Live) giveBackUnused(p *private) {
 
 // MallocIn allocates in a private pool, whichever is in use.
 func (l *Live) MallocIn(id PoolID, bytes int64, stream uint64) (cuda.Ptr, error) {
+	return l.allocatedIn(id, bytes, stream, func(c *pool.Caching) (cuda.Ptr, error) { return c.Malloc(bytes, stream) })
+}
+
+// RestoreIn makes what was an allocation of a private pool one again, at its address and with its contents: a graph that runs
+// again writes there. It fails where something is allocated there.
+func (l *Live) RestoreIn(id PoolID, p cuda.Ptr, bytes int64) error {
+	_, err := l.allocatedIn(id, bytes, privateStream, func(c *pool.Caching) (cuda.Ptr, error) { return p, c.MallocAt(p, bytes) })
+	return err
+}
+
+// allocatedIn is allocated for what malloc takes from a private pool.
+func (l *Live) allocatedIn(id PoolID, bytes int64, stream uint64, malloc func(*pool.Caching) (cuda.Ptr, error)) (cuda.Ptr, error) {
 	return l.allocated(bytes, stream, func() (cuda.Ptr, error) {
 		l.plainMu.Lock()
 		defer l.plainMu.Unlock()
@@ -150,24 +162,8 @@ func (l *Live) MallocIn(id PoolID, bytes int64, stream uint64) (cuda.Ptr, error)
 		if err != nil {
 			return 0, err
 		}
-		return x.pool.Malloc(bytes, stream)
+		return malloc(x.pool)
 	})
-}
-
-// RestoreIn makes what was an allocation of a private pool one again, at its address and with its contents: a graph that runs
-// again writes there. It fails where something is allocated there.
-func (l *Live) RestoreIn(id PoolID, p cuda.Ptr, bytes int64) error {
-	_, err := l.allocated(bytes, privateStream, func() (cuda.Ptr, error) {
-		l.plainMu.Lock()
-		defer l.plainMu.Unlock()
-		defer l.notePrivate()
-		x, err := l.privateNamed(id)
-		if err != nil {
-			return 0, err
-		}
-		return p, x.pool.MallocAt(p, bytes)
-	})
-	return err
 }
 
 // PoolBlocks are the live allocations of a private pool, by address, of the sizes that were asked for.

@@ -11,19 +11,24 @@ import (
 	"github.com/penstock-gpu/penstock/um/live/livetest"
 )
 
-// TestExplicitPrivatePools: small segments of private pools are physical memory of their own, counted in the budget and
-// given back; large ones are tensors.
-func TestExplicitPrivatePools(t *testing.T) {
+// newExplicitJob is a job whose memory the explicit engine has.
+func newExplicitJob(t *testing.T) (l *Live, j *livetest.Job) {
 	c := defaults()
 	c.Engine, c.HostBudgetBytes = Explicit, 256*mib
-	var l *Live
-	j := livetest.NewJob(t, func(d *cudastub.Driver, h *livetest.StrictHook) livetest.Memory {
+	j = livetest.NewJob(t, func(d *cudastub.Driver, h *livetest.StrictHook) livetest.Memory {
 		var err error
 		if l, err = New(c, d, h, zap.NewNop()); err != nil {
 			t.Fatal(err)
 		}
 		return l
 	})
+	return l, j
+}
+
+// TestExplicitPrivatePools: small segments of private pools are physical memory of their own, counted in the budget and
+// given back; large ones are tensors.
+func TestExplicitPrivatePools(t *testing.T) {
+	l, j := newExplicitJob(t)
 	id := PoolID{1, 2}
 	j.Must(l.BeginPool(id))
 	small, large := j.Malloc(4096), j.Malloc(2*pool.SmallSegmentBytes)

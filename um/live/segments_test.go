@@ -3,10 +3,7 @@ package live
 import (
 	"testing"
 
-	"go.uber.org/zap"
-
 	"github.com/penstock-gpu/penstock/cuda"
-	"github.com/penstock-gpu/penstock/internal/cudastub"
 	"github.com/penstock-gpu/penstock/internal/segments"
 	"github.com/penstock-gpu/penstock/pool"
 	"github.com/penstock-gpu/penstock/um/live/livetest"
@@ -32,16 +29,7 @@ func shown(t *testing.T, l *Live, p cuda.Ptr) (segments.Segment, segments.Block)
 
 // TestSegments: plain memory, tensors and private pools are shown side by side, with what of them is on the device.
 func TestSegments(t *testing.T) {
-	c := defaults()
-	c.Engine, c.HostBudgetBytes = Explicit, 256*mib
-	var l *Live
-	j := livetest.NewJob(t, func(d *cudastub.Driver, h *livetest.StrictHook) livetest.Memory {
-		var err error
-		if l, err = New(c, d, h, zap.NewNop()); err != nil {
-			t.Fatal(err)
-		}
-		return l
-	})
+	l, j := newExplicitJob(t)
 	small, untouched, tensor := j.Malloc(5000), j.Malloc(3*mib-7), j.Malloc(4*mib)
 	id := PoolID{3, 4}
 	j.Must(l.BeginPool(id))
@@ -76,7 +64,7 @@ func TestSegments(t *testing.T) {
 			away++
 		}
 	}
-	if most := int(c.BudgetBytes / livetest.TensorBytes); away < 10-most {
+	if most := int(l.Budget / livetest.TensorBytes); away < 10-most {
 		t.Errorf("%d of 10 tensors are shown off the device, which has room for %d", away, most)
 	}
 	for _, p := range all {

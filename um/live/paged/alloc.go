@@ -176,8 +176,6 @@ func (e *Engine) Empty() {
 	}
 }
 
-func (e *Engine) Segments() bool { return e.Serving() }
-
 func (e *Engine) PlainDriver(d stitch.Driver) stitch.Driver { return d }
 
 // ServeFront: the lock of the pool's front comes before Mu, under which the arena is asked for room.

@@ -55,7 +55,7 @@ func TestOpensWhenTheCardIsFull(t *testing.T) {
 	if p, err := r.e.AcquirePlain(mib); r.e.Serving() || r.e.Owns(p) || !errors.Is(err, um.ErrOutOfMemory) {
 		t.Errorf("%#x, %v: there is no budget yet", uint64(p), err)
 	}
-	if !r.e.StartsWhenFull() || r.e.Shrink(um.ErrOutOfMemory) || r.e.Segments() {
+	if !r.e.StartsWhenFull() || r.e.Shrink(um.ErrOutOfMemory) || r.e.Serving() {
 		t.Error("what has no room is to open the arena, in which private pools have no part before")
 	}
 	r.e.Empty()

@@ -28,8 +28,6 @@ type Engine interface {
 	Owns(p cuda.Ptr) bool
 	// Empty gives back what dead tensors have left on the device.
 	Empty()
-	// Segments says whether the larger segments of private pools are tensors.
-	Segments() bool
 
 	// TakePlain counts plain memory against the budget before the driver is asked for it, and has tensors leave for it.
 	TakePlain(bytes int64) error

@@ -189,7 +189,5 @@ func (e *Engine) PlainChanged() {
 	e.hook.SetGraphBytes(e.proc.Budget - plain)
 }
 
-func (e *Engine) Segments() bool { return true }
-
 // OnlyFragmented: addresses are never what is missing, they are many times the memory.
 func (e *Engine) OnlyFragmented(int64) bool { return false }
